@@ -1,0 +1,15 @@
+"""Durations as people write them: `<n>s`, `<n>m`, `<n>h`, `<n>d`."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> int:
+    """Seconds of a duration such as `24h`. Raises ValueError for anything else, zero included."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration: write a whole number and s, m, h or d, such as '24h'")
+    return int(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,122 @@
+"""All settings, read once from the environment (and `.env`) and passed down from there."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from dotenv import dotenv_values
+from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from batchyard import durations
+from batchyard.errors import ConfigurationError
+
+PREFIX = "BATCHYARD_"
+
+
+def _duration(value: Any) -> Any:
+    return durations.seconds(value) if isinstance(value, str) and not value.isdigit() else value
+
+
+Duration = Annotated[PositiveInt, BeforeValidator(_duration)]
+
+
+class Settings(BaseSettings):
+    """Each field is one environment variable: `BATCHYARD_<NAME>`, or the name given as its alias."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
+    )
+
+    data: Path = Field(Path("data"), description="folder that holds all state of a local stack")
+    models: Path = Field(Path("models.toml"), description="the models this deployment serves")
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        alias="REDIS_URL",
+        description="Redis-protocol server: messages, live progress (`up` starts its own)",
+    )
+    database_url: str = Field("", alias="DATABASE_URL", description="SQLAlchemy URL; empty: SQLite in the data folder")
+    artifacts_url: str = Field(
+        "",
+        alias="ARTIFACTS_URL",
+        description="fsspec URL of the artifact store; empty: a folder in the data folder",
+    )
+    ray_address: str = Field(
+        "auto", alias="RAY_ADDRESS", description="`host:port` of the Ray cluster (`up` starts its own)"
+    )
+    max_file_bytes: PositiveInt = Field(200 * 1024 * 1024, description="largest upload, bytes")
+    max_requests: PositiveInt = Field(50_000, description="most requests in one file")
+    min_window: Duration = Field(600, description="shortest completion window, seconds or `10m`")
+    max_window: Duration = Field(7 * 86400, description="longest completion window, seconds or `7d`")
+    max_segments: PositiveInt = Field(2, description="segments running at once, over all models and workers")
+    segment_requests: PositiveInt = Field(2000, description="most requests in one segment")
+    lease_seconds: PositiveInt = Field(30, description="a segment whose holder is silent this long runs again")
+    segment_attempts: PositiveInt = Field(
+        3, description="times a segment may fail before its requests are answered with errors"
+    )
+    request_timeout: Duration = Field(600, description="longest one request may run in an engine, seconds or `10m`")
+    engine_start_timeout: Duration = Field(900, description="longest an engine may take to start, seconds or `15m`")
+    engine_idle_seconds: PositiveInt = Field(600, description="an engine without work is stopped after this long")
+    housekeeping_seconds: PositiveInt = Field(
+        2, description="how often beat looks after leases, expiry and lost messages"
+    )
+    allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
+    flower_url: str = Field("", description="where Flower is, for the link on the pages (`up` sets it)")
+    log_level: str = Field("INFO", description="level of the structured logs")
+
+    @cached_property
+    def database(self) -> str:
+        """The SQLAlchemy URL in force."""
+        return self.database_url or f"sqlite:///{self.data.resolve() / 'batchyard.db'}"
+
+    @cached_property
+    def artifacts(self) -> str:
+        """The fsspec URL of the artifact store in force."""
+        return self.artifacts_url or f"file://{self.data.resolve() / 'artifacts'}"
+
+    @cached_property
+    def broker_url(self) -> str:
+        """`redis_url` as Celery writes it: a Unix socket is `redis+socket://` there, `unix://` in redis-py."""
+        if self.redis_url.startswith("unix://"):
+            return "redis+socket://" + self.redis_url.removeprefix("unix://")
+        return self.redis_url
+
+
+def environment_name(field: str) -> str:
+    """The environment variable that sets a field of Settings."""
+    return Settings.model_fields[field].alias or PREFIX + field.upper()
+
+
+def load(**overrides: Any) -> Settings:
+    """Settings from the environment, `.env` and `overrides`, in rising order of precedence.
+
+    Raises:
+        ConfigurationError: a `BATCHYARD_*` name is unknown or a value cannot be used; names the variable.
+    """
+    _refuse_unknown({**dotenv_values(".env"), **os.environ})
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        name = environment_name(field) if field in Settings.model_fields else field
+        raise ConfigurationError(f"{name}={first['input']!r}: {first['msg']}") from error
+
+
+def _refuse_unknown(environment: Mapping[str, str | None]) -> None:
+    known = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
+    for name in environment:
+        if name.startswith(PREFIX) and name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)
+            raise ConfigurationError(f"unknown setting {name}: did you mean {nearest[0]}?")
+
+
+CLIENT_VARIABLES = {
+    "BATCHYARD_URL": "a running server for the terminal commands, such as `http://127.0.0.1:8000`",
+    "BATCHYARD_API_KEY": "the API key the terminal commands send",
+}
