@@ -1,0 +1,242 @@
+"""Batches: making, finding and moving them along the table of allowed transitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy.orm import Session
+
+from batchyard import durations
+from batchyard.errors import ConflictError, NotFoundError
+from store import listing
+from store.database import changed
+from store.records import Artifact, Batch, File, Part, Segment, new_id, now
+
+TRANSITIONS: dict[str, frozenset[str]] = {
+    "validating": frozenset({"in_progress", "failed", "cancelling"}),
+    "in_progress": frozenset({"finalizing", "cancelling"}),
+    "finalizing": frozenset({"completed", "expired", "cancelling"}),
+    "cancelling": frozenset({"cancelled"}),
+    "failed": frozenset(),
+    "completed": frozenset(),
+    "expired": frozenset(),
+    "cancelled": frozenset(),
+}
+# A new batch whose message nobody has taken after this long is told of again.
+MESSAGE_SECONDS = 30.0
+TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
+
+
+def create(
+    session: Session,
+    project_id: str,
+    *,
+    endpoint: str,
+    completion_window: str,
+    input_file: File,
+    metadata: dict[str, str] | None,
+    post_process: list[dict[str, Any]],
+    output_expires_after: int | None,
+) -> Batch:
+    """A new batch, `validating`. The input's content is pinned by its SHA-256, whatever becomes of the file."""
+    created_at = now()
+    batch = Batch(
+        id=new_id("batch_"),
+        project_id=project_id,
+        endpoint=endpoint,
+        completion_window=completion_window,
+        input_file_id=input_file.id,
+        input_sha256=input_file.sha256,
+        status="validating",
+        created_at=created_at,
+        expires_at=created_at + durations.seconds(completion_window),
+        request_metadata=metadata,
+        post_process=post_process,
+        output_expires_after=output_expires_after,
+        lease_expires_at=time.time() + MESSAGE_SECONDS,
+    )
+    session.add(batch)
+    session.flush()
+    return batch
+
+
+def get(session: Session, project_id: str, batch_id: str) -> Batch:
+    """Raises NotFoundError when the project has no such batch."""
+    batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.project_id == project_id))
+    if batch is None:
+        raise NotFoundError(f"No batch found with id '{batch_id}'.", param="batch_id")
+    return batch
+
+
+def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Batch], bool]:
+    """Newest first, those after the batch with id `after`; whether there are more."""
+    return listing.page(session, Batch, Batch.project_id == project_id, after=after, limit=limit, descending=True)
+
+
+def transition(session: Session, batch_id: str, before: str, after: str, **values: Any) -> bool:
+    """Compare-and-set `status` from `before` to `after`, with its timestamp; False if it was not `before`."""
+    if after not in TRANSITIONS[before]:
+        raise ValueError(f"a batch never goes from {before} to {after}")
+    values = {"status": after, f"{after}_at": now(), **values}
+    return bool(changed(session, update(Batch).where(Batch.id == batch_id, Batch.status == before).values(**values)))
+
+
+def cancel(session: Session, project_id: str, batch_id: str) -> Batch:
+    """Ask a batch to stop; finished lines are kept. A batch that is being cancelled stays as it is.
+
+    Raises:
+        NotFoundError: the project has no such batch.
+        ConflictError: it has ended already.
+    """
+    batch = get(session, project_id, batch_id)
+    while batch.status not in ("cancelling", "cancelled"):
+        if batch.status in TERMINAL:
+            raise ConflictError(f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
+        # Validation goes on under its lease: only it can say which lines the batch has. In a batch that is finalizing
+        # the fate of every line is settled already.
+        settled = {} if batch.status == "finalizing" else {"outcome": "cancelled"}
+        transition(session, batch_id, batch.status, "cancelling", **settled)
+        session.refresh(batch)
+    return batch
+
+
+def plan(
+    session: Session,
+    batch: Batch,
+    *,
+    plan_sha256: str,
+    segments: Sequence[tuple[str, int]],
+    models: dict[str, dict[str, Any]],
+    simulated: bool,
+) -> None:
+    """Record the plan of a validated batch: its segments as (model, requests), row group by row group."""
+    session.add_all(
+        Segment(batch_id=batch.id, number=number, model=model, requests=requests)
+        for number, (model, requests) in enumerate(segments)
+    )
+    values = {
+        "plan_sha256": plan_sha256,
+        "total": sum(requests for _, requests in segments),
+        "models": models,
+        "model": next(iter(models)) if len(models) == 1 else None,
+        "simulated": simulated,
+    }
+    session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
+    transition(session, batch.id, "validating", "in_progress")  # or it is cancelling, and stays so
+
+
+def reject(session: Session, batch_id: str, errors: list[dict[str, Any]]) -> None:
+    """End a batch whose input cannot run, with what is wrong with it."""
+    if not transition(session, batch_id, "validating", "failed", errors=errors):
+        transition(session, batch_id, "cancelling", "cancelled", errors=errors)
+
+
+def expire(session: Session) -> list[str]:
+    """Start to end every batch in progress whose completion window has passed; their ids."""
+    overdue = session.scalars(select(Batch.id).where(Batch.status == "in_progress", Batch.expires_at <= now()))
+    return [
+        batch_id
+        for batch_id in overdue
+        if transition(session, batch_id, "in_progress", "finalizing", outcome="expired")
+    ]
+
+
+def end_running(session: Session) -> None:
+    """Every batch in progress whose segments are all done is finalizing."""
+    unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
+    for batch_id in session.scalars(select(Batch.id).where(Batch.status == "in_progress", ~unfinished.exists())):
+        transition(session, batch_id, "in_progress", "finalizing", outcome="completed")
+
+
+def take_validatable(session: Session, pause: float) -> list[str]:
+    """Batches whose validation nobody works on: their message was lost, or their worker died.
+
+    Each is returned once, then not again for `pause` seconds.
+    """
+    pending = and_(Batch.status.in_(("validating", "cancelling")), Batch.plan_sha256.is_(None))
+    return _take(session, pending, pause)
+
+
+def take_finishable(session: Session, pause: float) -> list[str]:
+    """Batches that can be finished now: ending, planned, and with no segment at work.
+
+    Each is returned once, then not again for `pause` seconds, so that one caller starts its finishing.
+    """
+    busy = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state.in_(("dispatched", "running")))
+    ready = and_(Batch.status.in_(("finalizing", "cancelling")), Batch.plan_sha256.is_not(None), ~busy.exists())
+    return _take(session, ready, pause)
+
+
+def _take(session: Session, condition: ColumnElement[bool], pause: float) -> list[str]:
+    moment = time.time()
+    taken = (
+        update(Batch)
+        .where(condition, Batch.lease_expires_at < moment)
+        .values(lease_expires_at=moment + pause, holder=None, epoch=Batch.epoch + 1)
+        .returning(Batch.id)
+        .execution_options(synchronize_session=False)
+    )
+    return list(session.scalars(taken))
+
+
+def throughput(session: Session, batch_id: str, window: float = 60.0) -> tuple[float, float] | None:
+    """(rows per second, tokens per second) over the parts of the last `window` seconds; None before two parts.
+
+    Tokens are input and output tokens. The first part only starts the clock: it was measured by nothing.
+    """
+    tokens = Part.input_tokens + Part.output_tokens
+    recent = (
+        select(Part.created_at, Part.completed + Part.failed, tokens)
+        .where(Part.batch_id == batch_id, Part.created_at > time.time() - window)
+        .order_by(Part.created_at)
+    )
+    parts = session.execute(recent).all()
+    if len(parts) < 2 or parts[-1][0] <= parts[0][0]:
+        return None
+    span = parts[-1][0] - parts[0][0]
+    return sum(part[1] for part in parts[1:]) / span, sum(part[2] for part in parts[1:]) / span
+
+
+def artifacts(session: Session, batch_ids: Sequence[str]) -> dict[str, list[tuple[Artifact, File]]]:
+    """The artifacts of each batch, by name."""
+    rows = session.execute(
+        select(Artifact, File)
+        .join(File, File.id == Artifact.file_id)
+        .where(Artifact.batch_id.in_(batch_ids))
+        .order_by(Artifact.name)
+    )
+    found: dict[str, list[tuple[Artifact, File]]] = {batch_id: [] for batch_id in batch_ids}
+    for artifact, file in rows:
+        found[artifact.batch_id].append((artifact, file))
+    return found
+
+
+def add_artifact(session: Session, batch: Batch, name: str, sha256: str, size: int, lines: int | None) -> File:
+    """Name content as a file and an artifact of the batch; the same again changes nothing."""
+    existing = session.scalar(
+        select(File)
+        .join(Artifact, Artifact.file_id == File.id)
+        .where(Artifact.batch_id == batch.id, Artifact.name == name)
+    )
+    if existing is not None:
+        existing.sha256, existing.bytes = sha256, size
+        return existing
+    created_at = now()
+    expires_at = created_at + batch.output_expires_after if batch.output_expires_after else None
+    file = File(
+        id=new_id("file-"),
+        project_id=batch.project_id,
+        filename=f"{batch.id}_{name}",
+        purpose="batch_output",
+        bytes=size,
+        sha256=sha256,
+        created_at=created_at,
+        expires_at=expires_at,
+    )
+    session.add(file)
+    session.flush()
+    session.add(Artifact(batch_id=batch.id, name=name, file_id=file.id, lines=lines))
+    return file

@@ -1,0 +1,127 @@
+"""The database: SQLite (WAL) by default, PostgreSQL by another URL; its schema is Alembic's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import CursorResult, Engine, Update, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.orm import Session
+
+from batchyard.errors import ConfigurationError, UnavailableError
+
+_DISPATCH_LOCK = 0x6261746368  # any number of our own, the same in every process
+
+
+class Database:
+    """Sessions on one database. Make one per process and, where processes fork, after the fork.
+
+    Raises:
+        ConfigurationError: the URL is not one SQLAlchemy can use.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self.url = make_url(url)
+            self.sqlite = self.url.get_backend_name() == "sqlite"
+            self._reader = _engine(url, "BEGIN") if self.sqlite else create_engine(url, pool_pre_ping=True)
+            self._writer = _engine(url, "BEGIN IMMEDIATE") if self.sqlite else self._reader
+        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+            raise ConfigurationError(
+                f"DATABASE_URL: {error}; write sqlite:///path or postgresql+psycopg://user:password@host/database"
+            ) from error
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only reads."""
+        with self._session(self._reader) as session:
+            yield session
+
+    @contextmanager
+    def write(self, *, serial: bool = False) -> Iterator[Session]:
+        """A transaction, committed at the end of the block and rolled back by an exception.
+
+        With `serial`, no other serial transaction runs meanwhile, in any process.
+        """
+        with self._session(self._writer) as session, session.begin():
+            if serial and not self.sqlite:  # a SQLite writer is alone already
+                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
+            yield session
+
+    @contextmanager
+    def _session(self, engine: Engine) -> Iterator[Session]:
+        try:
+            with Session(engine, expire_on_commit=False) as session:
+                yield session
+        except DBAPIError as error:
+            if error.connection_invalidated or isinstance(error.orig, sqlite3.OperationalError):
+                raise UnavailableError(f"database {self.url.render_as_string()}: {error.orig}") from error
+            raise
+
+    def ping(self) -> None:
+        """Raises UnavailableError if the database does not answer."""
+        with self.read() as session:
+            session.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        self._reader.dispose()
+        self._writer.dispose()
+
+    def upgrade(self) -> None:
+        """Bring the schema to this version's.
+
+        Raises:
+            ConfigurationError: the database was written by a newer version, or cannot be opened.
+        """
+        if self.sqlite and self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        heads = ScriptDirectory.from_config(config).get_heads()
+        try:
+            with self.write(serial=True) as session:
+                config.attributes["connection"] = session.connection()
+                command.upgrade(config, "head")
+        except CommandError as error:
+            raise ConfigurationError(
+                f"database {self.url.render_as_string()} was written by a newer version of Batchyard "
+                f"(this one knows its schema up to {', '.join(heads)}): {error}; upgrade Batchyard, "
+                f"or name another data folder"
+            ) from error
+        except (UnavailableError, DBAPIError) as error:
+            raise ConfigurationError(f"database {self.url.render_as_string()} cannot be opened: {error}") from error
+
+
+def changed(session: Session, statement: Update) -> int:
+    """Run an UPDATE; how many rows it changed. A compare-and-set has won if that is not 0."""
+    return cast(CursorResult[Any], session.execute(statement)).rowcount
+
+
+def _engine(url: str, begin: str) -> Engine:
+    """A SQLite engine whose transactions start with `begin`.
+
+    Writers begin IMMEDIATE: a transaction that reads first and writes later would otherwise fail, not wait,
+    when another has written in between.
+    """
+    engine = create_engine(url, connect_args={"timeout": 30})
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine

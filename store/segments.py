@@ -1,0 +1,184 @@
+"""Segments: admitting, starting, appending to and ending them. A segment is `pending`, `dispatched` (a slot and a
+message are on their way to a worker), `running` or `done`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from store.database import changed
+from store.leases import Lease
+from store.records import Batch, Part, Segment
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker needs to know to run one segment."""
+
+    lease: Lease
+    batch_id: str
+    endpoint: str
+    plan_sha256: str
+    number: int
+    requests: int
+    model: dict[str, Any]
+    attempts: int
+    error: str | None
+    parts: Sequence[str]
+
+
+def active(session: Session) -> dict[str, int]:
+    """Segments that hold a slot (dispatched or running), per model."""
+    rows = session.execute(
+        select(Segment.model, func.count().label("number"))
+        .where(Segment.state.in_(("dispatched", "running")))
+        .group_by(Segment.model)
+    )
+    return {row.model: row.number for row in rows}
+
+
+def waiting(session: Session, limit: int) -> Sequence[tuple[int, str]]:
+    """(segment id, model) of pending segments that may start, the earliest deadline first, `limit` per model."""
+    position = (
+        func.row_number().over(partition_by=Segment.model, order_by=(Batch.expires_at, Batch.id, Segment.number))
+    ).label("position")
+    candidates = (
+        select(Segment.id, Segment.model, Batch.expires_at, Batch.id.label("batch_id"), Segment.number, position)
+        .join(Batch, Batch.id == Segment.batch_id)
+        .where(Segment.state == "pending", Batch.status == "in_progress", Segment.not_before <= time.time())
+        .subquery()
+    )
+    rows = session.execute(
+        select(candidates.c.id, candidates.c.model)
+        .where(candidates.c.position <= limit)
+        .order_by(candidates.c.expires_at, candidates.c.batch_id, candidates.c.number)
+    )
+    return [(segment_id, model) for segment_id, model in rows]
+
+
+def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
+    """Give a pending segment a slot for `seconds`, within which a worker must start it; its new epoch."""
+    return session.scalar(
+        update(Segment)
+        .where(Segment.id == segment_id, Segment.state == "pending")
+        .values(state="dispatched", epoch=Segment.epoch + 1, lease_expires_at=time.time() + seconds)
+        .returning(Segment.epoch)
+    )
+
+
+def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> Work | None:
+    """Take a dispatched segment, or None when the message is old: the epoch is gone or was started already."""
+    started = changed(
+        session,
+        update(Segment)
+        .where(Segment.id == segment_id, Segment.epoch == epoch, Segment.state == "dispatched")
+        .values(state="running", holder=holder, lease_expires_at=time.time() + seconds),
+    )
+    if not started:
+        return None
+    segment, batch = session.execute(
+        select(Segment, Batch).join(Batch, Batch.id == Segment.batch_id).where(Segment.id == segment_id)
+    ).one()
+    return Work(
+        lease=Lease(Segment, segment_id, epoch),
+        batch_id=batch.id,
+        endpoint=batch.endpoint,
+        plan_sha256=batch.plan_sha256 or "",
+        number=segment.number,
+        requests=segment.requests,
+        model=batch.models[segment.model],
+        attempts=segment.attempts,
+        error=segment.error,
+        parts=session.scalars(select(Part.sha256).where(Part.segment_id == segment_id)).all(),
+    )
+
+
+def renew(session: Session, work: Work, seconds: float) -> bool:
+    """Keep the lease; whether the batch still wants the segment to go on. Raises LeaseLost."""
+    work.lease.renew(session, seconds)
+    return session.scalar(select(Batch.status).where(Batch.id == work.batch_id)) == "in_progress"
+
+
+def append(session: Session, work: Work, part: Part) -> None:
+    """Add answers to the segment, and to its batch's counts. Raises LeaseLost, and then nothing was added."""
+    work.lease.guard(session)
+    session.add(part)
+    session.execute(update(Segment).where(Segment.id == work.lease.id).values(attempts=0))
+    session.execute(
+        update(Batch)
+        .where(Batch.id == work.batch_id)
+        .values(
+            completed=Batch.completed + part.completed,
+            failed=Batch.failed + part.failed,
+            input_tokens=Batch.input_tokens + part.input_tokens,
+            cached_tokens=Batch.cached_tokens + part.cached_tokens,
+            output_tokens=Batch.output_tokens + part.output_tokens,
+        )
+    )
+
+
+def end(session: Session, work: Work, *, done: bool, engine: dict[str, Any] | None) -> None:
+    """Give the segment back: done, or pending again because its batch wants no more of it now. Raises LeaseLost."""
+    work.lease.release(session, state="done" if done else "pending", engine=engine)
+
+
+def fail(session: Session, work: Work, error: str, delay: float, *, counted: bool) -> None:
+    """Give the segment back after a failure, not to be tried again for `delay` seconds. Raises LeaseLost.
+
+    Only counted failures, those of the engine, make up the attempts after which its requests are given up.
+    """
+    work.lease.release(
+        session, state="pending", error=error, attempts=Segment.attempts + counted, not_before=time.time() + delay
+    )
+
+
+def recover(session: Session) -> int:
+    """Make segments pending whose lease ran out: their message was lost or their worker died. How many."""
+    moment = time.time()
+    lost = update(Segment).where(Segment.lease_expires_at < moment).execution_options(synchronize_session=False)
+    unstarted = changed(
+        session, lost.where(Segment.state == "dispatched").values(state="pending", epoch=Segment.epoch + 1)
+    )
+    died = changed(
+        session,
+        lost.where(Segment.state == "running").values(
+            state="pending",
+            epoch=Segment.epoch + 1,
+            holder=None,
+        ),
+    )
+    return unstarted + died
+
+
+def withdraw(session: Session) -> None:
+    """Take back the slots of segments that were dispatched and whose batch wants no more of them."""
+    ended = select(Batch.id).where(Batch.status != "in_progress")
+    session.execute(
+        update(Segment)
+        .where(Segment.state == "dispatched", Segment.batch_id.in_(ended))
+        .values(state="pending", epoch=Segment.epoch + 1)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def parts(session: Session, batch_id: str) -> Sequence[str]:
+    """SHA-256 of every part of a batch, in the order they were appended."""
+    return session.scalars(select(Part.sha256).where(Part.batch_id == batch_id).order_by(Part.id)).all()
+
+
+def engines(session: Session, batch_id: str) -> dict[str, list[dict[str, Any]]]:
+    """The distinct engine descriptions that answered for each model of a batch."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    rows = session.execute(
+        select(Segment.model, Segment.engine).where(Segment.batch_id == batch_id).order_by(Segment.number)
+    )
+    for model, engine in rows:
+        described = found.setdefault(model, [])
+        if engine is not None and engine not in described:
+            described.append(engine)
+    return found
