@@ -1,0 +1,1 @@
+"""How rows are answered: Ray Data pipelines over resident engines. Knows no database, queue or HTTP route."""

@@ -1,0 +1,140 @@
+"""Rows to answers: Ray Data over resident engines."""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Generator
+
+import pyarrow as pa
+import ray
+import ray.data
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from batchyard.errors import EngineError, EngineStartError
+from batchyard.models import ModelSpec
+from inference.caller import ANSWERS, Caller, raise_failure, start_error, start_timed_out
+from inference.resident import Terms, actor_name, obtain, residents
+
+BLOCK_ROWS = 128
+"""Rows of a block, which is what comes back at once."""
+HANG_MARGIN = 30.0
+"""Seconds an engine may stay silent beyond the longest a request may run, before it is killed."""
+START_ATTEMPTS = 5
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    spec: ModelSpec,
+    endpoint: str,
+    rows: pa.Table,
+    *,
+    request_timeout: float,
+    start_timeout: float,
+    idle_seconds: float,
+) -> Generator[pa.Table]:
+    """Answer every row; tables of answers come as they are ready, in any order, each row in exactly one.
+
+    Args:
+        spec: the model, its engine and how many replicas of it.
+        endpoint: such as `/v1/chat/completions`; the same for all rows.
+        rows: line (int64), custom_id (string), body (string: the request body as JSON).
+        request_timeout: the longest one request may run, in seconds.
+        start_timeout: the longest an engine may take to start, in seconds.
+        idle_seconds: engines without work stop after this long.
+
+    Yields:
+        line (int64), ok (bool: status 200), answer (string: the output line as JSON), input_tokens, cached_tokens,
+        output_tokens (int64: from the engine's usage). Closing the generator stops the run.
+
+    Raises:
+        EngineStartError: an engine does not start; with its own reason.
+        EngineError: engines die without end, or Ray fails.
+    """
+    if rows.num_rows == 0:
+        return
+    terms = Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
+    _start(spec, terms)
+    name = uuid.uuid4().hex
+    in_flight = math.ceil(spec.max_in_flight * spec.replicas / BLOCK_ROWS) + 2
+    blocks = [rows.slice(start, BLOCK_ROWS) for start in range(0, rows.num_rows, BLOCK_ROWS)]
+    _quieten()
+    dataset = ray.data.from_arrow(blocks)
+    dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
+    dataset.context.enable_progress_bars = False
+    dataset.context.print_on_execution_start = False
+    answered = dataset.map_batches(
+        Caller,
+        fn_constructor_args=(spec, endpoint, name, terms),
+        batch_size=None,
+        batch_format="pyarrow",
+        num_cpus=0.1,
+        compute=ray.data.ActorPoolStrategy(
+            size=1, max_tasks_in_flight_per_actor=in_flight, max_concurrent_calls_per_actor=in_flight
+        ),
+    )
+    tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
+    try:
+        for table in tables:
+            raise_failure(table)
+            yield table.cast(ANSWERS)
+    except RayError as error:
+        raise EngineError(f"Ray could not run the rows: {error}") from error
+    finally:
+        close = getattr(tables, "close", None)
+        if close is not None:
+            close()
+        _drop(spec, terms, name)
+
+
+def engine_versions(
+    spec: ModelSpec, *, request_timeout: float, start_timeout: float, idle_seconds: float
+) -> dict[str, str]:
+    """What answers this model's requests: engine, version, torch, model_sha256, … The engine says so itself.
+
+    Raises:
+        EngineStartError: it is not running and does not start.
+    """
+    return _start(spec, Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN))
+
+
+def _start(spec: ModelSpec, terms: Terms) -> dict[str, str]:
+    """Start every replica that is not running; the first one's versions."""
+    for _ in range(START_ATTEMPTS):
+        handles = [obtain(spec, terms.request_timeout, replica) for replica in range(spec.replicas)]
+        try:
+            asked = [handle.ready.remote(terms.idle_seconds) for handle in handles]
+            found = ray.get(asked, timeout=terms.start_timeout)
+        except GetTimeoutError as error:
+            for handle in handles:
+                ray.kill(handle)
+            raise EngineStartError(start_timed_out(spec, terms.start_timeout)) from error
+        except RayTaskError as error:
+            for handle in handles:
+                ray.kill(handle)
+            raise start_error(spec, error) from error
+        except RayActorError as error:
+            reason = str(error)  # just stopped for want of work, or died as it started
+            continue
+        if all(versions is not None for versions in found):
+            versions: dict[str, str] = found[0]
+            return versions
+        reason = "it was stopping"
+    raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started: {reason}")
+
+
+def _drop(spec: ModelSpec, terms: Terms, name: str) -> None:
+    """Take what is left of this run out of the engines: nobody waits for it."""
+    alive = residents()
+    for replica in range(spec.replicas):
+        handle = alive.get(actor_name(spec, terms.request_timeout, replica))
+        if handle is not None:
+            handle.drop.remote(name)
+
+
+def _quieten() -> None:
+    """Ray Data writes a progress report to the log of whoever iterates."""
+    for name in ("ray.data", "ray._internal.progress"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

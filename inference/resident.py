@@ -1,0 +1,313 @@
+"""Resident engines: a detached Ray actor per replica keeps one warm, until it has had no work for a while.
+
+A resident's name holds all that its answers depend on, so that a new version or configuration gets a new one and the
+old one runs out of work and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import ray
+from ray.actor import ActorHandle
+
+from batchyard import __version__
+from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
+from batchyard.models import ModelSpec
+from inference import guard
+from inference.engine import Answer, Engine
+from inference.engines import check_arguments, engine_class
+from inference.gate import Gate
+
+NAMESPACE = "batchyard"
+PREFIX = "engine:"
+ENDED = "engine_died"
+PERMIT_SECONDS = 30.0
+"""A caller that was given the engine alone and asks nothing for this long has lost it."""
+
+Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int]
+"""status_code, response body as JSON, error, input tokens, cached tokens, output tokens."""
+
+log = logging.getLogger(__name__)
+
+
+class Resident:
+    """The actor: one engine, started once, asked in lists, ended by itself after a while without work."""
+
+    def __init__(self, name: str, spec: ModelSpec, request_timeout: float) -> None:
+        self._name = name
+        self._spec = spec
+        self._request_timeout = request_timeout
+        self._engine: Engine | None = None
+        self._starting: asyncio.Task[Engine] | None = None
+        self._gate = Gate(spec.max_in_flight)
+        self._permits: dict[str, asyncio.TimerHandle] = {}
+        self._work: dict[str, set[asyncio.Task[Any]]] = {}
+        self._calls = 0
+        self._asked = 0
+        self._over = False
+        self._idle_seconds = 0.0
+        self._used_at = time.monotonic()
+        self._idle_watch: asyncio.Task[None] | None = None
+
+    async def ready(self, idle_seconds: float) -> dict[str, str] | None:
+        """Start the engine if it is not, and wait for it; its versions, or None when it is just stopping.
+
+        Raises:
+            EngineStartError: with the engine's own reason; the actor is of no use then.
+        """
+        if self._over:
+            return None
+        self._idle_seconds = idle_seconds
+        self._used_at = time.monotonic()
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        engine = await asyncio.shield(self._starting)
+        self._used_at = time.monotonic()
+        if self._idle_watch is None:
+            self._idle_watch = asyncio.create_task(self._stop_when_idle())
+        return engine.versions()
+
+    async def _start(self) -> Engine:
+        try:
+            check_arguments(self._spec)
+        except ConfigurationError as error:
+            raise EngineStartError(error.message) from error
+        engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
+        if engine.has_processes:
+            mark = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
+            guard.end(mark)  # what an earlier resident of this name left behind
+            guard.post(mark)
+        await engine.start()
+        self._engine = engine
+        return engine
+
+    async def reserve(self) -> str | None:
+        """Wait for the engine to be empty and keep it for one `answer` with the permit returned; None: it is over."""
+        with self._busy():
+            await self._gate.drain()
+        if self._over:
+            self._gate.reopen()
+            return None
+        if self._engine is not None:
+            self._engine.answered_at = time.monotonic()
+        permit = uuid.uuid4().hex
+        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, self._give_back, permit)
+        return permit
+
+    def _give_back(self, permit: str) -> None:
+        if self._permits.pop(permit, None) is not None:
+            self._gate.reopen()
+
+    async def answer(self, run: str, endpoint: str, bodies: list[str], permit: str | None = None) -> list[Reply] | None:
+        """A reply for each body (JSON), in the same order; None: the engine is over and was asked nothing.
+
+        With a permit of `reserve` these are the only requests in the engine. A request that was in the engine as it
+        ended has the error code `engine_died`.
+        """
+        if self._over or self._engine is None:
+            return None
+        task = asyncio.current_task()
+        assert task is not None
+        tasks = self._work.setdefault(run, set())
+        tasks.add(task)
+        try:
+            with self._busy():
+                if permit is None:
+                    async with self._gate.admit(len(bodies)):
+                        return await self._ask(endpoint, bodies)
+                timer = self._permits.pop(permit, None)
+                if timer is None:
+                    await self._gate.drain()
+                else:
+                    timer.cancel()
+                try:
+                    return await self._ask(endpoint, bodies)
+                finally:
+                    self._gate.reopen()
+        finally:
+            tasks.discard(task)
+            if not tasks:
+                self._work.pop(run, None)
+
+    async def _ask(self, endpoint: str, bodies: list[str]) -> list[Reply] | None:
+        if self._over or self._engine is None:
+            return None
+        self._engine.answered_at = time.monotonic()
+        self._asked += len(bodies)
+        requests = [orjson.loads(body) for body in bodies]
+        try:
+            answers = await self._engine.answer(endpoint, requests)
+        except EngineDied as death:
+            self._over = True
+            answers = [Answer.failed(ENDED, death.message)] * len(bodies)
+        if any(answer.error is not None and answer.error["code"] == ENDED for answer in answers):
+            self._over = True
+        self._engine.answered_at = time.monotonic()
+        return [_reply(answer) for answer in answers]
+
+    @contextlib.contextmanager
+    def _busy(self) -> Any:
+        if self._calls == 0 and self._engine is not None:
+            self._engine.answered_at = time.monotonic()
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._used_at = time.monotonic()
+
+    async def quiet(self) -> float:
+        """Seconds since the engine last showed work, or since it got some; 0 when it has none."""
+        if self._gate.inside == 0 or self._engine is None:
+            return 0.0
+        return time.monotonic() - self._engine.answered_at
+
+    async def drop(self, run: str) -> None:
+        """Cancel what a run still has in here: nobody waits for it any more."""
+        for task in list(self._work.get(run, ())):
+            task.cancel()
+
+    async def state(self) -> dict[str, Any]:
+        """Model, process id, requests asked so far and in the engine now, and seconds without work."""
+        return {
+            "model": self._spec.name,
+            "pid": os.getpid(),
+            "asked": self._asked,
+            "in_flight": self._gate.inside,
+            "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
+        }
+
+    async def stop(self) -> None:
+        """End the engine, its processes included. The actor itself is ended by who called."""
+        self._over = True
+        if self._engine is not None:
+            await self._engine.stop()
+
+    async def _stop_when_idle(self) -> None:
+        while not self._over:
+            left = self._idle_seconds - (time.monotonic() - self._used_at)
+            if self._calls == 0 and not self._permits and left <= 0:
+                log.info("engine stops: no work", extra={"engine": self._name, "idle_seconds": self._idle_seconds})
+                await self.stop()
+                ray.kill(ray.get_runtime_context().current_actor)
+                return
+            await asyncio.sleep(max(min(left, 5.0), 0.05))
+
+
+def _reply(answer: Answer) -> Reply:
+    if answer.body is None:
+        return answer.status_code, None, answer.error, 0, 0, 0
+    usage = (answer.body.get("usage") if answer.status_code == 200 else None) or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return (
+        answer.status_code,
+        orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY),
+        answer.error,
+        usage.get("prompt_tokens") or 0,
+        details.get("cached_tokens") or 0,
+        usage.get("completion_tokens") or 0,
+    )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run asks of its engines, all in seconds."""
+
+    request_timeout: float
+    start_timeout: float
+    idle_seconds: float
+    hang_margin: float
+
+
+def actor_name(spec: ModelSpec, request_timeout: float, replica: int) -> str:
+    """The name holds everything that a resident's answers depend on."""
+    return f"{PREFIX}{spec.name}:{__version__}:{spec.config_sha256[:16]}:t{request_timeout:g}:{replica}"
+
+
+def _model(name: str) -> str:
+    return name.removeprefix(PREFIX).rsplit(":", 4)[0]
+
+
+def obtain(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
+    """The resident of this replica, made if there is none. It may not be started yet: call `ready`."""
+    name = actor_name(spec, request_timeout, replica)
+    return (
+        ray.remote(Resident)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0.1,
+            num_gpus=_gpus(spec),
+            max_concurrency=1000,
+            max_restarts=0,
+        )
+        .remote(name, spec, request_timeout)
+    )
+
+
+def _gpus(spec: ModelSpec) -> float:
+    if spec.num_gpus is not None:
+        return spec.num_gpus
+    if spec.engine != "vllm" or not ray.cluster_resources().get("GPU"):
+        return 0
+    arguments = spec.engine_args
+    return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))
+
+
+def residents() -> dict[str, ActorHandle]:
+    """The residents alive in the cluster, by actor name."""
+    found = {}
+    for entry in ray.util.list_named_actors(all_namespaces=True):
+        if entry["namespace"] == NAMESPACE and entry["name"].startswith(PREFIX):
+            with contextlib.suppress(ValueError):  # ended between the two calls
+                found[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
+    return found
+
+
+def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
+    """`Resident.state` of each resident that answers in time; one that is busy starting has an empty state."""
+    handles = residents()
+    asked = {name: handle.state.remote() for name, handle in handles.items()}
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
+    found: dict[str, dict[str, Any]] = {}
+    for name, reference in asked.items():
+        try:
+            found[name] = ray.get(reference, timeout=0.1)
+        except ray.exceptions.GetTimeoutError:
+            found[name] = {}
+        except ray.exceptions.RayActorError:
+            log.info("engine ended while it was listed", extra={"engine": name})
+    return found
+
+
+def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
+    """Stop all residents, or those of one model; the names of those stopped. Work in them is lost."""
+    return _stop(
+        {name: handle for name, handle in residents().items() if model is None or _model(name) == model}, timeout
+    )
+
+
+def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
+    """Stop the residents that have had no work for `seconds`; their names."""
+    idle = {name for name, state in states().items() if state and state["idle_seconds"] >= max(seconds, 1e-9)}
+    return _stop({name: handle for name, handle in residents().items() if name in idle}, timeout)
+
+
+def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
+    asked = [handle.stop.remote() for handle in handles.values()]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=timeout)
+    for handle in handles.values():
+        ray.kill(handle)
+    return sorted(handles)

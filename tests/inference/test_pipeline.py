@@ -1,0 +1,230 @@
+"""pipeline.run on a real Ray cluster: every row answered exactly once, whatever its engine does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import chat, table, until
+
+from batchyard.errors import EngineError, EngineStartError
+from batchyard.models import ModelSpec
+from inference import pipeline, resident
+
+CHAT = "/v1/chat/completions"
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture(autouse=True)
+def no_engine_left(cluster: str) -> Iterator[None]:
+    yield
+    resident.stop_all()
+
+
+def echo(name: str = "echo", **fields: Any) -> ModelSpec:
+    arguments = {key: fields.pop(key) for key in list(fields) if key not in ModelSpec.model_fields}
+    return ModelSpec(name=name, engine="echo", engine_args=arguments, **fields)
+
+
+def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 30, **terms: Any) -> dict[int, Any]:
+    """The output line of each row, which must be exactly one."""
+    terms = {"start_timeout": 60, "idle_seconds": 60, **terms}
+    lines: dict[int, Any] = {}
+    for answers in pipeline.run(spec, CHAT, table(bodies), request_timeout=request_timeout, **terms):
+        for row in answers.to_pylist():
+            assert row["line"] not in lines, "answered twice"
+            lines[row["line"]] = {**row, **json.loads(row["answer"])}
+    assert sorted(lines) == list(range(len(bodies)))
+    return lines
+
+
+def said(line: dict[str, Any]) -> str:
+    content: str = line["response"]["body"]["choices"][0]["message"]["content"]
+    return content
+
+
+def engine_pid(spec: ModelSpec, request_timeout: float = 30) -> int:
+    pid: int = resident.states()[resident.actor_name(spec, request_timeout, 0)]["pid"]
+    return pid
+
+
+def test_every_row_is_answered_once_with_its_own_answer() -> None:
+    texts = [f"hello {index}" for index in range(700)]
+    lines = run(echo(), chat(*texts))
+    assert [said(lines[index]) for index in range(700)] == texts
+    line = lines[3]
+    assert line["custom_id"] == "row-3" and line["ok"] and line["error"] is None
+    assert line["response"]["status_code"] == 200 and line["response"]["body"]["simulated"] is True
+    assert (line["input_tokens"], line["cached_tokens"], line["output_tokens"]) == (2, 0, 2)
+    assert len({line["id"] for line in lines.values()}) == 700
+    assert len({line["response"]["request_id"] for line in lines.values()}) == 700
+
+
+def test_no_rows_make_no_engine() -> None:
+    assert list(pipeline.run(echo(), CHAT, table([]), request_timeout=1, start_timeout=1, idle_seconds=1)) == []
+    assert resident.residents() == {}
+
+
+def test_a_refused_row_is_that_rows_400() -> None:
+    lines = run(echo(fail_every=10), chat(*map(str, range(100))))
+    refused = [line for line in lines.values() if not line["ok"]]
+    assert len(refused) == 10
+    for line in refused:
+        assert line["response"]["status_code"] == 400 and line["error"] is None
+        assert set(line["response"]["body"]["error"]) == {"message", "type", "param", "code"}
+        assert line["output_tokens"] == 0
+
+
+def test_a_row_that_runs_too_long_has_no_response_and_the_engine_goes_on() -> None:
+    spec = echo(latency_ms=60_000)
+    lines = run(spec, chat("slow"), request_timeout=0.5)
+    assert lines[0]["response"] is None and lines[0]["error"]["code"] == "request_timeout"
+    pid = engine_pid(spec, 0.5)
+    run(spec, chat("slow"), request_timeout=0.5)
+    assert engine_pid(spec, 0.5) == pid
+
+
+def test_the_engine_stays_for_the_next_run() -> None:
+    spec = echo()
+    run(spec, chat("one"))
+    pid = engine_pid(spec)
+    run(spec, chat("two"))
+    assert engine_pid(spec) == pid
+    assert pipeline.engine_versions(spec, request_timeout=30, start_timeout=60, idle_seconds=60)["engine"] == "echo"
+    assert engine_pid(spec) == pid
+
+
+def test_replicas_share_the_rows(tmp_path: Path) -> None:
+    spec = echo(replicas=2, latency_ms=50)
+    run(spec, chat(*map(str, range(600))))
+    assert len(resident.residents()) == 2
+    asked = [state["asked"] for state in resident.states().values()]
+    assert sum(asked) == 600 and min(asked) >= 150
+
+
+def test_a_poison_row_is_found_and_all_others_are_answered(tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    texts = [f"fine {index}" for index in range(400)]
+    texts[123] = "poison"
+    lines = run(echo(die_on="poison", call_log=str(log), max_in_flight=64), chat(*texts))
+    assert lines[123]["response"] is None and lines[123]["error"]["code"] == "engine_died"
+    assert "echo" in lines[123]["error"]["message"]
+    assert [said(line) for index, line in sorted(lines.items()) if index != 123] == texts[:123] + texts[124:]
+    times = Counter(log.read_text().splitlines())
+    assert times["poison"] >= 3, "once in a crowd, twice alone"
+    assert sum(times.values()) < 400 + 5 * 64, "rows answered before are not run again"
+
+
+def test_two_poison_rows_in_one_list_are_both_found() -> None:
+    texts = ["poison" if index in (0, 17) else f"fine {index}" for index in range(32)]
+    lines = run(echo(die_on="poison"), chat(*texts))
+    assert [index for index, line in sorted(lines.items()) if not line["ok"]] == [0, 17]
+
+
+def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    spec = echo(latency_ms=100, call_log=str(log), max_in_flight=32)
+    killed = False
+    lines: list[int] = []
+    rows = table(chat(*map(str, range(512))))
+    before = Counter[str]()
+    for answers in pipeline.run(spec, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60):
+        lines += answers.column("line").to_pylist()
+        if not killed:
+            killed = True
+            before = Counter(map(str, lines))
+            os.kill(engine_pid(spec), signal.SIGKILL)
+    assert sorted(lines) == list(range(512))
+    times = Counter(log.read_text().splitlines())
+    assert all(times[text] == 1 for text in before)
+    assert set(times.values()) <= {1, 2}
+    assert sum(times.values()) - 512 <= 64, "only what was in the engine is run twice"
+
+
+def test_an_engine_that_hangs_is_killed_and_its_row_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "HANG_MARGIN", 0.5)
+    texts = ["fine", "hang", "fine too", "also fine"]
+    lines = run(echo(hang_on="hang", max_in_flight=4), chat(*texts), request_timeout=1)
+    assert [line["ok"] for _, line in sorted(lines.items())] == [True, False, True, True]
+    assert lines[1]["error"]["code"] == "engine_died"
+
+
+def test_an_engine_that_cannot_start_says_why_and_is_not_kept() -> None:
+    with pytest.raises(EngineStartError, match="no such weights"):
+        run(echo(start_error="no such weights"), chat("hi"))
+    until(lambda: resident.residents() == {})
+
+
+def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one() -> None:
+    with pytest.raises(EngineStartError, match=r"engine_args\.latency.*latency_ms"):
+        run(echo(latency=5), chat("hi"))
+
+
+def test_an_engine_that_finds_no_room_is_a_start_error_within_the_start_timeout() -> None:
+    with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
+        run(echo(num_gpus=1), chat("hi"), start_timeout=2)
+    until(lambda: resident.residents() == {})
+
+
+def test_an_engine_that_always_dies_ends_the_run() -> None:
+    with pytest.raises(EngineError, match="died"):
+        run(echo(die_on=""), chat(*map(str, range(64))))
+
+
+def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    spec = echo(latency_ms=300, call_log=str(log), max_in_flight=32)
+    rows = table(chat(*map(str, range(2000))))
+    answers = pipeline.run(spec, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60)
+    next(answers)
+    answers.close()
+    until(lambda: not callers())
+    until(lambda: all(state["in_flight"] == 0 for state in resident.states().values()))
+    assert len(log.read_text().splitlines()) < 1000
+    assert len(resident.residents()) == 1, "the engine itself stays"
+
+
+def callers() -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name().startswith("ray::MapWorker") and process.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
+    spec = echo()
+    run(spec, chat("hi"), idle_seconds=1)
+    pid = engine_pid(spec)
+    until(lambda: resident.residents() == {})
+    until(lambda: not psutil.pid_exists(pid))
+    assert said(run(spec, chat("again"))[0]) == "again"
+
+
+def test_idle_engines_are_stopped_on_demand_and_busy_ones_are_not() -> None:
+    run(echo("idle"), chat("hi"))
+    busy = echo("busy", latency_ms=200, max_in_flight=32)
+    rows = table(chat(*map(str, range(512))))
+    answers = pipeline.run(busy, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60)
+    next(answers)
+    assert [name.split(":")[1] for name in resident.stop_idle(0)] == ["idle"]
+    answers.close()
+    assert [name.split(":")[1] for name in resident.stop_all("busy")] == ["busy"]
+
+
+def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:
+    spec = ModelSpec(name="tiny", engine="transformers", source=str(tiny), engine_args={"dtype": "float32"})
+    lines = run(spec, chat(*[f"say {index}" for index in range(40)], temperature=0, max_tokens=8))
+    assert all(line["ok"] for line in lines.values())
+    for line in lines.values():
+        usage = line["response"]["body"]["usage"]
+        assert (line["input_tokens"], line["output_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
+    versions = pipeline.engine_versions(spec, request_timeout=30, start_timeout=60, idle_seconds=60)
+    assert versions["engine"] == "transformers" and len(versions["model_sha256"]) == 64

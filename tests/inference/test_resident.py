@@ -1,0 +1,134 @@
+"""What keeps engines apart and ends what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+import psutil
+import pytest
+from conftest import until
+
+from batchyard.errors import ConfigurationError
+from batchyard.models import ModelSpec
+from inference import guard, resident
+from inference.engines import ENGINES, check_arguments, engine_class
+from inference.gate import Gate
+
+OWNER = """
+import subprocess, sys, time
+from inference import guard
+guard.post(sys.argv[1])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_killed_owner_takes_its_engines_processes_along() -> None:
+    mark = uuid.uuid4().hex
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, mark], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    child = int(owner.stdout.readline())
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    until(lambda: ended(child))
+
+
+def test_only_processes_with_the_mark_are_ended() -> None:
+    marks = [uuid.uuid4().hex, uuid.uuid4().hex]
+    ours, others = (
+        subprocess.Popen(
+            [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"],
+            env={**os.environ, guard.MARK: mark},
+            stdout=subprocess.PIPE,
+        )
+        for mark in marks
+    )
+    for process in (ours, others):
+        assert process.stdout is not None and process.stdout.readline()
+    assert guard.end(marks[0]) == 1
+    ours.wait(10)
+    assert others.poll() is None
+    assert guard.end(marks[1]) == 1
+    others.wait(10)
+
+
+def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 5))
+
+
+def test_the_gate_lets_in_what_fits_first_come_first_served() -> None:
+    async def scene() -> list[str]:
+        gate, log = Gate(4), []
+        doors = {name: asyncio.Event() for name in "abc"}
+
+        async def enter(name: str, requests: int) -> None:
+            async with gate.admit(requests):
+                log.append(name)
+                await doors[name].wait()
+
+        tasks = [asyncio.create_task(enter("a", 3)), asyncio.create_task(enter("b", 9))]
+        tasks.append(asyncio.create_task(enter("c", 1)))
+        await asyncio.sleep(0)
+        assert log == ["a"], "b is bigger than the gate and waits for all of it; c does not overtake"
+        doors["a"].set()
+        doors["b"].set()
+        doors["c"].set()
+        await asyncio.gather(*tasks)
+        assert gate.inside == 0
+        return log
+
+    assert soon(scene()) == ["a", "b", "c"]
+
+
+def test_who_has_the_gate_alone_is_alone_and_a_cancelled_wait_blocks_nobody() -> None:
+    async def scene() -> None:
+        gate = Gate(4)
+        await gate.drain()
+        waiting = asyncio.create_task(gate.drain())
+        after = asyncio.create_task(gate._enter(1))
+        await asyncio.sleep(0)
+        assert not waiting.done() and not after.done()
+        waiting.cancel()
+        gate.reopen()
+        await after
+        assert gate.inside == 1
+
+    soon(scene())
+
+
+def test_a_residents_name_holds_all_that_its_answers_depend_on() -> None:
+    spec = ModelSpec(name="a:b", engine="echo")
+    other = spec.model_copy(update={"engine_args": {"latency_ms": 1}})
+    names = {resident.actor_name(one, timeout, 0) for one in (spec, other) for timeout in (1, 2)}
+    assert len(names) == 4
+    assert {resident._model(name) for name in names} == {"a:b"}
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_every_engine_can_be_imported_without_its_heavy_parts(name: str) -> None:
+    code = (
+        "import sys; from inference.engines import engine_class; engine_class(sys.argv[1]); "
+        "sys.exit(any(heavy in sys.modules for heavy in ('torch', 'vllm', 'transformers', 'ray', 'flask', 'celery')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, name], check=False).returncode == 0
+
+
+def test_an_unknown_engine_and_unknown_arguments_are_refused_with_the_nearest_right_ones() -> None:
+    with pytest.raises(ConfigurationError, match="transformers"):
+        engine_class("transformer")
+    with pytest.raises(ConfigurationError, match=r"models\.m\.engine_args\.batchsize.*batch_size"):
+        check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batchsize": 2}))
+    with pytest.raises(ConfigurationError, match=r"engine_args\.batch_size: Input should be greater than 0"):
+        check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batch_size": 0}))
