@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import ConfigurationError, UnavailableError
 
+# A web process has 32 threads; each may hold one connection.
+_POOL = {"pool_size": 8, "max_overflow": 32}
 _DISPATCH_LOCK = 0x6261746368  # any number of our own, the same in every process
 
 
@@ -33,7 +35,7 @@ class Database:
         try:
             self.url = make_url(url)
             self.sqlite = self.url.get_backend_name() == "sqlite"
-            self._reader = _engine(url, "BEGIN") if self.sqlite else create_engine(url, pool_pre_ping=True)
+            self._reader = _engine(url, "BEGIN") if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
             self._writer = _engine(url, "BEGIN IMMEDIATE") if self.sqlite else self._reader
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise ConfigurationError(
@@ -82,12 +84,12 @@ class Database:
         Raises:
             ConfigurationError: the database was written by a newer version, or cannot be opened.
         """
-        if self.sqlite and self.url.database:
-            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         heads = ScriptDirectory.from_config(config).get_heads()
         try:
+            if self.sqlite and self.url.database:
+                Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
             with self.write(serial=True) as session:
                 config.attributes["connection"] = session.connection()
                 command.upgrade(config, "head")
@@ -97,7 +99,7 @@ class Database:
                 f"(this one knows its schema up to {', '.join(heads)}): {error}; upgrade Batchyard, "
                 f"or name another data folder"
             ) from error
-        except (UnavailableError, DBAPIError) as error:
+        except (UnavailableError, DBAPIError, OSError) as error:
             raise ConfigurationError(f"database {self.url.render_as_string()} cannot be opened: {error}") from error
 
 
@@ -112,7 +114,7 @@ def _engine(url: str, begin: str) -> Engine:
     Writers begin IMMEDIATE: a transaction that reads first and writes later would otherwise fail, not wait,
     when another has written in between.
     """
-    engine = create_engine(url, connect_args={"timeout": 30})
+    engine = create_engine(url, connect_args={"timeout": 30}, **_POOL)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:

@@ -1,0 +1,57 @@
+"""Celery's configuration: `celery -A tasks.app worker`, `celery -A tasks.app beat`.
+
+Redis has no acknowledgement of its own and no heartbeat, so a message is only a doorbell: it names a record, and the
+record's lease decides. Late acknowledgement, redelivery, restarts and two beats are harmless for that reason.
+"""
+
+from kombu import Queue
+
+from batchyard import settings
+
+_settings = settings.load()
+
+broker_url = _settings.broker_url
+broker_connection_retry_on_startup = True
+# Longer than the longest task, or Redis would deliver a running task again.
+broker_transport_options = {"visibility_timeout": 7 * 3600, "priority_steps": [0, 3, 6, 9]}
+task_ignore_result = True
+
+accept_content = ["json"]
+task_serializer = "json"
+result_serializer = "json"
+
+task_queues = [Queue("batch_job_queue"), Queue("post"), Queue("housekeeping")]
+task_default_queue = "housekeeping"
+task_routes = {
+    "batch.validate": {"queue": "batch_job_queue"},
+    "batch.segment": {"queue": "batch_job_queue"},
+    "batch.merge": {"queue": "post"},
+    "batch.finish": {"queue": "post"},
+    "post.*": {"queue": "post"},
+    "housekeeping.*": {"queue": "housekeeping"},
+}
+
+task_acks_late = True
+task_track_started = True
+worker_prefetch_multiplier = 1
+task_soft_time_limit = 6 * 3600
+task_time_limit = task_soft_time_limit + 300
+# Ray's client cannot live in a forked copy of a process that has threads; a spawned child starts clean.
+worker_pool_start_method = "spawn"
+# ray.init needs the real standard streams.
+worker_redirect_stdouts = False
+worker_hijack_root_logger = False
+worker_proc_alive_timeout = 60.0
+worker_soft_shutdown_timeout = 5.0
+worker_send_task_events = True
+task_send_sent_event = True
+
+beat_schedule = {
+    "housekeeping": {
+        "task": "housekeeping.tick",
+        "schedule": float(_settings.housekeeping_seconds),
+        # A tick that waited longer than this is done by the next one.
+        "options": {"expires": 10 * _settings.housekeeping_seconds},
+    }
+}
+timezone = "UTC"

@@ -1,0 +1,81 @@
+"""Keeping a lease alive while its work goes on, and telling the work when to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from batchyard.errors import LeaseLost, UnavailableError
+from store.leases import Lease, take_batch
+from tasks.house import House
+
+log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """A thread that calls `beat` every `interval` seconds until the block ends.
+
+    `beat` says whether the work is still wanted; when it is not, or the lease is lost, `stopped` is set and
+    `on_stop` is called at every further beat.
+    """
+
+    def __init__(self, beat: Callable[[], bool], interval: float, on_stop: Callable[[], None] | None = None) -> None:
+        self._beat = beat
+        self._interval = interval
+        self._on_stop = on_stop
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.stopped = threading.Event()
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval):
+            if not self.stopped.is_set():
+                try:
+                    if not self._beat():
+                        self.stopped.set()
+                except LeaseLost as error:
+                    log.warning("stopping: %s", error)
+                    self.stopped.set()
+                except UnavailableError as error:
+                    log.warning("lease not renewed: %s", error)
+            if self.stopped.is_set() and self._on_stop is not None:
+                self._on_stop()
+
+
+@contextmanager
+def hold_batch(house: House, batch_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
+    """A renewed lease on a batch's own work, or None while somebody else has it.
+
+    Given back at the end; if the work is not over then, housekeeping starts it again after `pause` seconds.
+    """
+    seconds = house.settings.lease_seconds
+    with house.database.write() as session:
+        lease = take_batch(session, batch_id, holder, seconds)
+    if lease is None:
+        yield None
+        return
+
+    def renew() -> bool:
+        with house.database.write() as session:
+            lease.renew(session, seconds)
+        return True
+
+    try:
+        with Heartbeat(renew, seconds / 3):
+            yield lease
+    finally:
+        try:
+            with house.database.write() as session:
+                lease.release(session, pause)
+        except LeaseLost as error:
+            log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})

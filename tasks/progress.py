@@ -1,0 +1,71 @@
+"""Live progress: `batch_job_status:{id}` in Redis, a JSON object that can be lost without losing anything.
+
+Counts come from the records; rates are measured over the last minute's parts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import redis
+
+from store import batches
+from store.records import Batch
+from tasks.house import House
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 7 * 86400
+
+
+def key(batch_id: str) -> str:
+    return f"batch_job_status:{batch_id}"
+
+
+def eta_seconds(rows_left: int, rows_per_second: float | None) -> float | None:
+    """Seconds until `rows_left` rows are answered at the measured rate; None while nothing was measured."""
+    if rows_left == 0:
+        return 0.0
+    return rows_left / rows_per_second if rows_per_second else None
+
+
+def measure(house: House, batch_id: str) -> dict[str, Any]:
+    """The progress of a batch, as it is published."""
+    with house.database.read() as session:
+        batch = session.get_one(Batch, batch_id)
+        rates = batches.throughput(session, batch_id) if batch.status == "in_progress" else None
+    rows_per_second, tokens_per_second = rates or (None, None)
+    left = batch.total - batch.completed - batch.failed
+    return {
+        "status": batch.status,
+        "total": batch.total,
+        "completed": batch.completed,
+        "failed": batch.failed,
+        "rows_per_second": rows_per_second,
+        "tokens_per_second": tokens_per_second,
+        "eta_seconds": eta_seconds(left, rows_per_second) if batch.status == "in_progress" else None,
+        "updated_at": time.time(),
+    }
+
+
+def publish(house: House, batch_id: str) -> None:
+    """Write a batch's progress to Redis. A broker that is away is no reason to stop work."""
+    try:
+        house.redis.set(key(batch_id), json.dumps(measure(house, batch_id)), ex=KEPT_SECONDS)
+    except redis.RedisError as error:
+        log.warning("progress not published: %s", error, extra={"batch_id": batch_id})
+
+
+def read(house: House, batch_ids: list[str]) -> dict[str, dict[str, Any]]:
+    """The published progress of each batch that has any. Raises nothing when Redis is away: nothing is known then."""
+    if not batch_ids:
+        return {}
+    try:
+        values = house.redis.mget([key(batch_id) for batch_id in batch_ids])
+    except redis.RedisError as error:
+        log.warning("progress not read: %s", error)
+        return {}
+    return {batch_id: json.loads(value) for batch_id, value in zip(batch_ids, values, strict=True) if value}

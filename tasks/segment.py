@@ -1,0 +1,232 @@
+"""Running one segment: its rows that have no answer yet go through the engine, and answers are kept as they come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from batchyard.errors import EngineError, LeaseLost, UnavailableError
+from batchyard.models import ModelSpec
+from store import segments
+from store.records import Part
+from tasks import dispatch, finish, plan, progress, results
+from tasks.heartbeat import Heartbeat
+from tasks.house import House
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+FLUSH_ROWS = 20_000
+BEAT_SECONDS = 1.0
+CLUSTER_BEATS = 3
+RETRY_SECONDS = 5.0
+
+
+class _Stopped(Exception):
+    """The batch wants no more of this segment, or another holder has it."""
+
+
+class _Interruption:
+    """Raises _Stopped in the main thread while it waits for the engine, and only there."""
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    def __enter__(self) -> _Interruption:
+        self._previous = signal.signal(signal.SIGUSR2, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGUSR2, self._previous)
+
+    def interrupt(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._waiting:
+            self._waiting = False
+            raise _Stopped
+
+    def next(self, tables: Generator[pa.Table]) -> pa.Table | None:
+        self._waiting = True
+        try:
+            return next(tables, None)
+        finally:
+            self._waiting = False
+
+
+def run(house: House, segment_id: int, epoch: int, holder: str) -> None:
+    """Run a dispatched segment. Does nothing if the message is old; keeps what was answered, whatever happens."""
+    with house.database.write() as session:
+        work = segments.start(session, segment_id, epoch, holder, house.settings.lease_seconds)
+    if work is None:
+        log.info("old message", extra={"segment_id": segment_id, "epoch": epoch})
+        return
+    ids = {"batch_id": work.batch_id, "segment_id": segment_id, "epoch": epoch}
+    log.info("segment started", extra=ids)
+    try:
+        _hold(house, work)
+    except LeaseLost as error:
+        log.warning("segment lost: %s", error, extra=ids)
+    except (EngineError, UnavailableError) as error:
+        log.error("segment failed: %s", error, extra=ids)
+        _fail(house, work, error.message, counted=isinstance(error, EngineError))
+    except Exception as error:
+        # A fault of our own: told of in full, and tried as often as an engine that fails, not for ever.
+        _fail(house, work, f"{type(error).__name__}: {error}", counted=True)
+        raise
+    else:
+        log.info("segment ended", extra=ids)
+    finish.start_ready(house)
+    dispatch.run(house)
+
+
+def _fail(house: House, work: segments.Work, error: str, *, counted: bool) -> None:
+    with house.database.write() as session:
+        segments.fail(session, work, error, RETRY_SECONDS * 2**work.attempts, counted=counted)
+
+
+class _ClusterWatch:
+    """Whether the Ray cluster this process works with is gone for good: it was there, and is away or another one."""
+
+    def __init__(self) -> None:
+        self._away = 0
+
+    def lost(self) -> bool:
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return False
+        from inference import cluster
+
+        self._away = 0 if cluster.alive() else self._away + 1
+        return self._away >= CLUSTER_BEATS
+
+
+def _leave(house: House, work: segments.Work) -> None:
+    """Give the segment back and end this process: a call into a cluster that is gone waits for ever, and cannot be
+    interrupted. The pool starts another process."""
+    log.error("Ray cluster is gone; this process ends", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
+    try:
+        _fail(house, work, "the Ray cluster went away", counted=False)
+    finally:
+        os._exit(1)
+
+
+def _hold(house: House, work: segments.Work) -> None:
+    watch = _ClusterWatch()
+
+    def beat() -> bool:
+        with house.database.write() as session:
+            wanted = segments.renew(session, work, house.settings.lease_seconds)
+        if watch.lost():
+            _leave(house, work)
+        return wanted
+
+    with _Interruption() as interruption:
+        with Heartbeat(beat, BEAT_SECONDS, interruption.interrupt) as heartbeat:
+            engine = _answer(house, work, heartbeat, interruption)
+        with house.database.write() as session:
+            segments.end(session, work, done=not heartbeat.stopped.is_set(), engine=engine)
+
+
+def _answer(
+    house: House, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
+) -> dict[str, Any] | None:
+    from inference import cluster, pipeline  # imports Ray, which only a process that runs segments needs
+
+    spec = ModelSpec.model_validate(work.model)
+    writer = _PartWriter(house, work)
+    rows = _unanswered(house, work)
+    if rows.num_rows == 0:
+        return None
+    if work.attempts >= house.settings.segment_attempts:
+        writer.add(_engine_error(rows, work))
+        writer.flush()
+        return None
+    cluster.connect(house.settings.ray_address)
+    terms = {
+        "request_timeout": float(house.settings.request_timeout),
+        "start_timeout": float(house.settings.engine_start_timeout),
+        "idle_seconds": float(house.settings.engine_idle_seconds),
+    }
+    tables = pipeline.run(spec, work.endpoint, rows, **terms)
+    try:
+        while not heartbeat.stopped.is_set() and (table := interruption.next(tables)) is not None:
+            writer.add(table)
+    except _Stopped:
+        log.info("segment interrupted", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
+    finally:
+        writer.flush()
+        tables.close()
+    return dict(pipeline.engine_versions(spec, **terms))
+
+
+def _unanswered(house: House, work: segments.Work) -> pa.Table:
+    rows = plan.segment(house.artifacts, work.plan_sha256, work.number)
+    for sha256 in work.parts:
+        with house.artifacts.open(sha256) as file:
+            answered = pq.read_table(file, columns=["line"])["line"]
+        rows = rows.filter(pc.invert(pc.is_in(rows["line"], answered.combine_chunks())))
+    return rows
+
+
+def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
+    """Error lines for requests whose segment has failed as often as it may."""
+    message = f"The engine could not run this request in {work.attempts} attempts: {work.error}"
+    lines = results.error_lines(rows, "engine_unavailable", message)
+    zeros = pa.array([0] * rows.num_rows, pa.int64())
+    for name in ("input_tokens", "cached_tokens", "output_tokens"):
+        lines = lines.append_column(name, zeros)
+    return lines.add_column(1, "ok", pa.array([False] * rows.num_rows))
+
+
+class _PartWriter:
+    """Collects answers and appends them to the segment about once a second."""
+
+    def __init__(self, house: House, work: segments.Work) -> None:
+        self._house = house
+        self._work = work
+        self._tables: list[pa.Table] = []
+        self._flushed_at = time.monotonic()
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+        if due or sum(table.num_rows for table in self._tables) >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Raises LeaseLost when the segment has another holder; nothing is appended then."""
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables)
+        with self._house.artifacts.create() as file:
+            pq.write_table(table.select(["line", "ok", "answer"]), file, compression="zstd", compression_level=1)
+        completed = pc.sum(table["ok"]).as_py() or 0
+        part = Part(
+            batch_id=self._work.batch_id,
+            segment_id=self._work.lease.id,
+            sha256=file.sha256,
+            completed=completed,
+            failed=table.num_rows - completed,
+            input_tokens=pc.sum(table["input_tokens"]).as_py() or 0,
+            cached_tokens=pc.sum(table["cached_tokens"]).as_py() or 0,
+            output_tokens=pc.sum(table["output_tokens"]).as_py() or 0,
+            created_at=time.time(),
+        )
+        with self._house.database.write() as session:
+            segments.append(session, self._work, part)
+        self._tables = []
+        self._flushed_at = time.monotonic()
+        progress.publish(self._house, self._work.batch_id)

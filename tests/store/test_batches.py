@@ -1,0 +1,170 @@
+"""Statuses move along one table, by compare-and-set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from batchyard.errors import ConflictError, NotFoundError, RequestError
+from store import batches, segments
+from store.database import Database
+from store.records import Batch, Segment
+
+NewBatch = Callable[..., Batch]
+
+
+def status(database: Database, batch: Batch) -> str:
+    with database.read() as session:
+        return session.get_one(Batch, batch.id).status
+
+
+@given(st.lists(st.sampled_from(sorted(batches.TRANSITIONS)), max_size=12))
+def test_no_path_leaves_a_terminal_status(path: list[str]) -> None:
+    current = "validating"
+    for following in path:
+        if following in batches.TRANSITIONS[current]:
+            assert current not in batches.TERMINAL
+            current = following
+
+
+def test_every_status_can_reach_a_terminal_one() -> None:
+    reaching = set(batches.TERMINAL)
+    while more := {s for s, following in batches.TRANSITIONS.items() if following & reaching} - reaching:
+        reaching |= more
+    assert reaching == set(batches.TRANSITIONS)
+
+
+def test_the_side_that_loses_a_transition_changes_nothing(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(1)
+    with database.write() as session:
+        assert batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
+        assert not batches.transition(session, batch.id, "in_progress", "cancelling", outcome="cancelled")
+    with database.read() as session:
+        found = session.get_one(Batch, batch.id)
+    assert (found.status, found.outcome, found.cancelling_at) == ("finalizing", "completed", None)
+
+
+def test_a_transition_that_the_table_does_not_have_is_a_fault(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(1)
+    with pytest.raises(ValueError, match="never goes from completed"), database.write() as session:
+        batches.transition(session, batch.id, "completed", "in_progress")
+
+
+def test_cancelling_twice_is_fine_and_cancelling_the_ended_is_a_conflict(
+    database: Database, new_batch: NewBatch
+) -> None:
+    batch = new_batch(1)
+    with database.write() as session:
+        assert batches.cancel(session, batch.project_id, batch.id).status == "cancelling"
+        assert batches.cancel(session, batch.project_id, batch.id).status == "cancelling"
+        batches.transition(session, batch.id, "cancelling", "cancelled")
+        assert batches.cancel(session, batch.project_id, batch.id).status == "cancelled"
+    ended = new_batch(1)
+    with database.write() as session:
+        batches.transition(session, ended.id, "in_progress", "finalizing", outcome="completed")
+        batches.transition(session, ended.id, "finalizing", "completed")
+    with (
+        pytest.raises(ConflictError, match=r"^Cannot cancel a batch with status 'completed'\.$"),
+        database.write() as session,
+    ):
+        batches.cancel(session, ended.project_id, ended.id)
+
+
+def test_another_projects_batch_is_not_there(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(1)
+    with database.read() as session:
+        for call in (batches.get, batches.cancel):
+            with pytest.raises(NotFoundError, match=f"^No batch found with id '{batch.id}'.$"):
+                call(session, "proj_other", batch.id)
+        assert batches.page(session, "proj_other", after=None, limit=20) == ([], False)
+
+
+def test_a_batch_is_finished_once_every_segment_is_done_and_by_one_caller(
+    database: Database, new_batch: NewBatch
+) -> None:
+    batch = new_batch(1, 1)
+    with database.write() as session:
+        session.execute(update(Batch).values(lease_expires_at=0.0))
+        session.execute(update(Segment).where(Segment.number == 0).values(state="done"))
+        batches.end_running(session)
+        assert batches.take_finishable(session, 60) == []
+        session.execute(update(Segment).values(state="done"))
+        batches.end_running(session)
+        assert batches.take_finishable(session, 60) == [batch.id]
+        assert batches.take_finishable(session, 60) == []
+    assert status(database, batch) == "finalizing"
+
+
+def test_a_cancelled_batch_waits_for_its_running_segments(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(1, 1)
+    with database.write() as session:
+        session.execute(update(Batch).values(lease_expires_at=0.0))
+        session.execute(update(Segment).where(Segment.number == 0).values(state="running", holder="w"))
+        session.execute(update(Segment).where(Segment.number == 1).values(state="dispatched"))
+        batches.cancel(session, batch.project_id, batch.id)
+        segments.withdraw(session)
+        assert segments.active(session) == {"echo": 1}
+        assert batches.take_finishable(session, 60) == []
+        session.execute(update(Segment).where(Segment.number == 0).values(state="done"))
+        assert batches.take_finishable(session, 60) == [batch.id]
+
+
+def test_a_batch_past_its_window_expires_once(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(1)
+    with database.write() as session:
+        assert batches.expire(session) == []
+        session.execute(update(Batch).values(expires_at=int(time.time()) - 1))
+        assert batches.expire(session) == [batch.id]
+        assert batches.expire(session) == []
+
+
+def test_a_list_walked_while_batches_are_made_shows_each_once(database: Database, new_batch: NewBatch) -> None:
+    made = [new_batch().id for _ in range(7)]
+    seen: list[str] = []
+    more, after = True, None
+    while more:
+        with database.read() as session:
+            found, more = batches.page(session, new_batch().project_id, after=after, limit=2)
+        seen += [batch.id for batch in found]
+        after = seen[-1]
+    assert [batch_id for batch_id in seen if batch_id in made] == made[::-1]
+    assert len(set(seen)) == len(seen)
+
+
+def test_an_unknown_cursor_is_refused(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch()
+    with database.read() as session, pytest.raises(RequestError, match="no object with id 'batch_nope'"):
+        batches.page(session, batch.project_id, after="batch_nope", limit=2)
+
+
+def test_throughput_is_unknown_before_two_parts(database: Database, new_batch: NewBatch) -> None:
+    from store.records import Part
+
+    batch = new_batch(100)
+    with database.read() as session:
+        segment_id = session.query(Segment.id).scalar()
+        assert batches.throughput(session, batch.id) is None
+    moment = time.time()
+    for second, rows in ((4.0, 50), (2.0, 10), (0.0, 30)):
+        with database.write() as session:
+            session.add(
+                Part(
+                    batch_id=batch.id,
+                    segment_id=segment_id,
+                    sha256="0" * 64,
+                    completed=rows,
+                    failed=0,
+                    input_tokens=rows,
+                    cached_tokens=0,
+                    output_tokens=rows,
+                    created_at=moment - second,
+                )
+            )
+    with database.read() as session:
+        rates = batches.throughput(session, batch.id)
+    assert rates == pytest.approx((10.0, 20.0))

@@ -1,0 +1,128 @@
+"""Work is held by one holder at a time, and a holder whose epoch is gone cannot write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import select, update
+
+from batchyard.errors import LeaseLost
+from store import segments
+from store.database import Database
+from store.leases import take_batch
+from store.records import Batch, Part, Segment
+
+NewBatch = Callable[..., Batch]
+
+
+def a_part(work: segments.Work, completed: int = 1) -> Part:
+    return Part(
+        batch_id=work.batch_id,
+        segment_id=work.lease.id,
+        sha256="2" * 64,
+        completed=completed,
+        failed=0,
+        input_tokens=3,
+        cached_tokens=1,
+        output_tokens=2,
+        created_at=time.time(),
+    )
+
+
+def started(database: Database) -> segments.Work:
+    with database.write() as session:
+        segment_id = session.scalars(select(Segment.id)).first()
+        assert segment_id is not None
+        epoch = segments.dispatch(session, segment_id, 60)
+        assert epoch is not None
+        work = segments.start(session, segment_id, epoch, "worker-1", 60)
+    assert work is not None
+    return work
+
+
+def let_the_lease_run_out(database: Database, segment_id: object) -> None:
+    with database.write() as session:
+        session.execute(update(Segment).where(Segment.id == segment_id).values(lease_expires_at=time.time() - 1))
+
+
+def test_a_message_that_is_delivered_twice_starts_its_segment_once(database: Database, new_batch: NewBatch) -> None:
+    new_batch(10)
+    work = started(database)
+    with database.write() as session:
+        assert segments.start(session, int(work.lease.id), work.lease.epoch, "worker-2", 60) is None
+
+
+def test_a_segment_is_dispatched_to_one_of_two_dispatchers(database: Database, new_batch: NewBatch) -> None:
+    new_batch(10)
+    with database.read() as session:
+        segment_id = session.scalars(select(Segment.id)).one()
+    with database.write() as session:
+        assert segments.dispatch(session, segment_id, 60) == 1
+    with database.write() as session:
+        assert segments.dispatch(session, segment_id, 60) is None
+
+
+def test_an_old_holder_that_wakes_up_cannot_write_renew_or_end(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(10)
+    old = started(database)
+    let_the_lease_run_out(database, old.lease.id)
+    with database.write() as session:
+        assert segments.recover(session) == 1
+    new = started(database)
+    for write in (
+        lambda session: segments.append(session, old, a_part(old)),
+        lambda session: segments.renew(session, old, 60),
+        lambda session: segments.end(session, old, done=True, engine=None),
+    ):
+        with pytest.raises(LeaseLost), database.write() as session:
+            write(session)
+    with database.write() as session:
+        segments.append(session, new, a_part(new, completed=4))
+    with database.read() as session:
+        assert session.get_one(Batch, batch.id).completed == 4
+        assert len(segments.parts(session, batch.id)) == 1
+
+
+def test_what_a_dead_holder_appended_is_there_for_the_next(database: Database, new_batch: NewBatch) -> None:
+    new_batch(10)
+    first = started(database)
+    with database.write() as session:
+        segments.append(session, first, a_part(first))
+    let_the_lease_run_out(database, first.lease.id)
+    with database.write() as session:
+        segments.recover(session)
+    assert started(database).parts == ["2" * 64]
+
+
+def test_a_holder_that_renews_keeps_its_segment(database: Database, new_batch: NewBatch) -> None:
+    new_batch(10)
+    work = started(database)
+    let_the_lease_run_out(database, work.lease.id)
+    with database.write() as session:
+        assert segments.renew(session, work, 60)
+        assert segments.recover(session) == 0
+
+
+def test_a_holder_is_told_when_its_batch_is_cancelled(database: Database, new_batch: NewBatch) -> None:
+    from store import batches
+
+    batch = new_batch(10)
+    work = started(database)
+    with database.write() as session:
+        batches.cancel(session, batch.project_id, batch.id)
+        assert not segments.renew(session, work, 60)
+
+
+def test_one_of_two_validators_gets_the_batch(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch()
+    with database.write() as session:
+        first = take_batch(session, batch.id, "worker-1", 60)
+        assert first is not None
+        assert take_batch(session, batch.id, "worker-2", 60) is None
+    with database.write() as session:
+        first.release(session)
+        assert take_batch(session, batch.id, "worker-2", 60) is not None
+    with pytest.raises(LeaseLost), database.write() as session:
+        first.guard(session)

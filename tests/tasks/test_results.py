@@ -1,0 +1,129 @@
+"""Merging keeps every line, once, in input order, whatever order the answers came in."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.errors import BatchyardError
+from store.artifacts import Artifacts
+from tasks import results
+from tasks.plan import PlanWriter
+
+
+def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> str:
+    with artifacts.create() as file:
+        plan = PlanWriter(file, segment_requests)
+        for line in lines:
+            plan.add("echo", line, f"id-{line}", json.dumps({"line": line}).encode())
+        plan.close()
+    return file.sha256
+
+
+def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
+    table = pa.table(
+        {
+            "line": pa.array([line for line, _ in answers], pa.int64()),
+            "ok": [ok for _, ok in answers],
+            "answer": [json.dumps({"custom_id": f"id-{line}", "line": line}) for line, _ in answers],
+        }
+    )
+    with artifacts.create() as file:
+        pq.write_table(table, file)
+    return file.sha256
+
+
+def merged(
+    artifacts: Artifacts, plan: str, parts: list[str], never_run: tuple[str, str] | None = None
+) -> tuple[results.Merged, list[dict[str, object]], list[dict[str, object]]]:
+    with artifacts.create() as output, artifacts.create() as errors:
+        summary = results.merge(artifacts, plan, parts, never_run, output, errors)
+    read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
+    return summary, read[0], read[1]
+
+
+@given(
+    lines=st.lists(st.integers(1, 5000), unique=True, min_size=1, max_size=80),
+    seed=st.integers(0, 2**32),
+    answered=st.floats(0, 1),
+)
+def test_every_line_is_in_one_file_once_in_input_order(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[int], seed: int, answered: float
+) -> None:
+    artifacts = Artifacts(f"file://{tmp_path_factory.mktemp('artifacts')}")
+    chance = random.Random(seed)
+    planned = chance.sample(lines, len(lines))
+    plan = a_plan(artifacts, planned)
+    answers = [(line, chance.random() < 0.7) for line in planned if chance.random() < answered]
+    chance.shuffle(answers)
+    cuts = sorted(chance.choices(range(len(answers) + 1), k=3))
+    parts = [
+        a_part(artifacts, answers[start:end]) for start, end in zip([0, *cuts], [*cuts, len(answers)], strict=True)
+    ]
+    summary, output, errors = merged(artifacts, plan, parts, ("batch_expired", "too late"))
+    good = sorted(line for line, ok in answers if ok)
+    assert [line["custom_id"] for line in output] == [f"id-{line}" for line in good]
+    assert [line["custom_id"] for line in errors] == [f"id-{line}" for line in sorted(set(lines) - set(good))]
+    assert summary.completed + summary.failed + summary.never_run == len(lines)
+    assert summary.never_run == len(lines) - len(answers)
+    expired = [line for line in errors if line.get("error")]
+    assert all(line["response"] is None and line["error"]["code"] == "batch_expired" for line in expired)  # type: ignore[index]
+    assert len(expired) == summary.never_run
+
+
+def test_merging_twice_gives_the_same_bytes(artifacts: Artifacts) -> None:
+    plan = a_plan(artifacts, [1, 2, 3, 4])
+    parts = [a_part(artifacts, [(4, True), (1, False)]), a_part(artifacts, [(2, True)])]
+    first = merged(artifacts, plan, parts, ("batch_cancelled", "stopped"))
+    assert merged(artifacts, plan, parts, ("batch_cancelled", "stopped")) == first
+
+
+def test_a_missing_answer_is_a_fault_and_never_filled_in(artifacts: Artifacts) -> None:
+    plan = a_plan(artifacts, [1, 2])
+    with pytest.raises(BatchyardError, match="1 requests without one"):
+        merged(artifacts, plan, [a_part(artifacts, [(1, True)])])
+
+
+def test_a_line_answered_twice_is_a_fault(artifacts: Artifacts) -> None:
+    plan = a_plan(artifacts, [1, 2])
+    with pytest.raises(BatchyardError, match="1 requests, 2 answers"):
+        merged(artifacts, plan, [a_part(artifacts, [(1, True), (2, True)]), a_part(artifacts, [(1, True)])])
+
+
+def test_a_batch_that_was_never_begun_has_only_error_lines(artifacts: Artifacts) -> None:
+    summary, output, errors = merged(artifacts, a_plan(artifacts, [2, 1]), [], ("batch_cancelled", "stopped"))
+    assert (summary.never_run, output, [line["custom_id"] for line in errors]) == (2, [], ["id-1", "id-2"])
+
+
+def test_merging_leaves_no_files_behind(artifacts: Artifacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    merged(artifacts, a_plan(artifacts, [1]), [a_part(artifacts, [(1, True)])])
+    assert not list(tmp_path.glob("batchyard-merge-*"))
+
+
+def test_each_request_meets_its_own_line_of_either_file() -> None:
+    def line(custom_id: str, status: int | None) -> bytes:
+        body = {"choices": [{"message": {"content": f"to {custom_id}"}}]} if status == 200 else {"error": {}}
+        response = None if status is None else {"status_code": status, "body": body}
+        return json.dumps(
+            {"custom_id": custom_id, "response": response, "error": None if status else {"code": "x"}}
+        ).encode()
+
+    source = io.BytesIO(
+        b"\n".join([json.dumps({"custom_id": i, "body": {"n": i}}).encode() for i in "abcd"] + [b"", b""])
+    )
+    found = list(results.rows(source, [line("a", 200), line("d", 200)], [line("b", 400), line("c", None)]))
+    assert [(row.custom_id, row.status_code, row.text) for row in found] == [
+        ("a", 200, "to a"),
+        ("b", 400, None),
+        ("c", None, None),
+        ("d", 200, "to d"),
+    ]

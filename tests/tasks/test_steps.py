@@ -1,0 +1,125 @@
+"""Post-processing steps: what they compare, and what they write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from store.artifacts import Artifacts, Writer
+from tasks import steps
+from tasks.results import Row
+from tasks.steps.score import last_number, matches
+
+
+class Given:
+    """The results of a batch, as a step sees them."""
+
+    def __init__(self, artifacts: Artifacts, rows: list[Row]) -> None:
+        self._artifacts = artifacts
+        self._rows = rows
+        self.added: dict[str, str] = {}
+
+    def rows(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def create(self) -> Writer:
+        return self._artifacts.create()
+
+    def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
+        self.added[name] = sha256
+
+
+def a_row(number: int, answer: str | None, expected: str | None, task: str = "sum") -> Row:
+    metadata = {"expected": expected, "task": task} if expected is not None else None
+    body: dict[str, Any] = {"model": "mini", "metadata": metadata}
+    if answer is None:
+        return Row(number, f"id-{number}", body, None, None, {"code": "request_timeout", "message": "too long"})
+    choice = {"message": {"content": answer}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    return Row(number, f"id-{number}", body, 200, {"choices": [choice], "usage": usage}, None)
+
+
+def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts: Artifacts) -> None:
+    given = Given(
+        artifacts,
+        [
+            a_row(1, " 95 ", "95"),
+            a_row(2, "96", "95"),
+            a_row(3, None, "7"),
+            a_row(4, "cba", "cba", task="reverse"),
+            a_row(5, "whatever", None),
+        ],
+    )
+    steps.run({"step": "score"}, given)
+    summary = json.loads(artifacts.read(given.added["score-summary.json"]))
+    assert summary["tasks"]["sum"] == {"total": 3, "correct": 1, "accuracy": 1 / 3}
+    assert summary["tasks"]["reverse"]["accuracy"] == 1.0
+    assert (summary["total"], summary["correct"], summary["without_expected"]) == (4, 2, 1)
+    scores = [json.loads(line) for line in artifacts.read(given.added["scores.jsonl"]).splitlines()]
+    assert [(score["custom_id"], score["correct"]) for score in scores] == [
+        ("id-1", True),
+        ("id-2", False),
+        ("id-3", False),
+        ("id-4", True),
+    ]
+
+
+def test_score_of_a_batch_without_expected_answers_has_no_accuracy(artifacts: Artifacts) -> None:
+    given = Given(artifacts, [a_row(1, "x", None)])
+    steps.run({"step": "score"}, given)
+    assert json.loads(artifacts.read(given.added["score-summary.json"]))["accuracy"] is None
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "expected", "correct"),
+    [
+        ("exact", "a\n", "a", True),
+        ("exact", "A", "a", False),
+        ("numeric", "The sum is 1,095.0.", "1095", True),
+        ("numeric", "first 3, then -4", "-4", True),
+        ("numeric", "no number", "5", False),
+        ("numeric", "5", "no number", False),
+        ("regex", "it is positive", r"\bpositive\b", True),
+        ("regex", "it is positively so", r"\bpositive\b", False),
+    ],
+)
+def test_methods(method: str, answer: str, expected: str, correct: bool) -> None:
+    assert matches(method, answer, expected) is correct
+
+
+@pytest.mark.parametrize(("text", "value"), [("", None), ("1e3", 1000), ("a .5", 0.5), ("1,2,3", 123), ("+7", 7)])
+def test_the_last_number_of_a_text(text: str, value: float | None) -> None:
+    found = last_number(text)
+    assert (None if found is None else float(found)) == value
+
+
+def test_an_expected_regex_that_is_none_is_told_of_at_its_line(artifacts: Artifacts) -> None:
+    given = Given(artifacts, [a_row(1, "x", "("), a_row(2, "x", "x")])
+    steps.run({"step": "score", "method": "regex"}, given)
+    scores = [json.loads(line) for line in artifacts.read(given.added["scores.jsonl"]).splitlines()]
+    assert "no regular expression" in scores[0]["error"]
+    assert scores[1]["correct"]
+
+
+def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
+    given = Given(artifacts, [a_row(1, "95", "95"), a_row(2, None, "7")])
+    steps.run({"step": "parquet"}, given)
+    with artifacts.open(given.added["results.parquet"]) as file:
+        first, second = pq.read_table(file).to_pylist()
+    assert (first["text"], first["finish_reason"], first["input_tokens"], first["output_tokens"]) == (
+        "95",
+        "stop",
+        5,
+        2,
+    )
+    assert (second["text"], second["status_code"], second["error_code"]) == (None, None, "request_timeout")
+
+
+def test_an_unknown_option_is_refused(artifacts: Artifacts) -> None:
+    with pytest.raises(ValidationError, match="metod"):
+        steps.run({"step": "score", "metod": "exact"}, Given(artifacts, []))
