@@ -1,0 +1,67 @@
+"""/healthz: this process is up. /readyz: a batch can run."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from celery import current_app
+from flask import Blueprint
+from kombu.exceptions import OperationalError
+
+from batchyard.errors import UnavailableError
+from tasks.house import House
+from webapp.requests import current_house
+
+routes = Blueprint("health", __name__)
+
+WAIT_SECONDS = 1.0
+
+
+@routes.get("/healthz")
+def healthz() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@routes.get("/readyz")
+def readyz() -> tuple[dict[str, Any], int]:
+    """200 when the store, the broker, a worker and Ray answer; otherwise 503, and what each said."""
+    house = current_house()
+    parts = {name: _try(check, house) for name, check in CHECKS.items()}
+    ready = all(state == "ok" for state in parts.values())
+    return {"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503
+
+
+def _try(check: Callable[[House], None], house: House) -> str:
+    try:
+        check(house)
+    except (UnavailableError, redis.RedisError, OperationalError, OSError) as error:
+        return str(error) or type(error).__name__
+    return "ok"
+
+
+def _broker(house: House) -> None:
+    house.redis.ping()
+
+
+def _worker(house: House) -> None:
+    house.redis.ping()  # without a broker the question below would wait for one
+    if not current_app.control.ping(timeout=WAIT_SECONDS, limit=1):
+        raise UnavailableError("no worker answers")
+
+
+def _ray(house: House) -> None:
+    host, _, port = house.settings.ray_address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():  # `auto` is found by the worker, not from here
+        socket.create_connection((host, int(port)), timeout=WAIT_SECONDS).close()
+
+
+CHECKS: dict[str, Callable[[House], None]] = {
+    "database": lambda house: house.database.ping(),
+    "artifacts": lambda house: house.artifacts.ping(),
+    "broker": _broker,
+    "worker": _worker,
+    "ray": _ray,
+}
