@@ -1,0 +1,38 @@
+# Everything runs from .venv, which `make install` makes. VLLM=no goes without vLLM, VLLM=yes insists on it.
+PYTHON ?= python3
+VLLM ?= auto
+BIN := .venv/bin
+
+.PHONY: help install dev demo test lint bench clean
+
+help:
+	@echo "make install   set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
+	@echo "make demo      run the example batch once, from nothing to scored answers"
+	@echo "make test      lint, type check and the whole test suite"
+	@echo "make bench     the benchmarks, into benchmarks/results/"
+	@echo "make lint      ruff and mypy"
+	@echo "make clean     remove caches and the demo's data; keeps .venv and data/"
+
+install:
+	@$(PYTHON) deploy/install.py --vllm $(VLLM)
+
+dev:
+	@$(PYTHON) deploy/install.py --vllm $(VLLM) --extras dev,postgres,s3
+
+demo: install
+	@$(BIN)/batchyard demo
+
+test: dev lint
+	$(BIN)/pytest
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: dev
+	$(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -exec rm -rf {} +

@@ -1,0 +1,59 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from batchyard import __version__
+from batchyard.commands import batches, local, oneshot
+from batchyard.commands.watch import Unsuccessful
+from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
+
+# What scripts can tell from an exit code, beside 0 and Unsuccessful's 1; `batchyard --help` says it to people.
+USAGE, UNREACHABLE, REFUSED, BROKEN = 2, 3, 4, 5
+
+_EPILOG = """\b
+Exit codes: 0 done; 1 the batch failed, expired or was cancelled, or some of its requests failed;
+2 usage or configuration; 3 the server cannot be reached; 4 the server refused the request;
+5 something broke. With --json, standard output holds one JSON document."""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="batchyard")
+def cli() -> None:
+    """Self-hosted batch inference for LLMs behind OpenAI's Batch API."""
+
+
+for command in (
+    *(local.up, local.key, local.migrate, oneshot.run, oneshot.demo),
+    *(batches.submit, batches.status, batches.results, batches.cancel, batches.list_, batches.models),
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; every error is one line that names its remedy."""
+    try:
+        sys.exit(cli(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code if isinstance(error, Unsuccessful) else USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BatchyardError as error:
+        click.echo(f"batchyard: {error.message}", err=True)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: BatchyardError) -> int:
+    if isinstance(error, ConfigurationError):
+        return USAGE
+    if isinstance(error, UnavailableError):
+        return UNREACHABLE
+    return REFUSED if isinstance(error, RequestError) else BROKEN
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The API from a terminal: the `openai` package against a Batchyard server, with our own errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import openai
+from dotenv import dotenv_values
+
+from batchyard.errors import AuthenticationError, ConfigurationError, NotFoundError, RequestError, UnavailableError
+from batchyard.folder import local_state
+
+TERMINAL = ("completed", "failed", "expired", "cancelled")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Client:
+    """One server and one key.
+
+    Every call raises UnavailableError where the server cannot be reached or is broken, and RequestError where it
+    refuses.
+    """
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url.rstrip("/")
+        self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key)
+
+    def upload(self, file: Path) -> str:
+        """The id of the uploaded file, which is streamed."""
+        with self._errors(), file.open("rb") as stream:
+            return self._api.files.create(file=(file.name, stream), purpose="batch").id
+
+    def create(
+        self,
+        file_id: str,
+        *,
+        endpoint: str,
+        window: str = "24h",
+        metadata: Mapping[str, str] | None = None,
+        post_process: Iterable[Mapping[str, str]] = (),
+    ) -> dict[str, Any]:
+        """The new batch, as the server's JSON object."""
+        steps = [dict(step) for step in post_process]
+        with self._errors():
+            batch = self._api.batches.create(
+                input_file_id=file_id,
+                endpoint=cast(Any, endpoint),
+                completion_window=cast(Any, window),
+                metadata=dict(metadata) if metadata else openai.omit,
+                extra_body={"post_process": steps} if steps else None,
+            )
+        return batch.to_dict()
+
+    def batch(self, batch_id: str) -> dict[str, Any]:
+        with self._errors():
+            return self._api.batches.retrieve(batch_id).to_dict()
+
+    def cancel(self, batch_id: str) -> dict[str, Any]:
+        with self._errors():
+            return self._api.batches.cancel(batch_id).to_dict()
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """All batches of the key's project, newest first, fetched page by page."""
+        with self._errors():
+            for batch in self._api.batches.list(limit=100):
+                yield batch.to_dict()
+
+    def models(self) -> list[dict[str, Any]]:
+        with self._errors():
+            return [model.to_dict() for model in self._api.models.list()]
+
+    def chunks(self, file_id: str) -> Iterator[bytes]:
+        """A file's content, in pieces."""
+        with self._errors(), self._api.files.with_streaming_response.content(file_id) as response:
+            yield from response.iter_bytes(1 << 20)
+
+    def content(self, file_id: str) -> bytes:
+        """A small file's content, in memory."""
+        return b"".join(self.chunks(file_id))
+
+    def download(self, file_id: str, to: Path) -> None:
+        """Stream a file's content to `to`, which appears whole or not at all."""
+        part = to.with_name(to.name + ".part")
+        with part.open("wb") as stream:
+            for chunk in self.chunks(file_id):
+                stream.write(chunk)
+        part.replace(to)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except openai.APIConnectionError as error:
+            raise UnavailableError(
+                f"no server answers at {self.url}: start one with `batchyard up`, or set BATCHYARD_URL"
+            ) from error
+        except openai.AuthenticationError as error:
+            raise AuthenticationError(
+                f"{self.url}: {_message(error)}; set BATCHYARD_API_KEY to a key of that server"
+            ) from error
+        except openai.NotFoundError as error:
+            raise NotFoundError(f"{self.url}: {_message(error)}") from error
+        except openai.InternalServerError as error:
+            raise UnavailableError(f"{self.url} answered {error.status_code}: {_message(error)}") from error
+        except openai.APIStatusError as error:
+            raise RequestError(_message(error)) from error
+
+
+def configured_url() -> str | None:
+    """The server that BATCHYARD_URL names, in the environment or `.env`."""
+    return _environment().get("BATCHYARD_URL")
+
+
+def _environment() -> dict[str, str | None]:
+    return {**dotenv_values(".env"), **os.environ}
+
+
+def connect(data: Path) -> Client:
+    """The server of BATCHYARD_URL, or the local stack on the folder `data`.
+
+    The local stack's admin key is used where BATCHYARD_API_KEY is not set, and sent to this machine only.
+
+    Raises:
+        ConfigurationError: there is no key to send.
+    """
+    environment = _environment()
+    url = configured_url() or local_state(data).get("url") or "http://127.0.0.1:8000"
+    key = environment.get("BATCHYARD_API_KEY")
+    key_file = data / "admin.key"
+    if not key and urlsplit(url).hostname in _LOOPBACK and key_file.is_file():
+        key = key_file.read_text().strip()
+    if not key:
+        raise ConfigurationError(
+            f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with --data "
+            f"({key_file} is not there)"
+        )
+    return Client(url, key)
+
+
+def _message(error: openai.APIStatusError) -> str:
+    body = error.body
+    if isinstance(body, dict) and isinstance(body.get("message"), str):
+        return str(body["message"])
+    return error.message

