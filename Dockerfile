@@ -1,0 +1,18 @@
+# The image of every service of docker-compose.yml, with vLLM for NVIDIA GPUs (the host needs its container toolkit).
+FROM python:3.12-slim
+# vLLM's compiler makes kernels when it starts.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc g++ libc6-dev && rm -rf /var/lib/apt/lists/*
+WORKDIR /app
+COPY pyproject.toml README.md celeryconfig.py ./
+COPY batchyard batchyard
+COPY store store
+COPY tasks tasks
+COPY inference inference
+COPY webapp webapp
+RUN pip install --no-cache-dir ".[postgres,s3]" "vllm==0.33.0" "accelerate>=1.10"
+COPY models.toml ./
+COPY examples examples
+RUN useradd --create-home --uid 1000 batchyard && install --directory --owner batchyard /data
+USER batchyard
+ENV PYTHONUNBUFFERED=1 BATCHYARD_DATA=/data BATCHYARD_MODELS=/app/models.toml
+CMD ["batchyard", "up", "--host", "0.0.0.0"]
