@@ -1,0 +1,180 @@
+"""Memory and control cost of a big batch: does either grow with the file?
+
+Runs batches of `echo` requests (simulated: no model, so all of it is control cost) of rising size through a stack of
+its own, over HTTP, and samples the resident memory of every process of the stack once a second. Writes
+`benchmarks/results/memory.json` (every sample) and `memory.md` (the table).
+
+    python benchmarks/memory.py [--requests 10000 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+
+RESULTS = Path(__file__).parent / "results"
+SETTINGS = {
+    "BATCHYARD_ALLOW_SIMULATED": "1",
+    "BATCHYARD_MAX_REQUESTS": "10000000",
+    "BATCHYARD_MAX_FILE_BYTES": "10000000000",
+    "BATCHYARD_SEGMENT_REQUESTS": "20000",
+}
+MODELS = '[models.echo]\nengine = "echo"\nmax_in_flight = 1024\n'
+
+
+def write_requests(path: Path, number: int) -> None:
+    with path.open("w") as file:
+        for index in range(number):
+            messages = [{"role": "user", "content": f"Question {index}: how many wagons are in the yard tonight?"}]
+            body = {"model": "echo", "messages": messages, "max_tokens": 16}
+            line = {"custom_id": f"r-{index}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            file.write(json.dumps(line) + "\n")
+
+
+class Sampler:
+    """Resident memory of the stack's processes, in MiB, by the name of what they belong to."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.samples: list[dict[str, float]] = []
+        self._began = time.monotonic()
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        groups: dict[str, list[psutil.Process]] = {}
+        for file in (self._data / "run").glob("*.pid"):
+            root = psutil.Process(int(file.read_text()))
+            groups[file.stem] = [root, *root.children(recursive=True)]
+        return groups
+
+    def sample(self, answered: int) -> None:
+        entry = {"seconds": round(time.monotonic() - self._began, 1), "answered": float(answered)}
+        for name, processes in self.processes().items():
+            sizes = [self._size(process) for process in processes]
+            entry[name] = round(max(sizes) if name == "worker" else sum(sizes), 1)
+        self.samples.append(entry)
+
+    @staticmethod
+    def _size(process: psutil.Process) -> float:
+        try:
+            return process.memory_info().rss / 2**20
+        except psutil.NoSuchProcess:
+            return 0.0
+
+    def cpu_seconds(self) -> float:
+        """User and system time of every process of the stack, ended ones included as far as their parents know."""
+        total = 0.0
+        for processes in self.processes().values():
+            for process in processes:
+                try:
+                    times = process.cpu_times()
+                except psutil.NoSuchProcess:
+                    continue
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+
+def run(client: openai.OpenAI, data: Path, number: int) -> dict[str, Any]:
+    source = data.parent / f"{number}.jsonl"
+    write_requests(source, number)
+    sampler = Sampler(data)
+    sampler.sample(0)
+    cpu_before, began = sampler.cpu_seconds(), time.monotonic()
+    with source.open("rb") as file:
+        uploaded = client.files.create(file=file, purpose="batch")
+    upload_seconds = time.monotonic() - began
+    batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h")
+    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+        time.sleep(1)
+        batch = client.batches.retrieve(batch.id)
+        sampler.sample(batch.request_counts.completed if batch.request_counts else 0)
+    seconds, cpu = time.monotonic() - began, sampler.cpu_seconds() - cpu_before
+    if batch.status != "completed" or batch.output_file_id is None:
+        raise SystemExit(f"the batch ended as {batch.status}: {batch.to_json()}")
+    lines = 0
+    with client.files.with_streaming_response.content(batch.output_file_id) as answer:
+        for lines, line in enumerate(answer.iter_lines(), 1):
+            if f'"r-{lines - 1}"' not in line:
+                raise SystemExit(f"line {lines} is not in input order")
+    if lines != number:
+        raise SystemExit(f"{lines} lines for {number} requests")
+    source_bytes = source.stat().st_size
+    source.unlink()
+    peaks = {
+        name: max(sample.get(name, 0.0) for sample in sampler.samples) for name in ("web", "worker", "redis", "beat")
+    }
+    return {
+        "requests": number,
+        "input_mb": round(source_bytes / 1e6, 1),
+        "upload_seconds": round(upload_seconds, 2),
+        "seconds": round(seconds, 1),
+        "rows_per_second": round(number / seconds),
+        "cpu_ms_per_row": round(1000 * cpu / number, 3),
+        "peak_mib": peaks,
+        "samples": sampler.samples,
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    head = "| requests | input MB | upload s | whole s | rows/s | CPU ms a row | web MiB | largest worker process MiB |"
+    rows = [
+        f"| {run['requests']:,} | {run['input_mb']} | {run['upload_seconds']} | {run['seconds']} "
+        f"| {run['rows_per_second']:,} "
+        f"| {run['cpu_ms_per_row']} | {run['peak_mib']['web']} | {run['peak_mib']['worker']} |"
+        for run in report["runs"]
+    ]
+    machine = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
+    settings = " ".join(f"{key}={value}" for key, value in report["settings"].items())
+    notes = f"Engine `echo` (simulated), so all of it is control cost. {machine}. {settings}"
+    return "\n".join([head, "|---" * 8 + "|", *rows, "", notes, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, nargs="+", default=[10_000, 1_000_000], help="sizes of the batches")
+    sizes = parser.parse_args().requests
+    with tempfile.TemporaryDirectory(prefix="by-") as folder:
+        data = Path(folder) / "data"
+        (Path(folder) / "models.toml").write_text(MODELS)
+        command = [str(Path(sys.executable).parent / "batchyard"), "up", "--port", "0", "--flower-port", "0"]
+        command += ["--data", str(data), "--models", str(Path(folder) / "models.toml")]
+        stack = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **SETTINGS})
+        try:
+            assert stack.stdout is not None
+            ready = re.search(r"ready: (\S+)", stack.stdout.readline())
+            if ready is None:
+                raise SystemExit("the stack did not start")
+            client = openai.OpenAI(base_url=f"{ready[1]}/v1", api_key=(data / "admin.key").read_text(), timeout=600)
+            run(client, data, 1000)  # warm: the engine and the workers' Ray connections are there
+            runs = [run(client, data, number) for number in sizes]
+        finally:
+            stack.send_signal(signal.SIGTERM)
+            stack.wait()
+    machine = {
+        "cores": os.cpu_count(),
+        "memory GiB": round(psutil.virtual_memory().total / 2**30),
+        "Python": platform.python_version(),
+        **{name: version(name) for name in ("celery", "ray", "pyarrow", "flask", "sqlalchemy")},
+    }
+    report = {"machine": machine, "settings": SETTINGS, "runs": runs}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "memory.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / "memory.md").write_text(table(report))
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()
