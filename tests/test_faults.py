@@ -51,7 +51,7 @@ call_log = "{calls}"
 [models.poisoned]
 engine = "echo"
 [models.poisoned.engine_args]
-die_on = "poison"
+die_on = "arsenic"
 [models.hanging]
 engine = "echo"
 [models.hanging.engine_args]
@@ -187,7 +187,7 @@ def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_other
     faulty: RunningStack,
 ) -> None:
     asked = requests(40, model="poisoned")
-    asked[17]["body"]["messages"][0]["content"] = "poison"
+    asked[17]["body"]["messages"][0]["content"] = "arsenic"
     batch = faulty.wait(faulty.submit(asked), seconds=200)
     assert_every_line_once(faulty, batch, 40)
     (failed,) = faulty.lines(batch.error_file_id)
