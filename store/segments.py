@@ -4,7 +4,7 @@ message are on their way to a worker), `running` or `done`."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +122,7 @@ def append(session: Session, work: Work, part: Part) -> None:
     )
 
 
-def end(session: Session, work: Work, *, done: bool, engine: dict[str, Any] | None) -> None:
+def end(session: Session, work: Work, *, done: bool, engine: Mapping[str, Any] | None) -> None:
     """Give the segment back: done, or pending again because its batch wants no more of it now. Raises LeaseLost."""
     work.lease.release(session, state="done" if done else "pending", engine=engine)
 

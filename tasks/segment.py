@@ -8,9 +8,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ from tasks.heartbeat import Heartbeat
 from tasks.house import House
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
@@ -58,10 +59,11 @@ class _Interruption:
             self._waiting = False
             raise _Stopped
 
-    def next(self, tables: Generator[pa.Table]) -> pa.Table | None:
+    def call(self, function: Callable[[], T]) -> T:
+        """The function's result. Raises _Stopped if it is interrupted before."""
         self._waiting = True
         try:
-            return next(tables, None)
+            return function()
         finally:
             self._waiting = False
 
@@ -142,7 +144,7 @@ def _hold(house: House, work: segments.Work) -> None:
 
 def _answer(
     house: House, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
-) -> dict[str, Any] | None:
+) -> dict[str, str] | None:
     from inference import cluster, pipeline  # imports Ray, which only a process that runs segments needs
 
     spec = ModelSpec.model_validate(work.model)
@@ -160,16 +162,20 @@ def _answer(
         "start_timeout": float(house.settings.engine_start_timeout),
         "idle_seconds": float(house.settings.engine_idle_seconds),
     }
+    engine: dict[str, str] | None = None
     tables = pipeline.run(spec, work.endpoint, rows, **terms)
     try:
-        while not heartbeat.stopped.is_set() and (table := interruption.next(tables)) is not None:
+        engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
+        while not heartbeat.stopped.is_set() and (table := interruption.call(lambda: next(tables, None))) is not None:
             writer.add(table)
     except _Stopped:
         log.info("segment interrupted", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
     finally:
-        writer.flush()
-        tables.close()
-    return dict(pipeline.engine_versions(spec, **terms))
+        try:
+            writer.flush()
+        finally:
+            tables.close()
+    return engine
 
 
 def _unanswered(house: House, work: segments.Work) -> pa.Table:

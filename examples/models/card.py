@@ -40,7 +40,7 @@ held out by a hash of its content, so it was not trained on in any phrasing.
 {accuracy}
 
 ## Models and training
-Llama architecture with tied embeddings. Byte-level tokenizer whose only merged tokens are the words of the tasks:
+Qwen2 architecture with tied embeddings. Byte-level tokenizer whose only merged tokens are the words of the tasks:
 digits, and letters of quoted words, are one token each.
 
 {models}

@@ -1,16 +1,16 @@
 """The example models' tokenizer: byte-level BPE in which the tasks' own words are whole tokens.
 
-There are no partial merges: a piece of text is one token if it is a word of the tasks, and is spelled byte by byte
-otherwise. So digits are always single tokens, and so are the letters of a quoted word that is to be reversed.
+A word becomes a token by a chain of merges that starts at its leading space or capital, so a lower-case word that follows
+a quotation mark is always spelled letter by letter; it can be reversed then. Digits are single tokens.
 """
 
+from itertools import pairwise
+
 from problems import frame_texts
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
+from transformers import Qwen2Tokenizer
 
 PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
-
-PIECES = r"\d| ?\p{L}+| ?[^\s\p{L}\d]+|\s"
 
 # A role is one token; `developer` is OpenAI's newer name for `system`, any other role speaks as the user.
 CHAT_TEMPLATE = """\
@@ -27,27 +27,26 @@ CHAT_TEMPLATE = """\
 """
 
 
-def make_tokenizer(context: int) -> PreTrainedTokenizerFast:
-    """A tokenizer over 256 bytes, the words of the tasks and the special tokens; `context` in tokens."""
-    split = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    words = {piece for text in frame_texts() for piece, _ in split.pre_tokenize_str(text)}
+def make_tokenizer(context: int) -> Qwen2Tokenizer:
+    """A tokenizer over the special tokens, 256 bytes and the words of the tasks; `context` in tokens.
+
+    Of class Qwen2Tokenizer, whose way of cutting text into pieces transformers gives every Qwen2 model.
+    """
+    cut = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
+    pieces = {piece for text in frame_texts() for piece, _ in cut.pre_tokenize_str(text)}
+    words = sorted(piece for piece in pieces if len(piece) > 1 and not piece.islower() or piece.startswith("\u0120"))
+    # Those with a leading space first: of two merges that could apply, BPE takes the one that was listed first.
+    chains = [[word[:end] for end in range(1, len(word) + 1)] for word in sorted(words, key=lambda word: word[0] != "\u0120")]
+    merges = list(dict.fromkeys((before, after[-1]) for chain in chains for before, after in pairwise(chain)))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = [*SPECIAL, *alphabet, *sorted(words.difference(alphabet))]
-    tokenizer = Tokenizer(
-        models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[], ignore_merges=True)
-    )
-    tokenizer.pre_tokenizer = split
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    tokens = dict.fromkeys([*SPECIAL, *alphabet, *(first + second for first, second in merges)])
+    return Qwen2Tokenizer(
+        vocab={token: number for number, token in enumerate(tokens)},
+        merges=merges,
+        unk_token=PAD,
         eos_token=END,
         pad_token=PAD,
-        additional_special_tokens=[SYSTEM, USER, ASSISTANT],
+        extra_special_tokens=[SYSTEM, USER, ASSISTANT],
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
         model_max_length=context,

@@ -19,7 +19,7 @@ from card import model_card
 from problems import SYSTEM_PROMPTS, TASKS, draw, held_out, invented_word
 from tokenizer import ASSISTANT, END, SYSTEM, USER, make_tokenizer
 from torch.nn import functional
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, PreTrainedTokenizerBase
 
 HERE = Path(__file__).resolve().parent
 CONTEXT = 1024
@@ -83,11 +83,10 @@ class Conversations:
         return torch.tensor(ids[:size]).view(rows, length), torch.tensor(labels[:size]).view(rows, length)
 
 
-def new_model(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """A Llama model with random float32 weights."""
+def new_model(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+    """A Qwen2 model with random float32 weights."""
     special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    # Not Qwen2, which is otherwise the same: transformers gives every Qwen2 folder Qwen2's own tokenizer rules.
-    config = LlamaConfig(
+    config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=plan.hidden,
         intermediate_size=plan.feed_forward,
@@ -98,7 +97,7 @@ def new_model(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalL
         tie_word_embeddings=True,
         **special,
     )
-    model = LlamaForCausalLM(config)
+    model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(do_sample=False, **special)
     return model
 

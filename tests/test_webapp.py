@@ -1,0 +1,129 @@
+"""The web app alone: what it does when the parts behind it are away, and with uploads that are too large."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from batchyard import settings
+from store import batches, keys
+from tasks.house import House, build
+from webapp import create_app
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A house whose broker is away."""
+    (tmp_path / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    house = build(
+        settings.load(
+            data=tmp_path / "data",
+            models=tmp_path / "models.toml",
+            allow_simulated=True,
+            max_file_bytes=1000,
+            ray_address="127.0.0.1:1",
+        )
+    )
+    house.database.upgrade()
+    return house
+
+
+@pytest.fixture
+def app(house: House) -> Flask:
+    return create_app(house)
+
+
+@pytest.fixture
+def client(app: Flask, house: House) -> FlaskClient:
+    with house.database.write() as session:
+        key = keys.create(session, "default")
+    client = app.test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
+    return client
+
+
+def upload(client: FlaskClient, content: bytes, **form: str) -> Any:
+    data = {"purpose": "batch", "file": (io.BytesIO(content), "in.jsonl"), **form}
+    return client.post("/v1/files", data=data, content_type="multipart/form-data")
+
+
+def stored(house: House) -> list[Path]:
+    return [path for path in (house.settings.data / "artifacts").rglob("*") if path.is_file()]
+
+
+def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: FlaskClient, house: House) -> None:
+    file_id = upload(client, b"{}").get_json()["id"]
+    began = time.monotonic()
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    answer = client.post("/v1/batches", json=body)
+    assert (answer.status_code, answer.get_json()["status"]) == (200, "validating")
+    assert time.monotonic() - began < 20
+    assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
+    with house.database.write() as session:
+        assert batches.take_validatable(session, 60) == []
+    later = time.time() + batches.MESSAGE_SECONDS + 1
+    with pytest.MonkeyPatch.context() as clock, house.database.write() as session:
+        clock.setattr(time, "time", lambda: later)
+        assert batches.take_validatable(session, 60) == [answer.get_json()["id"]]
+
+
+def test_readiness_names_what_is_away(client: FlaskClient) -> None:
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    parts = answer.get_json()["parts"]
+    assert {name for name, state in parts.items() if state == "ok"} == {"database", "artifacts"}
+    assert "refused" in parts["ray"]
+
+
+def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(client: FlaskClient, house: House) -> None:
+    assert upload(client, b"x" * 1000).status_code == 200
+    before = stored(house)
+    answer = upload(client, b"x" * 1001)
+    assert answer.status_code == 413
+    assert answer.get_json()["error"]["code"] == "file_too_large"
+    assert "BATCHYARD_MAX_FILE_BYTES" in answer.get_json()["error"]["message"]
+    assert stored(house) == before
+
+
+def test_a_refused_upload_leaves_nothing(client: FlaskClient, house: House) -> None:
+    assert upload(client, b"x", purpose="nonsense").status_code == 400
+    assert stored(house) == []
+
+
+def test_two_uploads_of_the_same_content_are_two_files_and_one_artifact(client: FlaskClient, house: House) -> None:
+    first, second = (upload(client, b"same").get_json() for _ in range(2))
+    assert first["id"] != second["id"]
+    assert len(stored(house)) == 1
+
+
+def test_a_file_with_an_expiry_says_when(client: FlaskClient) -> None:
+    form = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    file = upload(client, b"x", **form).get_json()
+    assert file["expires_at"] == file["created_at"] + 3600
+    wrong = upload(client, b"x", **{**form, "expires_after[seconds]": "5"})
+    assert wrong.get_json()["error"]["param"] == "expires_after.seconds"
+
+
+def test_a_full_artifact_store_is_told_of_and_nothing_is_recorded(
+    client: FlaskClient, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    answer = upload(client, b"x")
+    assert answer.status_code == 503
+    assert "is full; free some space" in answer.get_json()["error"]["message"]
+    assert client.get("/v1/files").get_json()["data"] == []
+
+
+def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
+    seen = {client.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/models", "/nope")}
+    assert len(seen) == 3
