@@ -128,7 +128,7 @@ class DataFolder:
             draft.unlink(missing_ok=True)
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as stream:
-                stream.write(make() + "\n")
+                stream.write(make())  # no line break: people put what they read into a header
             draft.rename(file)
         return file.read_text().strip()
 
