@@ -42,6 +42,8 @@ worker_pool_start_method = "spawn"
 worker_redirect_stdouts = False
 worker_hijack_root_logger = False
 worker_proc_alive_timeout = 60.0
+# KiB: a process that Ray has grown beyond this is replaced between two tasks.
+worker_max_memory_per_child = 1_500_000
 worker_soft_shutdown_timeout = 5.0
 worker_send_task_events = True
 task_send_sent_event = True

@@ -65,6 +65,9 @@ class Sampler:
         for name, processes in self.processes().items():
             sizes = [self._size(process) for process in processes]
             entry[name] = round(max(sizes) if name == "worker" else sum(sizes), 1)
+            if name == "worker":
+                largest = processes[sizes.index(max(sizes))]
+                entry["worker shared"] = round(largest.memory_info().shared / 2**20, 1)
         self.samples.append(entry)
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Results: merging a batch's parts into output and error files in input order, in memory that does not grow with it.
 
-The parts of a batch come in any order. They are dealt into a fixed number of buckets by line number, on local disk;
+The parts of a batch come in any order. They are dealt into buckets by line number, on local disk;
 each bucket is then sorted in memory and written, one after the other.
 """
 
@@ -23,7 +23,9 @@ from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, Writer
 from tasks import plan
 
-BUCKETS = 64
+# Lines of a bucket, which is held in memory; more only where a batch would need more than MAX_BUCKETS files.
+BUCKET_LINES = 8192
+MAX_BUCKETS = 256
 ANSWERS = pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("answer", pa.string())])
 REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())])
 
@@ -38,21 +40,25 @@ class Merged:
 
 
 class _Buckets:
-    """Tables dealt by line number into BUCKETS files of Arrow batches."""
+    """Tables dealt by line number into files of Arrow batches, each of `width` line numbers."""
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema, width: int) -> None:
-        self._paths = [folder / f"{name}-{bucket}" for bucket in range(BUCKETS)]
+        self._folder = folder
+        self._name = name
         self._schema = schema
         self._width = width
         self._writers: dict[int, Any] = {}
 
     def add(self, table: pa.Table) -> None:
-        buckets = np.minimum(table["line"].to_numpy() // self._width, BUCKETS - 1)
+        buckets = table["line"].to_numpy() // self._width
         for bucket in np.unique(buckets).tolist():
             writer = self._writers.get(bucket)
             if writer is None:
-                writer = self._writers[bucket] = pa.ipc.new_file(str(self._paths[bucket]), self._schema)
+                writer = self._writers[bucket] = pa.ipc.new_file(self._path(bucket), self._schema)
             writer.write_table(table.filter(pa.array(buckets == bucket)).cast(self._schema))
+
+    def _path(self, bucket: int) -> str:
+        return str(self._folder / f"{self._name}-{bucket}")
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -62,7 +68,7 @@ class _Buckets:
         """One bucket, by line."""
         if bucket not in self._writers:
             return self._schema.empty_table()
-        with pa.ipc.open_file(str(self._paths[bucket])) as reader:
+        with pa.ipc.open_file(self._path(bucket)) as reader:
             return reader.read_all().sort_by("line")
 
 
@@ -85,7 +91,7 @@ def merge(
         BatchyardError: a line has no answer though it should, or two. Nothing of it may be published then.
     """
     last = max((pc.max(table["line"]).as_py() for table in plan.requests(artifacts, plan_sha256)), default=0)
-    width = last // BUCKETS + 1
+    width = max(BUCKET_LINES, last // MAX_BUCKETS + 1)
     completed = failed = missing = 0
     with tempfile.TemporaryDirectory(prefix="batchyard-merge-") as folder:
         answers = _Buckets(Path(folder), "answers", ANSWERS, width)
@@ -97,7 +103,7 @@ def merge(
             requests.add(table)
         answers.close()
         requests.close()
-        for bucket in range(BUCKETS):
+        for bucket in range(last // width + 1):
             expected, answered = requests.read(bucket), answers.read(bucket)
             lacking = expected.filter(pc.invert(pc.is_in(expected["line"], answered["line"].combine_chunks())))
             if answered.num_rows + lacking.num_rows != expected.num_rows or (lacking.num_rows and never_run is None):

@@ -1,7 +1,7 @@
 """The example models' tokenizer: byte-level BPE in which the tasks' own words are whole tokens.
 
-A word becomes a token by a chain of merges that starts at its leading space or capital, so a lower-case word that follows
-a quotation mark is always spelled letter by letter; it can be reversed then. Digits are single tokens.
+A word becomes a token by a chain of merges that starts at its leading space or capital, so a lower-case word that
+follows a quotation mark is always spelled letter by letter; it can be reversed then. Digits are single tokens.
 """
 
 from itertools import pairwise
@@ -11,6 +11,9 @@ from tokenizers import pre_tokenizers
 from transformers import Qwen2Tokenizer
 
 PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+
+SPACE = "\u0120"
+"""A space, as byte-level BPE writes it."""
 
 # A role is one token; `developer` is OpenAI's newer name for `system`, any other role speaks as the user.
 CHAT_TEMPLATE = """\
@@ -34,9 +37,10 @@ def make_tokenizer(context: int) -> Qwen2Tokenizer:
     """
     cut = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
     pieces = {piece for text in frame_texts() for piece, _ in cut.pre_tokenize_str(text)}
-    words = sorted(piece for piece in pieces if len(piece) > 1 and not piece.islower() or piece.startswith("\u0120"))
+    words = [piece for piece in sorted(pieces) if piece.startswith(SPACE) or (len(piece) > 1 and not piece.islower())]
     # Those with a leading space first: of two merges that could apply, BPE takes the one that was listed first.
-    chains = [[word[:end] for end in range(1, len(word) + 1)] for word in sorted(words, key=lambda word: word[0] != "\u0120")]
+    words.sort(key=lambda word: word[0] != SPACE)
+    chains = [[word[:end] for end in range(1, len(word) + 1)] for word in words]
     merges = list(dict.fromkeys((before, after[-1]) for chain in chains for before, after in pairwise(chain)))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = dict.fromkeys([*SPECIAL, *alphabet, *(first + second for first, second in merges)])

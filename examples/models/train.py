@@ -19,7 +19,7 @@ from card import model_card
 from problems import SYSTEM_PROMPTS, TASKS, draw, held_out, invented_word
 from tokenizer import ASSISTANT, END, SYSTEM, USER, make_tokenizer
 from torch.nn import functional
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 HERE = Path(__file__).resolve().parent
 CONTEXT = 1024

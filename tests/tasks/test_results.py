@@ -19,6 +19,13 @@ from tasks import results
 from tasks.plan import PlanWriter
 
 
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small batch has many buckets here, and a wide one more lines in each."""
+    monkeypatch.setattr(results, "BUCKET_LINES", 64)
+    monkeypatch.setattr(results, "MAX_BUCKETS", 20)
+
+
 def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> str:
     with artifacts.create() as file:
         plan = PlanWriter(file, segment_requests)
@@ -94,7 +101,7 @@ def test_a_missing_answer_is_a_fault_and_never_filled_in(artifacts: Artifacts) -
 
 def test_a_line_answered_twice_is_a_fault(artifacts: Artifacts) -> None:
     plan = a_plan(artifacts, [1, 2])
-    with pytest.raises(BatchyardError, match="1 requests, 2 answers"):
+    with pytest.raises(BatchyardError, match="2 requests, 3 answers"):
         merged(artifacts, plan, [a_part(artifacts, [(1, True), (2, True)]), a_part(artifacts, [(1, True)])])
 
 
