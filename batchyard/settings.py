@@ -66,7 +66,6 @@ class Settings(BaseSettings):
         2, description="how often beat looks after leases, expiry and lost messages"
     )
     allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
-    flower_url: str = Field("", description="where Flower is, for the link on the pages (`up` sets it)")
     log_level: str = Field("INFO", description="level of the structured logs")
 
     @cached_property

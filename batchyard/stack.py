@@ -210,7 +210,7 @@ class Stack:
         own = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
         own |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
         own |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
-        own |= {"redis_url": redis_url, "ray_address": ray_address, "flower_url": self.flower_url}
+        own |= {"redis_url": redis_url, "ray_address": ray_address}
         return {
             **os.environ,
             **{environment_name(field): value for field, value in own.items()},
