@@ -79,6 +79,11 @@ class Settings(BaseSettings):
         return self.artifacts_url or f"file://{self.data.resolve() / 'artifacts'}"
 
     @cached_property
+    def queue_seconds(self) -> float:
+        """How long a message may wait for a worker before what it was sent for is begun again."""
+        return 4.0 * self.lease_seconds
+
+    @cached_property
     def broker_url(self) -> str:
         """`redis_url` as Celery writes it: a Unix socket is `redis+socket://` there, `unix://` in redis-py."""
         if self.redis_url.startswith("unix://"):

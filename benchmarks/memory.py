@@ -13,18 +13,16 @@ import argparse
 import json
 import os
 import platform
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import openai
 import psutil
+
+from batchyard import background
+from batchyard.client import TERMINAL, Client
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = {
@@ -84,30 +82,29 @@ def busy_seconds() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
-def run(client: openai.OpenAI, data: Path, number: int) -> dict[str, Any]:
+def run(server: Client, data: Path, number: int) -> dict[str, Any]:
     source = data.parent / f"{number}.jsonl"
     write_requests(source, number)
     sampler = Sampler(data)
     sampler.sample(0)
     cpu_before, began = busy_seconds(), time.monotonic()
-    with source.open("rb") as file:
-        uploaded = client.files.create(file=file, purpose="batch")
+    file_id = server.upload(source)
     upload_seconds = time.monotonic() - began
-    batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h")
-    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+    batch = server.create(file_id, endpoint="/v1/chat/completions")
+    while batch["status"] not in TERMINAL:
         time.sleep(1)
-        batch = client.batches.retrieve(batch.id)
-        sampler.sample(batch.request_counts.completed if batch.request_counts else 0)
+        batch = server.batch(batch["id"])
+        sampler.sample(batch["request_counts"]["completed"])
     seconds, cpu = time.monotonic() - began, busy_seconds() - cpu_before
-    if batch.status != "completed" or batch.output_file_id is None:
-        raise SystemExit(f"the batch ended as {batch.status}: {batch.to_json()}")
-    lines = 0
-    with client.files.with_streaming_response.content(batch.output_file_id) as answer:
-        for lines, line in enumerate(answer.iter_lines(), 1):
-            if f'"r-{lines - 1}"' not in line:
-                raise SystemExit(f"line {lines} is not in input order")
-    if lines != number:
-        raise SystemExit(f"{lines} lines for {number} requests")
+    if batch["status"] != "completed":
+        raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
+    output = data.parent / "output.jsonl"
+    server.download(batch["output_file_id"], output)
+    with output.open() as answers:
+        ids = [json.loads(line)["custom_id"] for line in answers]
+    if ids != [f"r-{index}" for index in range(number)]:
+        raise SystemExit(f"{len(ids)} lines for {number} requests, or not in input order")
+    output.unlink()
     source_bytes = source.stat().st_size
     source.unlink()
     peaks = {
@@ -154,20 +151,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
         data = Path(folder) / "data"
         (Path(folder) / "models.toml").write_text(MODELS)
-        command = [str(Path(sys.executable).parent / "batchyard"), "up", "--port", "0", "--flower-port", "0"]
-        command += ["--data", str(data), "--models", str(Path(folder) / "models.toml")]
-        stack = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **SETTINGS})
-        try:
-            assert stack.stdout is not None
-            ready = re.search(r"ready: (\S+)", stack.stdout.readline())
-            if ready is None:
-                raise SystemExit("the stack did not start")
-            client = openai.OpenAI(base_url=f"{ready[1]}/v1", api_key=(data / "admin.key").read_text(), timeout=600)
-            run(client, data, 1000)  # warm: the engine and the workers' Ray connections are there
-            runs = [run(client, data, number) for number in sizes]
-        finally:
-            stack.send_signal(signal.SIGTERM)
-            stack.wait()
+        os.environ.update(SETTINGS)
+        with background.stack(data, Path(folder) / "models.toml") as server:
+            run(server, data, 1000)  # warm: the engine and the workers' Ray connections are there
+            runs = [run(server, data, number) for number in sizes]
     machine = {
         "cores": os.cpu_count(),
         "memory GiB": round(psutil.virtual_memory().total / 2**30),

@@ -11,9 +11,6 @@ from tasks.house import House
 
 log = logging.getLogger(__name__)
 
-# A dispatched segment waits at most this many lease times for a worker before its slot is taken back.
-QUEUE_LEASES = 4
-
 
 def choose(
     waiting: Iterable[tuple[int, str]], active: Mapping[str, int], limits: Mapping[str, int], total: int
@@ -50,7 +47,7 @@ def run(house: House) -> None:
         if sum(active.values()) >= total:
             return
         chosen = choose(segments.waiting(session, total), active, limits, total)
-        seconds = QUEUE_LEASES * house.settings.lease_seconds
+        seconds = house.settings.queue_seconds
         admitted = [(chosen_id, segments.dispatch(session, chosen_id, seconds)) for chosen_id in chosen]
     for segment_id, epoch in admitted:
         if epoch is not None:

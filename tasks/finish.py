@@ -28,17 +28,12 @@ NEVER_RUN = {
 }
 
 
-def _pause(house: House) -> float:
-    """Seconds after which a chain whose next link nobody has started is begun again."""
-    return 4.0 * house.settings.lease_seconds
-
-
 def start_ready(house: House) -> None:
     """Begin the finishing of every batch that has come to it."""
     with house.database.write() as session:
         segments.withdraw(session)
         batches.end_running(session)
-        ready = batches.take_finishable(session, _pause(house))
+        ready = batches.take_finishable(session, house.settings.queue_seconds)
         found = [session.get_one(Batch, batch_id) for batch_id in ready]
     for batch in found:
         # A cancelled batch is what its owner wants no more work for.
@@ -49,7 +44,7 @@ def start_ready(house: House) -> None:
 
 def merge(house: House, batch_id: str, holder: str) -> bool:
     """Write the output and error files; False if somebody else is finishing this batch or it has ended."""
-    with hold_batch(house, batch_id, holder, _pause(house)) as lease:
+    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
         batch = _ending(house, batch_id) if lease else None
         if lease is None or batch is None:
             return False
@@ -77,7 +72,7 @@ def run_step(house: House, batch_id: str, position: int, holder: str) -> bool:
 
     A step that fails is recorded as failed, with its error: the answers are there all the same.
     """
-    with hold_batch(house, batch_id, holder, _pause(house)) as lease:
+    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
         batch = _ending(house, batch_id) if lease else None
         if lease is None or batch is None:
             return False
@@ -134,7 +129,7 @@ class _Results:
 
 def end(house: House, batch_id: str, holder: str) -> None:
     """Write the manifest, then change the status. Does nothing if it has ended or somebody else is at it."""
-    with hold_batch(house, batch_id, holder, _pause(house)) as lease:
+    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
         while lease is not None and (batch := _ending(house, batch_id)) is not None:
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
             manifest = _manifest(house, batch, status)
@@ -175,7 +170,11 @@ def _manifest(house: House, batch: Batch, status: str) -> bytes:
             "plan_sha256": batch.plan_sha256,
         },
         "models": {
-            name: {"config": config, "config_sha256": _config_sha256(config), "engines": engines.get(name, [])}
+            name: {
+                "config": config,
+                "config_sha256": ModelSpec.model_validate(config).config_sha256,
+                "engines": engines.get(name, []),
+            }
             for name, config in sorted(batch.models.items())
         },
         "outputs": [
@@ -192,7 +191,3 @@ def _manifest(house: House, batch: Batch, status: str) -> bytes:
         },
     }
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-
-
-def _config_sha256(config: dict[str, Any]) -> str:
-    return ModelSpec.model_validate(config).config_sha256

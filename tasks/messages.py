@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
-from celery import chain, current_app
+from celery import Signature, chain, current_app
 from kombu.exceptions import OperationalError
 
 log = logging.getLogger(__name__)
 
 
-def _deliver(message: Any, **ids: object) -> None:
+def _message(name: str, *args: object) -> Signature:
+    return current_app.signature(name, args=args, immutable=True)
+
+
+def _deliver(message: Signature, **ids: object) -> None:
     try:
         message.apply_async(retry=False)
     except OperationalError as error:
@@ -21,21 +24,14 @@ def _deliver(message: Any, **ids: object) -> None:
 
 
 def validate(batch_id: str) -> None:
-    _deliver(current_app.signature("batch.validate", args=(batch_id,), immutable=True), batch_id=batch_id)
+    _deliver(_message("batch.validate", batch_id), batch_id=batch_id)
 
 
 def segment(segment_id: int, epoch: int) -> None:
-    message = current_app.signature("batch.segment", args=(segment_id, epoch), immutable=True)
-    _deliver(message, segment_id=segment_id)
+    _deliver(_message("batch.segment", segment_id, epoch), segment_id=segment_id)
 
 
 def finish(batch_id: str, steps: Iterable[str]) -> None:
     """Merge, then each post-processing step, then the end: one chain."""
-    names = [("batch.merge", (batch_id,))]
-    links = [current_app.signature(name, args=args, immutable=True) for name, args in names]
-    links += [
-        current_app.signature(f"post.{step}", args=(batch_id, position), immutable=True)
-        for position, step in enumerate(steps)
-    ]
-    links.append(current_app.signature("batch.finish", args=(batch_id,), immutable=True))
-    _deliver(chain(*links), batch_id=batch_id)
+    links = [_message(f"post.{step}", batch_id, position) for position, step in enumerate(steps)]
+    _deliver(chain(_message("batch.merge", batch_id), *links, _message("batch.finish", batch_id)), batch_id=batch_id)

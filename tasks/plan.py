@@ -59,6 +59,14 @@ def segment(artifacts: Artifacts, plan_sha256: str, number: int) -> pa.Table:
         return pq.ParquetFile(file).read_row_group(number)
 
 
+def last_line(artifacts: Artifacts, plan_sha256: str) -> int:
+    """The highest line number of a plan, from its row groups' statistics: no row is read."""
+    with artifacts.open(plan_sha256) as file:
+        metadata = pq.ParquetFile(file).metadata
+    column = SCHEMA.get_field_index("line")
+    return max(int(metadata.row_group(n).column(column).statistics.max) for n in range(metadata.num_row_groups))
+
+
 def requests(artifacts: Artifacts, plan_sha256: str) -> Iterator[pa.Table]:
     """Line and custom_id of every request, segment by segment."""
     with artifacts.open(plan_sha256) as file:

@@ -90,7 +90,7 @@ def merge(
     Raises:
         BatchyardError: a line has no answer though it should, or two. Nothing of it may be published then.
     """
-    last = max((pc.max(table["line"]).as_py() for table in plan.requests(artifacts, plan_sha256)), default=0)
+    last = plan.last_line(artifacts, plan_sha256)
     width = max(BUCKET_LINES, last // MAX_BUCKETS + 1)
     completed = failed = missing = 0
     with tempfile.TemporaryDirectory(prefix="batchyard-merge-") as folder:

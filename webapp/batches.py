@@ -68,6 +68,10 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
     ]
 
 
+def _answer(batch: Batch) -> dict[str, Any]:
+    return to_wire([batch])[0].model_dump()
+
+
 _OWN = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
 _SAME = [name for name in wire.BatchObject.model_fields if name not in _OWN]
 
@@ -101,7 +105,7 @@ def create() -> dict[str, Any]:
             output_expires_after=asked.output_expires_after.seconds if asked.output_expires_after else None,
         )
     messages.validate(batch.id)
-    return to_wire([batch])[0].model_dump()
+    return _answer(batch)
 
 
 def _check_window(window: str) -> None:
@@ -129,7 +133,7 @@ def retrieve(batch_id: str) -> dict[str, Any]:
     owner = caller()
     with current_house().database.read() as session:
         batch = batches.get(session, owner.project_id, batch_id)
-    return to_wire([batch])[0].model_dump()
+    return _answer(batch)
 
 
 @routes.post("/v1/batches/<batch_id>/cancel")
@@ -137,4 +141,4 @@ def cancel(batch_id: str) -> dict[str, Any]:
     owner = caller()
     with current_house().database.write() as session:
         batch = batches.cancel(session, owner.project_id, batch_id)
-    return to_wire([batch])[0].model_dump()
+    return _answer(batch)
