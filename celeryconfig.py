@@ -7,6 +7,7 @@ record's lease decides. Late acknowledgement, redelivery, restarts and two beats
 from kombu import Queue
 
 from batchyard import settings
+from tasks import collect
 
 _settings = settings.load()
 
@@ -54,6 +55,11 @@ beat_schedule = {
         "schedule": float(_settings.housekeeping_seconds),
         # A tick that waited longer than this is done by the next one.
         "options": {"expires": 10 * _settings.housekeeping_seconds},
-    }
+    },
+    "garbage": {
+        "task": "housekeeping.collect",
+        "schedule": float(collect.INTERVAL_SECONDS),
+        "options": {"expires": collect.INTERVAL_SECONDS},
+    },
 }
 timezone = "UTC"

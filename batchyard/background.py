@@ -44,7 +44,7 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=process.end_with_parent(signal.SIGTERM),
+            preexec_fn=process.prepare(signal.SIGTERM),
         )
     try:
         while local_state(data).get("pid") != up.pid:

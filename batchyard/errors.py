@@ -7,7 +7,8 @@ BatchyardError                     500
 │   ├── PermissionDeniedError      403
 │   ├── NotFoundError              404
 │   ├── ConflictError              409
-│   └── TooLargeError              413
+│   ├── TooLargeError              413
+│   └── RateLimitError             429  too much at once: later it may be accepted
 ├── UnavailableError               503  broker, database or artifact store is away or full
 ├── LeaseLost                      500  another holder has the work now
 └── EngineError                    500
@@ -74,6 +75,18 @@ class TooLargeError(RequestError):
     """More bytes than the deployment accepts."""
 
     status = 413
+
+
+class RateLimitError(RequestError):
+    """More than the caller may send now; `retry_after` says in how many seconds it may be accepted."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: float, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.retry_after = retry_after
 
 
 class UnavailableError(BatchyardError):

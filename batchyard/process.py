@@ -27,7 +27,7 @@ class Child:
     """What to run, and the process that runs it.
 
     `mark` is put into its environment, and so into that of everything it starts: that is how strays are found.
-    `ready` says whether it can be used; it is asked until it says so once.
+    `ready` says whether it can be used; it is asked until it says so once. `nice` lowers its priority by so much.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Child:
     end_signal: signal.Signals = signal.SIGTERM
     orphan_signal: signal.Signals = signal.SIGTERM
     grace: float = 5.0
+    nice: int = 0
     ready: Callable[[], bool] = lambda: True
     process: subprocess.Popen[bytes] | None = None
     failures: int = 0
@@ -58,7 +59,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=end_with_parent(self.orphan_signal),
+                preexec_fn=prepare(self.orphan_signal, self.nice),
             )
         self.started, self.due = time.monotonic(), None
         self.pid_file.write_text(f"{self.process.pid}\n")
@@ -93,12 +94,13 @@ class Child:
         self.pid_file.unlink(missing_ok=True)
 
 
-def end_with_parent(number: signal.Signals) -> Callable[[], None]:
+def prepare(orphan_signal: signal.Signals, nice: int = 0) -> Callable[[], None]:
     """For `preexec_fn`: on Linux, the child gets this signal when the thread that started it dies."""
 
     def ask_the_kernel() -> None:
         if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(number))
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(orphan_signal))
+        os.nice(nice)
 
     return ask_the_kernel
 

@@ -100,4 +100,5 @@ def web(host: str, port: int) -> list[str]:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     # One process, so that /metrics counts everything; gthread's timeout is its heartbeat's, not an upload's.
     options = ["--worker-class", "gthread", "--workers", "1", "--threads", "32", "--graceful-timeout", "3"]
+    options += ["--keep-alive", "60"]  # who polls every few seconds need not connect each time
     return [sys.executable, "-m", "gunicorn", "--bind", address, *options, "--no-control-socket", "webapp:create_app()"]

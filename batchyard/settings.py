@@ -51,6 +51,12 @@ class Settings(BaseSettings):
     )
     max_file_bytes: PositiveInt = Field(200 * 1024 * 1024, description="largest upload, bytes")
     max_requests: PositiveInt = Field(50_000, description="most requests in one file")
+    max_embedding_inputs: PositiveInt = Field(50_000, description="most embedding inputs in one file")
+    requests_per_minute: PositiveInt = Field(6000, description="most HTTP requests with one key")
+    upload_bytes_per_minute: PositiveInt = Field(4 * 1024**3, description="most bytes uploaded with one key")
+    max_bytes_in_flight: PositiveInt = Field(
+        20 * 1024**3, description="most input bytes of a project's batches that have not ended"
+    )
     min_window: Duration = Field(600, description="shortest completion window, seconds or `10m`")
     max_window: Duration = Field(7 * 86400, description="longest completion window, seconds or `7d`")
     max_segments: PositiveInt = Field(2, description="segments running at once, over all models and workers")
@@ -66,6 +72,12 @@ class Settings(BaseSettings):
         2, description="how often beat looks after leases, expiry and lost messages"
     )
     allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
+    results_seconds: Duration = Field(
+        86400, description="answers can be read by `/results` this long after a batch has ended, seconds or `24h`"
+    )
+    garbage_grace_seconds: Duration = Field(
+        3600, description="content nobody points at is deleted once it is this old, seconds or `1h`"
+    )
     log_level: str = Field("INFO", description="level of the structured logs")
 
     @cached_property

@@ -151,7 +151,7 @@ class Stack:
         try:
             database.upgrade()
             with database.write() as session:
-                self.folder.secret("admin.key", lambda: keys.create(session, "default", admin=True))
+                self.folder.secret("admin.key", lambda: keys.create(session, "default", admin=True).key)
         finally:
             database.close()
 
@@ -174,6 +174,8 @@ class Stack:
         children["worker"] = make("worker", programs.worker(folder.name, concurrency, level), grace=9.0)
         children["worker"].end_signal = signal.SIGQUIT  # what Celery's soft shutdown listens to
         children["worker"].orphan_signal = signal.SIGKILL  # it would wait for a broker that is gone
+        for name in children.keys() & {"worker", "ray"}:
+            children[name].nice = 5  # a request is answered first; work that takes hours takes no longer for it
         children["beat"] = make("beat", programs.beat(folder.run / "beat-schedule", level))
         children["flower"] = make("flower", programs.flower(self.flower_port))
         children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}

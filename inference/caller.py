@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import ray
 from ray.actor import ActorHandle
@@ -22,6 +20,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
+from inference import output
 from inference.resident import ENDED, Reply, Terms, obtain
 
 LIST_SIZE = 32
@@ -298,7 +297,8 @@ def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
 def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
     """The output lines (OpenAI's Batch API) of `table`'s rows, in its order."""
     lines = [
-        _line(custom_id, reply) for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
+        output.line(custom_id, *reply[:3])
+        for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
     ]
     _, _, _, input_tokens, cached_tokens, output_tokens = zip(*replies, strict=True)
     columns = [
@@ -310,17 +310,3 @@ def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
         pa.array(output_tokens, pa.int64()),
     ]
     return pa.Table.from_arrays(columns, schema=ANSWERS)
-
-
-def _line(custom_id: str, reply: Reply) -> str:
-    status_code, body, error, *_ = reply
-    response = None
-    if status_code is not None and body is not None:
-        response = {
-            "status_code": status_code,
-            "request_id": f"req_{uuid.uuid4().hex}",
-            "body": orjson.Fragment(body),
-        }
-    return orjson.dumps(
-        {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error}
-    ).decode()

@@ -16,7 +16,7 @@ MODEL_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"
 
 
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value or []
+    return [value] if isinstance(value, str) else value
 
 
 class Sampling(BaseModel):
@@ -34,7 +34,7 @@ class Sampling(BaseModel):
     max_tokens: int | None = Field(None, ge=1)
     min_tokens: int = Field(0, ge=0)
     ignore_eos: bool = False
-    stop: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
+    stop: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list, fail_fast=True)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1, le=128)
     logprobs: bool = False

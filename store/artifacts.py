@@ -6,15 +6,25 @@ import errno
 import hashlib
 import io
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from batchyard.errors import ConfigurationError, UnavailableError
+
+INCOMING = "incoming"
+# The folders of the store: unfinished writes, and content by the first two digits of its SHA-256.
+SHARDS = (INCOMING, *(f"{number:02x}" for number in range(256)))
+# The store may lie in a bucket that holds other things: they are never touched.
+_OURS = re.compile(r"(?P<name>[0-9a-f]{64}|[0-9a-f]{32})(?P<aside>\.[0-9a-f]{16})?")
 
 
 class Artifacts:
@@ -26,7 +36,8 @@ class Artifacts:
 
     def __init__(self, url: str) -> None:
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            # A cached listing would hide what other processes have written since.
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
             raise ConfigurationError(f"ARTIFACTS_URL={url!r}: {error}") from error
         self.url = url
@@ -62,6 +73,76 @@ class Artifacts:
         with self.open(sha256) as file:
             return file.read()
 
+    def names(self, shard: str) -> list[str]:
+        """What lies in a shard: SHA-256s, or in `incoming` the names of unfinished writes.
+
+        Raises:
+            UnavailableError: the store cannot be reached.
+        """
+        with self._reachable():
+            try:
+                paths = self._fs.ls(f"{self._root}/{shard}", detail=False)
+            except FileNotFoundError:
+                return []
+            ours = [found for path in paths if (found := _OURS.fullmatch(path.rpartition("/")[2]))]
+            for aside in (found[0] for found in ours if found["aside"]):
+                self._put_back(Path(self._root, shard, aside))
+        return sorted({found["name"] for found in ours})
+
+    def collect(self, shard: str, name: str, seconds: float) -> int | None:
+        """Delete what lies in a shard under that name, unless it is younger than `seconds`.
+
+        Returns:
+            The bytes that were freed; None if it stays, or is gone already.
+
+        Raises:
+            UnavailableError: the store cannot be reached.
+        """
+        path = f"{self._root}/{shard}/{name}"
+        with self._reachable():
+            try:
+                if self._age(path) < seconds:
+                    return None
+                size = int(self._fs.size(path) or 0)
+                if isinstance(self._fs, LocalFileSystem):
+                    return size if self._delete_aside(Path(path), seconds) else None
+                # An object store cannot delete on a condition: content written again between the look at its age and
+                # this call, one round trip, is lost.
+                self._fs.rm_file(path)
+            except FileNotFoundError:
+                return None
+        return size
+
+    def _age(self, path: str) -> float:
+        return time.time() - float(self._fs.modified(path).timestamp())
+
+    def _delete_aside(self, path: Path, seconds: float) -> bool:
+        """Delete a file that is old when nobody can make it young any more: under a name that only we know."""
+        aside = path.rename(f"{path}.{secrets.token_hex(8)}")
+        if self._age(str(aside)) < seconds:
+            self._put_back(aside)
+            return False
+        aside.unlink()
+        return True
+
+    def _put_back(self, aside: Path) -> None:
+        """Give a file its name again, also one that a killed collector left aside.
+
+        What is in its place meanwhile has the same content; a new age keeps it safe.
+        """
+        try:
+            os.utime(aside)
+            aside.replace(aside.with_suffix(""))
+        except FileNotFoundError:
+            pass  # its collector has dealt with it
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(f"artifact store {self.url} cannot be reached: {error}") from error
+
     def ping(self) -> None:
         """Raises UnavailableError if the store cannot be written to."""
         with self.create() as writer:
@@ -78,7 +159,7 @@ class Writer(io.RawIOBase):
     def __init__(self, artifacts: Artifacts) -> None:
         self._artifacts = artifacts
         self._fs = artifacts._fs
-        self._temporary = f"{artifacts._root}/incoming/{secrets.token_hex(16)}"
+        self._temporary = f"{artifacts._root}/{INCOMING}/{secrets.token_hex(16)}"
         self._hash = hashlib.sha256()
         self.size = 0
         self.stored = False
@@ -101,18 +182,22 @@ class Writer(io.RawIOBase):
         return len(data)
 
     def commit(self) -> None:
-        """Make the content visible under its SHA-256. Content that is there already stays as it is."""
+        """Make the content visible under its SHA-256.
+
+        Content that is there already is replaced by itself and so is young again: what is young is not collected,
+        and the caller has time to write the record that points at it.
+        """
         with self._translated():
-            if hasattr(self._file, "fileno"):
+            local = isinstance(self._fs, LocalFileSystem)
+            if local:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             self._file.close()
+            if local:
+                os.utime(self._temporary)  # the last write may be long ago, and a move keeps its time
             target = self._artifacts.path(self.sha256)
-            if self._fs.exists(target):
-                self._fs.rm_file(self._temporary)
-            else:
-                self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-                self._fs.mv(self._temporary, target)
+            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self._fs.mv(self._temporary, target)
             self.stored = True
 
     def discard(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy import ColumnElement, Select, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import durations
@@ -40,8 +41,14 @@ def create(
     metadata: dict[str, str] | None,
     post_process: list[dict[str, Any]],
     output_expires_after: int | None,
+    retry_of: str | None = None,
+    idempotency: tuple[str, str] | None = None,
 ) -> Batch:
-    """A new batch, `validating`. The input's content is pinned by its SHA-256, whatever becomes of the file."""
+    """A new batch, `validating`. The input's content is pinned by its SHA-256, whatever becomes of the file.
+
+    Args:
+        idempotency: the client's key and the SHA-256 of what was asked, see `repeated`.
+    """
     created_at = now()
     batch = Batch(
         id=new_id("batch_"),
@@ -56,11 +63,46 @@ def create(
         request_metadata=metadata,
         post_process=post_process,
         output_expires_after=output_expires_after,
+        retry_of=retry_of,
+        idempotency_key=idempotency[0] if idempotency else None,
+        idempotency_sha256=idempotency[1] if idempotency else None,
         lease_expires_at=time.time() + MESSAGE_SECONDS,
     )
     session.add(batch)
     session.flush()
     return batch
+
+
+def repeated(session: Session, project_id: str, idempotency: tuple[str, str]) -> Batch | None:
+    """The batch that the same idempotency key has made. Raises ConflictError if something else was asked then."""
+    key, sha256 = idempotency
+    batch = session.scalar(select(Batch).where(Batch.project_id == project_id, Batch.idempotency_key == key))
+    if batch is not None and batch.idempotency_sha256 != sha256:
+        raise ConflictError(
+            "This Idempotency-Key was used with another body; use a new key for a new batch.",
+            code="idempotency_key_reused",
+        )
+    return batch
+
+
+def bytes_in_flight(session: Session, project_id: str) -> int:
+    """Input bytes of the project's batches that have not ended."""
+    running = [status for status in TRANSITIONS if status not in TERMINAL]
+    size = (
+        select(func.coalesce(func.sum(File.bytes), 0))
+        .join(Batch, Batch.input_file_id == File.id)
+        .where(Batch.project_id == project_id, Batch.status.in_(running))
+    )
+    return int(session.scalar(size) or 0)
+
+
+def retries(session: Session, batch_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The batches that repeat the unanswered requests of each batch."""
+    found: dict[str, list[str]] = {batch_id: [] for batch_id in batch_ids}
+    rows = session.execute(select(Batch.retry_of, Batch.id).where(Batch.retry_of.in_(batch_ids)).order_by(Batch.id))
+    for batch_id, retry in rows:
+        found[str(batch_id)].append(retry)
+    return found
 
 
 def get(session: Session, project_id: str, batch_id: str) -> Batch:
@@ -111,15 +153,46 @@ def plan(
     segments: Sequence[tuple[str, int]],
     models: dict[str, dict[str, Any]],
     simulated: bool,
+    refused: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
-    """Record the plan of a validated batch: its segments as (model, requests), row group by row group."""
-    session.add_all(
-        Segment(batch_id=batch.id, number=number, model=model, requests=requests)
+    """Record the plan of a validated batch.
+
+    Args:
+        segments: (model, requests), row group by row group.
+        refused: by number, segments whose requests are all answered with an error already, with their part's SHA-256.
+    """
+    records = [
+        Segment(
+            batch_id=batch.id,
+            number=number,
+            model=model,
+            requests=requests,
+            state="done" if number in refused else "pending",
+        )
         for number, (model, requests) in enumerate(segments)
-    )
+    ]
+    session.add_all(records)
+    session.flush()
+    parts = [
+        Part(
+            batch_id=batch.id,
+            segment_id=record.id,
+            sha256=refused[record.number],
+            completed=0,
+            failed=record.requests,
+            input_tokens=0,
+            cached_tokens=0,
+            output_tokens=0,
+            created_at=time.time(),
+        )
+        for record in records
+        if record.number in refused
+    ]
+    session.add_all(parts)
     values = {
         "plan_sha256": plan_sha256,
         "total": sum(requests for _, requests in segments),
+        "failed": sum(part.failed for part in parts),
         "models": models,
         "model": next(iter(models)) if len(models) == 1 else None,
         "simulated": simulated,
@@ -146,9 +219,20 @@ def expire(session: Session) -> list[str]:
 
 def end_running(session: Session) -> None:
     """Every batch in progress whose segments are all done is finalizing."""
-    unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
-    for batch_id in session.scalars(select(Batch.id).where(Batch.status == "in_progress", ~unfinished.exists())):
+    for batch_id in session.scalars(_answered()):
         transition(session, batch_id, "in_progress", "finalizing", outcome="completed")
+
+
+def any_ends(session: Session) -> bool:
+    """Whether a batch is ending, or has nothing left to run."""
+    ending = select(Batch.id).where(Batch.status.in_(("finalizing", "cancelling")))
+    return session.scalar(ending.limit(1)) is not None or session.scalar(_answered().limit(1)) is not None
+
+
+def _answered() -> Select[str]:
+    """Batches in progress whose segments are all done."""
+    unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
+    return select(Batch.id).where(Batch.status == "in_progress", ~unfinished.exists())
 
 
 def take_validatable(session: Session, pause: float) -> list[str]:

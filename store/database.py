@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,13 +14,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import CursorResult, Engine, Update, create_engine, event, text
+from sqlalchemy import Connection, CursorResult, Engine, Update, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConfigurationError, UnavailableError
 
+_WAIT_SECONDS = 30.0
+_POLL_SECONDS = 0.002
 # A web process has 32 threads; each may hold one connection.
 _POOL = {"pool_size": 8, "max_overflow": 32}
 _DISPATCH_LOCK = 0x6261746368  # any number of our own, the same in every process
@@ -35,8 +39,9 @@ class Database:
         try:
             self.url = make_url(url)
             self.sqlite = self.url.get_backend_name() == "sqlite"
-            self._reader = _engine(url, "BEGIN") if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
-            self._writer = _engine(url, "BEGIN IMMEDIATE") if self.sqlite else self._reader
+            self._reader = _sqlite(url, _begin) if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
+            self._writer = _sqlite(url, _begin_alone) if self.sqlite else self._reader
+            self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise ConfigurationError(
                 f"DATABASE_URL: {error}; write sqlite:///path or postgresql+psycopg://user:password@host/database"
@@ -54,7 +59,8 @@ class Database:
 
         With `serial`, no other serial transaction runs meanwhile, in any process.
         """
-        with self._session(self._writer) as session, session.begin():
+        # SQLite has one writer: of this process's threads one waits for the others' processes, the rest for that one.
+        with self._turn, self._session(self._writer) as session, session.begin():
             if serial and not self.sqlite:  # a SQLite writer is alone already
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
             yield session
@@ -108,13 +114,9 @@ def changed(session: Session, statement: Update) -> int:
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 
-def _engine(url: str, begin: str) -> Engine:
-    """A SQLite engine whose transactions start with `begin`.
-
-    Writers begin IMMEDIATE: a transaction that reads first and writes later would otherwise fail, not wait,
-    when another has written in between.
-    """
-    engine = create_engine(url, connect_args={"timeout": 30}, **_POOL)
+def _sqlite(url: str, begin: Callable[[Connection], None]) -> Engine:
+    """A SQLite engine whose transactions start with `begin`."""
+    engine = create_engine(url, connect_args={"timeout": _WAIT_SECONDS}, **_POOL)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
@@ -122,8 +124,28 @@ def _engine(url: str, begin: str) -> Engine:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
-        connection.exec_driver_sql(begin)
-
+    event.listen(engine, "begin", begin)
     return engine
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _begin_alone(connection: Connection) -> None:
+    """Begin as the only writer: who reads first and writes later would fail, not wait, where another wrote in between.
+
+    SQLite itself looks for its turn ever more seldom, so that who has waited long waits longest. This looks every two
+    milliseconds.
+    """
+    connection.exec_driver_sql("PRAGMA busy_timeout=0")
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        except OperationalError as error:
+            busy = getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_SECONDS)

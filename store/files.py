@@ -11,6 +11,9 @@ from batchyard.errors import NotFoundError
 from store import listing
 from store.records import File, new_id, now
 
+# Seconds after which a batch's input expires, unless the client says otherwise.
+INPUT_EXPIRES_AFTER = 30 * 86400
+
 
 def create(
     session: Session,
@@ -39,13 +42,14 @@ def create(
     return file
 
 
-def _live(project_id: str) -> ColumnElement[bool]:
-    return and_(File.project_id == project_id, or_(File.expires_at.is_(None), File.expires_at > now()))
+def live(moment: float) -> ColumnElement[bool]:
+    """Files that were neither deleted nor expired at `moment` (Unix seconds), of any project."""
+    return or_(File.expires_at.is_(None), File.expires_at > moment)
 
 
 def find(session: Session, project_id: str, file_id: str) -> File | None:
     """The project's file, unless there is none or it has expired."""
-    return session.scalar(select(File).where(File.id == file_id, _live(project_id)))
+    return session.scalar(select(File).where(File.id == file_id, File.project_id == project_id, live(now())))
 
 
 def get(session: Session, project_id: str, file_id: str) -> File:
@@ -59,11 +63,14 @@ def get(session: Session, project_id: str, file_id: str) -> File:
 def page(
     session: Session, project_id: str, *, after: str | None, limit: int, descending: bool, purpose: str | None
 ) -> tuple[Sequence[File], bool]:
-    """Files after the one with id `after`, by creation; whether there are more."""
-    scope = _live(project_id)
-    if purpose is not None:
-        scope = and_(scope, File.purpose == purpose)
-    return listing.page(session, File, scope, after=after, limit=limit, descending=descending)
+    """Files after the one with id `after`, which may be gone by now, by creation; whether there are more.
+
+    Raises:
+        RequestError: `after` was never a file of the project.
+    """
+    shown = live(now()) if purpose is None else and_(live(now()), File.purpose == purpose)
+    own = File.project_id == project_id
+    return listing.page(session, File, own, after=after, limit=limit, descending=descending, shown=shown)
 
 
 def delete(session: Session, project_id: str, file_id: str) -> None:

@@ -8,12 +8,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from sqlalchemy import select
+from sqlalchemy import select, true
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from batchyard.errors import NotFoundError, RequestError
+from store import listing
 from store.records import ApiKey, Project, new_id, now
+
+MAX_NAME = 128
 
 
 @dataclass(frozen=True)
@@ -22,22 +29,93 @@ class Caller:
 
     project_id: str
     admin: bool
+    key_id: str
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was just made; `key` is seen here and never again."""
+
+    id: str
+    key: str = field(repr=False)
+    project: str
+    admin: bool
+    created_at: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is known of a key. `project` is the project's name."""
+
+    id: str
+    project: str
+    admin: bool
+    created_at: int
+    revoked_at: int | None
 
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create(session: Session, project: str, *, admin: bool = False) -> str:
-    """A new key for the project of that name, which is made if there is none. The only time the key is seen."""
-    record = session.scalar(select(Project).where(Project.name == project))
+def create(session: Session, project: str, *, admin: bool = False) -> NewKey:
+    """A new key for the project of that name, which is made if there is none.
+
+    Raises:
+        RequestError: the project's name has not 1 to 128 characters, or control characters.
+    """
+    record = _project(session, project)
+    key_id, secret = new_id(""), secrets.token_hex(32)
+    made = ApiKey(id=key_id, project_id=record.id, secret_sha256=_digest(secret), admin=admin, created_at=now())
+    session.add(made)
+    session.flush()
+    return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, made.created_at)
+
+
+def _project(session: Session, name: str) -> Project:
+    if not 1 <= len(name) <= MAX_NAME or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise RequestError(
+            f"Invalid value for 'project': a name has 1 to {MAX_NAME} characters, none of them a control character.",
+            code="invalid_value",
+            param="project",
+        )
+    named = select(Project).where(Project.name == name)
+    record = session.scalar(named)
     if record is None:
-        record = Project(id=new_id("proj_"), name=project, created_at=now())
-        session.add(record)
-        session.flush()
-    key_id, secret = secrets.token_hex(8), secrets.token_hex(32)
-    session.add(ApiKey(id=key_id, project_id=record.id, secret_sha256=_digest(secret), admin=admin, created_at=now()))
-    return f"by-{key_id}-{secret}"
+        try:
+            with session.begin_nested():
+                session.add(record := Project(id=new_id("proj_"), name=name, created_at=now()))
+        except IntegrityError:  # somebody else has made it meanwhile
+            record = session.scalars(named).one()
+    return record
+
+
+def page(
+    session: Session, *, project: str | None = None, after: str | None = None, limit: int = 100
+) -> tuple[Sequence[Key], bool]:
+    """Keys, revoked ones too, newest first, of the project of that name or of all; whether there are more.
+
+    Raises:
+        RequestError: `after` is no key of these.
+    """
+    names = {record.id: record.name for record in session.scalars(select(Project))}
+    scope = true() if project is None else ApiKey.project_id.in_(select(Project.id).where(Project.name == project))
+    found, more = listing.page(session, ApiKey, scope, after=after, limit=limit, descending=True)
+    return [_known(record, names[record.project_id]) for record in found], more
+
+
+def revoke(session: Session, key_id: str) -> Key:
+    """End a key for good; one that is revoked already stays as it is. Raises NotFoundError."""
+    record = session.get(ApiKey, key_id, with_for_update=True)
+    if record is None:
+        raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
+    if record.revoked_at is None:
+        record.revoked_at = now()
+    return _known(record, session.get_one(Project, record.project_id).name)
+
+
+def _known(record: ApiKey, project: str) -> Key:
+    return Key(record.id, project, record.admin, record.created_at, record.revoked_at)
 
 
 def authenticate(session: Session, key: str) -> Caller | None:
@@ -47,4 +125,4 @@ def authenticate(session: Session, key: str) -> Caller | None:
     matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))
     if record is None or not matches or record.revoked_at is not None:
         return None
-    return Caller(record.project_id, record.admin)
+    return Caller(record.project_id, record.admin, record.id)

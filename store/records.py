@@ -121,7 +121,15 @@ class Batch(Leased, Base):
     plan_sha256: Mapped[str | None] = mapped_column(String(64))
     output_file_id: Mapped[str | None] = mapped_column(String(64))
     error_file_id: Mapped[str | None] = mapped_column(String(64))
-    __table_args__ = (Index(None, "project_id", "id"), Index(None, "status", "expires_at"))
+    retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
+    __table_args__ = (
+        Index(None, "project_id", "id"),
+        Index(None, "status", "expires_at"),
+        Index(None, "project_id", "status"),
+        Index(None, "project_id", "idempotency_key", unique=True),
+    )
 
 
 class Segment(Leased, Base):
@@ -138,7 +146,11 @@ class Segment(Leased, Base):
     not_before: Mapped[float] = mapped_column(default=0.0)
     engine: Mapped[dict[str, Any] | None]
     error: Mapped[str | None]
-    __table_args__ = (UniqueConstraint("batch_id", "number"), Index(None, "state", "model"))
+    __table_args__ = (
+        UniqueConstraint("batch_id", "number"),
+        Index(None, "state", "model"),
+        Index(None, "batch_id", "state"),
+    )
 
 
 class Part(Base):

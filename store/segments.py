@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.orm import Session
 
 from store.database import changed
@@ -42,23 +42,26 @@ def active(session: Session) -> dict[str, int]:
     return {row.model: row.number for row in rows}
 
 
+def any_waits(session: Session) -> bool:
+    """Whether a segment is pending."""
+    return session.scalar(select(Segment.id).where(Segment.state == "pending").limit(1)) is not None
+
+
 def waiting(session: Session, limit: int) -> Sequence[tuple[int, str]]:
     """(segment id, model) of pending segments that may start, the earliest deadline first, `limit` per model."""
-    position = (
-        func.row_number().over(partition_by=Segment.model, order_by=(Batch.expires_at, Batch.id, Segment.number))
-    ).label("position")
-    candidates = (
-        select(Segment.id, Segment.model, Batch.expires_at, Batch.id.label("batch_id"), Segment.number, position)
-        .join(Batch, Batch.id == Segment.batch_id)
-        .where(Segment.state == "pending", Batch.status == "in_progress", Segment.not_before <= time.time())
-        .subquery()
-    )
-    rows = session.execute(
-        select(candidates.c.id, candidates.c.model)
-        .where(candidates.c.position <= limit)
-        .order_by(candidates.c.expires_at, candidates.c.batch_id, candidates.c.number)
-    )
-    return [(segment_id, model) for segment_id, model in rows]
+    urgency = (Batch.expires_at, Batch.id, Segment.number)
+    found: list[Any] = []
+    # A query for each model ends after `limit` rows; one over all would sort every pending segment.
+    for model in session.scalars(select(Segment.model).where(Segment.state == "pending").distinct()).all():
+        ready = and_(Segment.state == "pending", Segment.model == model, Segment.not_before <= time.time())
+        found += session.execute(
+            select(*urgency, Segment.id, Segment.model)
+            .join(Segment, Segment.batch_id == Batch.id)
+            .where(Batch.status == "in_progress", ready)
+            .order_by(*urgency)
+            .limit(limit)
+        )
+    return [(segment_id, model) for *_, segment_id, model in sorted(found)]
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
@@ -107,8 +110,9 @@ def renew(session: Session, work: Work, seconds: float) -> bool:
 def append(session: Session, work: Work, part: Part) -> None:
     """Add answers to the segment, and to its batch's counts. Raises LeaseLost, and then nothing was added."""
     work.lease.guard(session)
-    session.add(part)
     session.execute(update(Segment).where(Segment.id == work.lease.id).values(attempts=0))
+    # The batch first: while its row is locked no other part of it is added, so ids rise in the order of commits, and
+    # who reads parts in that order never misses one.
     session.execute(
         update(Batch)
         .where(Batch.id == work.batch_id)
@@ -120,6 +124,7 @@ def append(session: Session, work: Work, part: Part) -> None:
             output_tokens=Batch.output_tokens + part.output_tokens,
         )
     )
+    session.add(part)
 
 
 def end(session: Session, work: Work, *, done: bool, engine: Mapping[str, Any] | None) -> None:
@@ -157,18 +162,21 @@ def recover(session: Session) -> int:
 
 def withdraw(session: Session) -> None:
     """Take back the slots of segments that were dispatched and whose batch wants no more of them."""
-    ended = select(Batch.id).where(Batch.status != "in_progress")
+    ended = select(Batch.id).where(Batch.id == Segment.batch_id, Batch.status != "in_progress")
     session.execute(
         update(Segment)
-        .where(Segment.state == "dispatched", Segment.batch_id.in_(ended))
+        .where(Segment.state == "dispatched", ended.exists())
         .values(state="pending", epoch=Segment.epoch + 1)
         .execution_options(synchronize_session=False)
     )
 
 
-def parts(session: Session, batch_id: str) -> Sequence[str]:
-    """SHA-256 of every part of a batch, in the order they were appended."""
-    return session.scalars(select(Part.sha256).where(Part.batch_id == batch_id).order_by(Part.id)).all()
+def parts(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
+    """(SHA-256, lines) of every part of a batch, in the order they were appended."""
+    rows = session.execute(
+        select(Part.sha256, Part.completed + Part.failed).where(Part.batch_id == batch_id).order_by(Part.id)
+    )
+    return [(sha256, lines) for sha256, lines in rows]
 
 
 def engines(session: Session, batch_id: str) -> dict[str, list[dict[str, Any]]]:

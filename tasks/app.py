@@ -10,7 +10,7 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
-from tasks import finish, housekeeping, segment, steps, validation
+from tasks import collect, finish, housekeeping, segment, steps, validation
 from tasks.house import house
 
 app = Celery("batchyard")
@@ -62,3 +62,8 @@ for _name in steps.REGISTRY:
 @app.task(name="housekeeping.tick")
 def tick() -> None:
     housekeeping.tick(house())
+
+
+@app.task(name="housekeeping.collect")
+def collect_garbage() -> None:
+    collect.tick(house())

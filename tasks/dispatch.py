@@ -42,10 +42,12 @@ def run(house: House) -> None:
     """
     limits = {name: spec.max_segments for name, spec in house.models.items()}
     total = house.settings.max_segments
+    with house.database.read() as session:
+        # Whoever frees a slot or plans a batch comes here after it, so what is true now needs no lock.
+        if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
+            return
     with house.database.write(serial=True) as session:
         active = segments.active(session)
-        if sum(active.values()) >= total:
-            return
         chosen = choose(segments.waiting(session, total), active, limits, total)
         seconds = house.settings.queue_seconds
         admitted = [(chosen_id, segments.dispatch(session, chosen_id, seconds)) for chosen_id in chosen]

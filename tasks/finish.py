@@ -30,6 +30,9 @@ NEVER_RUN = {
 
 def start_ready(house: House) -> None:
     """Begin the finishing of every batch that has come to it."""
+    with house.database.read() as session:
+        if not batches.any_ends(session):  # the usual case, for which nobody should wait
+            return
     with house.database.write() as session:
         segments.withdraw(session)
         batches.end_running(session)
@@ -49,7 +52,7 @@ def merge(house: House, batch_id: str, holder: str) -> bool:
         if lease is None or batch is None:
             return False
         with house.database.read() as session:
-            parts = segments.parts(session, batch_id)
+            parts = [sha256 for sha256, _ in segments.parts(session, batch_id)]
         never_run = NEVER_RUN[batch.outcome or "completed"]
         with house.artifacts.create() as output, house.artifacts.create() as errors:
             merged = results.merge(house.artifacts, batch.plan_sha256 or "", parts, never_run, output, errors)
@@ -77,7 +80,7 @@ def run_step(house: House, batch_id: str, position: int, holder: str) -> bool:
         if lease is None or batch is None:
             return False
         entry = batch.post_process[position]
-        asked = {key: value for key, value in entry.items() if key not in ("status", "error")}  # of an earlier try
+        asked = steps.asked(entry)
         try:
             with ExitStack() as opened:
                 steps.run(asked, _Results(house, batch, lease, opened))

@@ -6,8 +6,11 @@ as JSON).
 
 from __future__ import annotations
 
+import array
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,38 +22,92 @@ SEGMENT_BYTES = 32 * 1024 * 1024
 
 
 class PlanWriter:
-    """Cuts requests into segments of one model each and writes them as they fill up."""
+    """Cuts requests into segments of one model each and writes them as they fill up.
 
-    def __init__(self, file: Writer, segment_requests: int) -> None:
-        self._writer = pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1)
+    Attributes:
+        segments: (model, requests) of each segment, row group by row group.
+        refused: by number, the segments that need not run, each with the SHA-256 of the part that holds its answers.
+    """
+
+    def __init__(self, file: Writer, segment_requests: int, artifacts: Artifacts | None = None) -> None:
+        """`artifacts`: where parts go; only needed if requests are added with their answer."""
+        # Bodies do not repeat, and only lines are ever looked up by their range.
+        self._writer = pq.ParquetWriter(
+            file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["line"]
+        )
         self._segment_requests = segment_requests
-        self._open: dict[str, tuple[list[int], list[str], list[bytes]]] = {}
-        self._bytes: dict[str, int] = {}
+        self._artifacts = artifacts
+        self._open: dict[tuple[str, bool], _Rows] = {}
         self.segments: list[tuple[str, int]] = []
+        self.refused: dict[int, str] = {}
 
-    def add(self, model: str, line: int, custom_id: str, body: bytes) -> None:
-        lines, custom_ids, bodies = self._open.setdefault(model, ([], [], []))
-        lines.append(line)
-        custom_ids.append(custom_id)
-        bodies.append(body)
-        self._bytes[model] = self._bytes.get(model, 0) + len(body)
-        if len(lines) >= self._segment_requests or self._bytes[model] >= SEGMENT_BYTES:
-            self._flush(model)
+    def add(self, model: str, line: int, custom_id: str, body: bytes, answer: str | None = None) -> None:
+        """`answer`: the output line of a request that is refused; such requests make up segments of their own."""
+        key = model, answer is not None
+        rows = self._open.get(key)
+        if rows is None:
+            rows = self._open[key] = _Rows()
+        rows.lines.append(line)
+        rows.custom_ids.append(custom_id.encode())
+        rows.bodies.append(body)
+        if answer is not None:
+            rows.answers.append(answer.encode())
+        size = len(rows.custom_ids.data) + len(rows.bodies.data)
+        if len(rows.lines) >= self._segment_requests or size >= SEGMENT_BYTES:
+            self._flush(key)
 
     def close(self) -> None:
-        for model in list(self._open):
-            self._flush(model)
+        for key in list(self._open):
+            self._flush(key)
         self._writer.close()
 
-    def _flush(self, model: str) -> None:
-        lines, custom_ids, bodies = self._open.pop(model)
-        self._bytes.pop(model)
-        # `body` is UTF-8 by construction; the cast checks it without making a Python string of each.
-        table = pa.table(
-            [pa.array(lines), pa.array(custom_ids), pa.array(bodies, pa.binary()).cast(pa.string())], SCHEMA
+    def _flush(self, key: tuple[str, bool]) -> None:
+        rows = self._open.pop(key)
+        table = pa.Table.from_arrays(
+            [_numbers(rows.lines), rows.custom_ids.column(), rows.bodies.column()], schema=SCHEMA
         )
-        self._writer.write_table(table, row_group_size=len(lines))
-        self.segments.append((model, len(lines)))
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        if len(rows.answers.ends) > 1:
+            self.refused[len(self.segments)] = self._part(rows)
+        self.segments.append((key[0], table.num_rows))
+
+    def _part(self, rows: _Rows) -> str:
+        if self._artifacts is None:
+            raise ValueError("a plan with refused requests needs artifacts")
+        oks = pa.array(np.zeros(len(rows.lines), dtype=bool))
+        table = pa.Table.from_arrays([_numbers(rows.lines), oks, rows.answers.column()], names=["line", "ok", "answer"])
+        with self._artifacts.create() as file:
+            pq.write_table(table, file, compression="zstd", compression_level=1)
+        return file.sha256
+
+
+class _Texts:
+    """A column of UTF-8 texts, one behind the other: as thousands of objects they would take several times the room."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ends = array.array("i", [0])
+
+    def append(self, text: bytes) -> None:
+        self.data += text
+        self.ends.append(len(self.data))
+
+    def column(self) -> pa.StringArray:
+        return pa.StringArray.from_buffers(len(self.ends) - 1, pa.py_buffer(self.ends), pa.py_buffer(self.data))
+
+
+@dataclass
+class _Rows:
+    """The requests of a segment that is not full yet."""
+
+    lines: array.array[int] = field(default_factory=lambda: array.array("q"))
+    custom_ids: _Texts = field(default_factory=_Texts)
+    bodies: _Texts = field(default_factory=_Texts)
+    answers: _Texts = field(default_factory=_Texts)
+
+
+def _numbers(values: array.array[int]) -> pa.Int64Array:
+    return pa.Int64Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def segment(artifacts: Artifacts, plan_sha256: str, number: int) -> pa.Table:

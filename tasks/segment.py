@@ -106,8 +106,9 @@ class _ClusterWatch:
         self._away = 0
 
     def lost(self) -> bool:
-        ray = sys.modules.get("ray")
-        if ray is None or not ray.is_initialized():
+        # Another thread may be in the middle of importing it.
+        is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+        if is_initialized is None or not is_initialized():
             return False
         from inference import cluster
 

@@ -6,9 +6,8 @@ Codes and params of the errors are those of OpenAI's Batch API where it has them
 from __future__ import annotations
 
 import array
+import bisect
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 import numpy as np
@@ -16,43 +15,49 @@ import orjson
 
 from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
-from inference import engines
+from inference import bodies, engines, output
+from inference.context import Context
+from inference.engine import Engine
 from store import batches
 from store.records import Batch, now
-from tasks import dispatch, progress
+from tasks import dispatch, finish, progress
 from tasks.heartbeat import hold_batch
 from tasks.house import House
+from tasks.lines import LineError, cut, numbered_lines, parse, quoted
 from tasks.plan import PlanWriter
 
 log = logging.getLogger(__name__)
 
 MAX_ERRORS = 1000
-MAX_LINE_BYTES = 16 * 1024 * 1024
-# What a body must hold, by endpoint.
-CONTENT = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
+MAX_MESSAGE = 350
+MAX_PARAM = 100
 
 
-@dataclass(frozen=True)
-class LineError(Exception):
-    """What is wrong with one line."""
-
-    code: str
-    message: str
-    param: str | None = None
-
-
-@dataclass
 class Report:
-    """The errors of a file: the first MAX_ERRORS of them, and how many there are."""
+    """The errors of a file: the first MAX_ERRORS of them by line, and how many there are."""
 
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    count: int = 0
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: list[tuple[int, dict[str, Any]]] = []
 
     def add(self, line: int | None, error: LineError) -> None:
+        """`line`: None for an error of the whole file; these come first."""
         self.count += 1
-        if len(self.errors) < MAX_ERRORS:
-            entry = {"code": error.code, "line": line, "message": error.message, "param": error.param}
-            self.errors.append(entry)
+        if len(self._first) == MAX_ERRORS and (line or 0) >= self._first[-1][0]:
+            return
+        message, param = cut(error.message, MAX_MESSAGE), error.param and cut(error.param, MAX_PARAM)
+        entry = {"code": error.code, "line": line, "message": message, "param": param}
+        bisect.insort(self._first, (line or 0, entry), key=lambda first: first[0])
+        del self._first[MAX_ERRORS:]
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """The errors as a batch's `errors.data` has them; where there are more, the last entry says how many."""
+        found = [entry for _, entry in self._first]
+        if self.count > MAX_ERRORS:
+            message = f"There are {self.count} errors in all; these are the first {MAX_ERRORS}."
+            found.append({"code": "too_many_errors", "line": None, "message": message, "param": None})
+        return found
 
 
 def run(house: House, batch_id: str, holder: str) -> None:
@@ -64,11 +69,12 @@ def run(house: House, batch_id: str, holder: str) -> None:
             batch = session.get_one(Batch, batch_id)
         if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
             return
-        report = Report()
+        report, settings = Report(), house.settings
+        validator = Validator(house.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
         try:
             with house.artifacts.open(batch.input_sha256) as source, house.artifacts.create() as target:
-                plan = PlanWriter(target, house.settings.segment_requests)
-                Validator(house.models, batch.endpoint, house.settings.max_requests).run(source, plan, report)
+                plan = PlanWriter(target, settings.segment_requests, house.artifacts)
+                validator.run(source, plan, report)
                 plan.close()
         except UnavailableError as error:
             if now() < batch.expires_at:
@@ -85,77 +91,116 @@ def run(house: House, batch_id: str, holder: str) -> None:
                     batch,
                     plan_sha256=target.sha256,
                     segments=plan.segments,
+                    refused=plan.refused,
                     models={name: spec.model_dump(mode="json") for name, spec in used.items()},
                     simulated=any(spec.simulated for spec in used.values()),
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     progress.publish(house, batch_id)
+    finish.start_ready(house)  # no request may be left to run
     dispatch.run(house)
+
+
+class _Model:
+    """What validation asks about one model."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.engine: type[Engine] = engines.engine_class(spec.engine)
+        self.context = Context(spec)
 
 
 class Validator:
     """Checks the lines of one file, in memory that does not grow with it (8 bytes a line)."""
 
-    def __init__(self, models: dict[str, ModelSpec], endpoint: str, max_requests: int) -> None:
-        self._models = models
+    def __init__(
+        self,
+        models: dict[str, ModelSpec],
+        endpoint: str,
+        max_requests: int,
+        max_embedding_inputs: int | None = None,
+    ) -> None:
+        self._specs = models
         self._endpoint = endpoint
         self._max_requests = max_requests
-        self._checks: dict[str, Callable[[dict[str, Any]], tuple[str, str] | None]] = {}
+        self._max_embedding_inputs = max_embedding_inputs
+        self._models: dict[str, _Model] = {}
 
     def run(self, source: IO[bytes], plan: PlanWriter, report: Report) -> None:
         """Put every good line into `plan` and every bad one into `report`."""
         hashes = array.array("q")
+        requests = inputs = 0
         for number, raw in numbered_lines(source):
+            requests += 1
             try:
                 request = parse(number, raw)
-                model = self._check(request)
+                if isinstance(request.get("custom_id"), str):
+                    hashes.append(hash(request["custom_id"]))
+                model = self.check(request)
             except LineError as error:
                 report.add(number, error)
                 continue
-            if len(hashes) >= self._max_requests:
-                message = (
-                    f"The file has more than {self._max_requests} requests; split it, or raise BATCHYARD_MAX_REQUESTS."
-                )
-                report.add(number, LineError("too_many_tasks", message))
-                break
-            hashes.append(hash(request["custom_id"]))
-            if not report.count:  # after the first error the plan is of no use
-                plan.add(model, number, request["custom_id"], orjson.dumps(request["body"]))
-        if not hashes and not report.count:
+            if self._endpoint == "/v1/embeddings":
+                inputs += len(bodies.prompts(request["body"]["input"]))
+            if not report.count and requests <= self._max_requests:  # with an error the plan is of no use
+                self._plan(plan, model, number, request)
+        if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
+        self._report_limit(report, requests, self._max_requests, "requests")
+        self._report_limit(report, inputs, self._max_embedding_inputs, "embedding_inputs")
         self._report_duplicates(source, hashes, report)
 
-    def _check(self, request: dict[str, Any]) -> str:
+    def check(self, request: dict[str, Any]) -> str:
         """The model a request names. Raises LineError."""
         check_envelope(request, self._endpoint)
         body = request["body"]
-        model = body.get("model")
-        if not isinstance(model, str) or not model:
+        name = body.get("model")
+        if not isinstance(name, str) or not name:
             raise LineError("invalid_request", "The body names no model.", "body.model")
-        spec = self._models.get(model)
-        if spec is None:
-            served = ", ".join(sorted(self._models))
+        if name not in self._specs:
+            served = ", ".join(sorted(self._specs))
             raise LineError(
-                "model_not_found", f"The model {model[:100]!r} is not served here; served: {served}.", "body.model"
+                "model_not_found", f"The model {quoted(name)} is not served here; served: {served}.", "body.model"
             )
-        if self._endpoint not in spec.endpoints:
+        model = self._model(name)
+        if self._endpoint not in model.spec.endpoints:
             raise LineError(
                 "unsupported_parameter",
-                f"The model {model!r} does not serve {self._endpoint}; it serves {', '.join(spec.endpoints)}.",
+                f"The model {name!r} does not serve {self._endpoint}; it serves {', '.join(model.spec.endpoints)}.",
                 "url",
             )
-        check_content(body, self._endpoint)
-        refused = self._refusal(spec)(body)
+        mistake = bodies.mistake(self._endpoint, body)
+        if mistake is not None:
+            raise LineError("invalid_request", mistake[1], mistake[0])
+        if body.get("stream"):
+            raise LineError("streaming_unsupported", "A batch cannot stream; leave 'stream' out.", "body.stream")
+        refused = model.engine.unsupported(model.spec, self._endpoint, body)
         if refused is not None:
             raise LineError("unsupported_parameter", refused[1], refused[0])
+        return name
+
+    def _model(self, name: str) -> _Model:
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = _Model(self._specs[name])
         return model
 
-    def _refusal(self, spec: ModelSpec) -> Callable[[dict[str, Any]], tuple[str, str] | None]:
-        check = self._checks.get(spec.name)
-        if check is None:
-            engine = engines.engine_class(spec.engine)
-            check = self._checks[spec.name] = lambda body: engine.unsupported(spec, self._endpoint, body)
-        return check
+    def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any]) -> None:
+        custom_id, body = request["custom_id"], request["body"]
+        written = orjson.dumps(body)
+        refusal = self._model(model).context.refusal(self._endpoint, body, len(written))
+        answer = None
+        if refusal is not None:
+            answer = output.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
+        plan.add(model, number, custom_id, written, answer)
+
+    def _report_limit(self, report: Report, found: int, most: int | None, what: str) -> None:
+        if most is not None and found > most:
+            message = (
+                f"The file has {found} {what.replace('_', ' ')}, the most is {most}; split it, or raise "
+                f"BATCHYARD_MAX_{what.upper()}."
+            )
+            report.add(None, LineError("too_many_tasks", message))
 
     def _report_duplicates(self, source: IO[bytes], hashes: array.array[int], report: Report) -> None:
         """Find repeated custom_ids: by hash over all lines, then exactly, over the few lines whose hash repeats."""
@@ -167,53 +212,18 @@ class Validator:
         first: dict[str, int] = {}
         for number, raw in numbered_lines(source):
             try:
-                custom_id = parse(number, raw).get("custom_id")
-            except LineError:
-                continue
-            if isinstance(custom_id, str) and hash(custom_id) in repeated:
+                request = parse(number, raw)
+                custom_id = request.get("custom_id")
+                if not isinstance(custom_id, str) or hash(custom_id) not in repeated:
+                    continue
                 line = first.setdefault(custom_id, number)
-                if line != number:
-                    message = f"The custom_id {custom_id[:100]!r} is used on line {line} already; it must be unique."
-                    report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
-        report.errors.sort(key=lambda error: error["line"] or 0)
-
-
-def numbered_lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Physical line numbers, from 1, and lines that are not blank; of a line that is too long only its start."""
-    number = 0
-    while raw := source.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        rest = raw
-        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = source.readline(MAX_LINE_BYTES + 1)
-        if raw.strip():
-            yield number, raw
-
-
-def parse(number: int, raw: bytes) -> dict[str, Any]:
-    """A line's JSON object. Raises LineError."""
-    if len(raw) > MAX_LINE_BYTES:
-        raise LineError("invalid_json_line", f"The line is longer than {MAX_LINE_BYTES} bytes.")
-    if number == 1 and raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        raise LineError(
-            "invalid_json_line", "The file starts with a byte order mark (BOM); save it as UTF-8 without one."
-        )
-    try:
-        parsed = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        reason = error.msg if raw.isascii() else _encoding_error(raw) or error.msg
-        raise LineError("invalid_json_line", f"The line is not valid JSON: {reason}.") from None
-    if not isinstance(parsed, dict):
-        raise LineError("invalid_json_line", "The line is valid JSON but not an object.")
-    return parsed
-
-
-def _encoding_error(raw: bytes) -> str | None:
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} is not UTF-8"
-    return None
+                if line == number:
+                    continue
+                self.check(request)
+            except LineError:
+                continue  # reported already, and a line is reported once
+            message = f"The custom_id {quoted(custom_id)} is used on line {line} already; it must be unique."
+            report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
 
 
 def check_envelope(request: dict[str, Any], endpoint: str) -> None:
@@ -226,26 +236,7 @@ def check_envelope(request: dict[str, Any], endpoint: str) -> None:
     if request["method"] != "POST":
         raise LineError("invalid_method", "'method' must be 'POST'.", "method")
     if request["url"] != endpoint:
-        message = f"The url {str(request['url'])[:100]!r} is not the batch's endpoint {endpoint!r}."
-        raise LineError("invalid_url", message, "url")
+        given = quoted(request["url"]) if isinstance(request["url"], str) else "given"
+        raise LineError("invalid_url", f"The url {given} is not the batch's endpoint {endpoint!r}.", "url")
     if not isinstance(request["body"], dict):
         raise LineError("invalid_request", "'body' must be an object.", "body")
-
-
-def check_content(body: dict[str, Any], endpoint: str) -> None:
-    """What the endpoint answers to: messages, prompt or input. Raises LineError."""
-    name = CONTENT[endpoint]
-    content = body.get(name)
-    allowed = (list,) if name == "messages" else (list, str)
-    if not isinstance(content, allowed) or not content:
-        raise LineError(
-            "invalid_request", f"The body has no '{name}', or not of a type that {endpoint} takes.", f"body.{name}"
-        )
-    if name == "messages":
-        for position, message in enumerate(content):
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise LineError(
-                    "invalid_request", "Each message is an object with a 'role'.", f"body.messages[{position}]"
-                )
-    if body.get("stream"):
-        raise LineError("streaming_unsupported", "A batch cannot stream; leave 'stream' out.", "body.stream")

@@ -189,6 +189,25 @@ def test_a_new_key_works_and_sees_its_own_project_only(stack: RunningStack, tmp_
     assert json.loads(result.stdout) == []
 
 
+def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningStack, tmp_path: Path) -> None:
+    def key(*arguments: str) -> Result:
+        return batchyard("key", *arguments, "--data", stack.data, folder=tmp_path)
+
+    made = json.loads(key("create", "--project", "revoked", "--json").stdout)
+    assert made["key"].startswith(f"by-{made['id']}-")
+    listed = key("list", "--project", "revoked")
+    assert made["id"] in listed.stdout
+    assert made["key"].rpartition("-")[2] not in listed.stdout
+    revoked = key("revoke", made["id"])
+    assert revoked.stdout == f"key {made['id']} of project revoked is revoked\n"
+    again = json.loads(key("revoke", made["id"], "--json").stdout)
+    assert again in json.loads(key("list", "--json").stdout)
+    refused = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=made["key"])
+    assert refused.returncode == 4
+    assert "No API key found with id 'nope'" in key("revoke", "nope").stderr
+    assert "a name has 1 to 128 characters" in key("create", "--project", "").stderr
+
+
 def test_the_model_of_every_request_is_replaced_and_other_lines_stay(tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     lines = [json.dumps(a_chat("a", "hello ü")), "", "no json", '{"body": 3}', json.dumps({"body": {}})]

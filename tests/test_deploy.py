@@ -186,7 +186,7 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
         assert answer.status == 200
     database = Database(deployment.database)
     with database.write() as session:
-        key = keys.create(session, "default")
+        key = keys.create(session, "default").key
     database.close()
     client = RunningStack(None, deployment.folder, f"http://127.0.0.1:{deployment.web}", key)  # type: ignore[arg-type]
     batch = client.wait(client.submit([a_chat(f"r{number}", "hello") for number in range(10)]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from batchyard import client
 from batchyard.client import Client
 from batchyard.commands import requests
 from batchyard.commands.local import data_option, load_settings
-from batchyard.commands.output import json_option, say, table
+from batchyard.commands.output import json_option, say, table, when
 from batchyard.commands.watch import finished, watch
 from batchyard.errors import ConfigurationError
 
@@ -124,7 +123,7 @@ def list_(limit: int, data: Path | None, as_json: bool) -> None:
     found = [batch for _, batch in zip(range(limit), _connect(data).batches(), strict=False)]
     if as_json:
         return say(found, "", True)
-    rows = [[b["id"], b["status"], _counts(b), b["model"], _time(b["created_at"]), _eta(b)] for b in found]
+    rows = [[b["id"], b["status"], _counts(b), b["model"], when(b["created_at"]), _eta(b)] for b in found]
     table(["batch", "status", "answered/failed/total", "model", "created", "eta"], rows)
 
 
@@ -159,8 +158,8 @@ def _describe(batch: dict[str, Any]) -> None:
         "tokens in, out": f"{usage.get('input_tokens')}, {usage.get('output_tokens')}",
         "rows/s, tokens/s": f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}",
         "eta": _eta(batch),
-        "created": _time(batch["created_at"]),
-        "expires": _time(batch["expires_at"]),
+        "created": when(batch["created_at"]),
+        "expires": when(batch["expires_at"]),
         "output file": batch["output_file_id"],
         "error file": batch["error_file_id"],
         "artifacts": ", ".join(artifact["name"] for artifact in ours["artifacts"]) or None,
@@ -183,7 +182,3 @@ def _eta(batch: dict[str, Any]) -> str | None:
 
 def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-def _time(seconds: int | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

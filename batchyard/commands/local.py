@@ -1,16 +1,23 @@
-"""Commands on this machine's data: `up`, `key create`, `migrate`."""
+"""Commands on this machine's data: `up`, `key create|list|revoke`, `migrate`."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchyard import settings
-from batchyard.commands.output import json_option, say
+from batchyard.commands.output import json_option, say, table, when
 from batchyard.stack import Stack
+
+if TYPE_CHECKING:  # imported where it is used: the other commands start faster without it
+    from store import keys
+    from store.database import Database
 
 data_option = click.option("--data", type=click.Path(path_type=Path), help="Folder that holds all state [./data].")
 models_option = click.option("--models", type=click.Path(path_type=Path), help="The models file [./models.toml].")
@@ -48,6 +55,19 @@ def key() -> None:
     """API keys."""
 
 
+@contextmanager
+def _database(data: Path | None) -> Iterator[Database]:
+    """The database of `data`, or DATABASE_URL, with this version's schema."""
+    from store.database import Database
+
+    database = Database(load_settings(data=data).database)
+    try:
+        database.upgrade()
+        yield database
+    finally:
+        database.close()
+
+
 @key.command("create")
 @click.option("--project", required=True, help="The project the key belongs to; made if there is none.")
 @click.option("--admin", is_flag=True, help="The key may also manage the deployment.")
@@ -56,26 +76,60 @@ def key() -> None:
 def create_key(project: str, admin: bool, data: Path | None, as_json: bool) -> None:
     """Print a new API key, once. Works on the database of --data, or DATABASE_URL."""
     from store import keys
-    from store.database import Database
 
-    database = Database(load_settings(data=data).database)
-    try:
-        database.upgrade()
-        with database.write() as session:
-            secret = keys.create(session, project, admin=admin)
-    finally:
-        database.close()
-    say({"key": secret, "project": project, "admin": admin}, secret, as_json)
+    with _database(data) as database, database.write() as session:
+        made = keys.create(session, project, admin=admin)
+    say(asdict(made), made.key, as_json)
+
+
+@key.command("list")
+@click.option("--project", help="Only this project's keys.")
+@data_option
+@json_option
+def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
+    """List the API keys, newest first, without their secrets."""
+    from store import keys
+
+    found: list[keys.Key] = []
+    with _database(data) as database, database.read() as session:
+        more = True
+        while more:
+            page, more = keys.page(session, project=project, after=found[-1].id if found else None)
+            found += page
+    if as_json:
+        say([asdict(entry) for entry in found], "", as_json)
+    else:
+        table(
+            ("id", "project", "admin", "created", "revoked"),
+            [
+                (
+                    entry.id,
+                    entry.project,
+                    "yes" if entry.admin else None,
+                    when(entry.created_at),
+                    when(entry.revoked_at),
+                )
+                for entry in found
+            ],
+        )
+
+
+@key.command("revoke")
+@click.argument("key_id", metavar="ID")
+@data_option
+@json_option
+def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
+    """End an API key for good, by its id."""
+    from store import keys
+
+    with _database(data) as database, database.write() as session:
+        revoked = keys.revoke(session, key_id)
+    say(asdict(revoked), f"key {revoked.id} of project {revoked.project} is revoked", as_json)
 
 
 @click.command()
 @data_option
 def migrate(data: Path | None) -> None:
     """Bring the database's schema to this version's (`up` does it by itself)."""
-    from store.database import Database
-
-    database = Database(load_settings(data=data).database)
-    try:
-        database.upgrade()
-    finally:
-        database.close()
+    with _database(data):
+        pass

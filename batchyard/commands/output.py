@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -24,3 +25,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         if text:
             click.echo(click.style(text, bold=True) if number == 0 else text)
+
+
+def when(seconds: int | None) -> str | None:
+    """Unix seconds as people read them."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -60,6 +60,11 @@ def register(
     return add
 
 
+def asked(entry: dict[str, Any]) -> dict[str, Any]:
+    """What the client wrote for a step, without what has become of it."""
+    return {key: value for key, value in entry.items() if key not in ("status", "error")}
+
+
 def run(entry: dict[str, Any], results: Results) -> None:
     """Run the step that an entry of `post_process` asks for. Raises whatever the step raises."""
     options, function = REGISTRY[entry["step"]]

@@ -100,6 +100,40 @@ def test_a_batch_is_finished_once_every_segment_is_done_and_by_one_caller(
     assert status(database, batch) == "finalizing"
 
 
+def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch()
+    with database.write() as session:
+        batches.plan(
+            session,
+            batch,
+            plan_sha256="1" * 64,
+            segments=[("echo", 3), ("other", 2)],
+            models={"echo": {}, "other": {}},
+            simulated=True,
+            refused={0: "2" * 64, 1: "3" * 64},
+        )
+        assert segments.waiting(session, 10) == []
+        batches.end_running(session)
+    with database.read() as session:
+        found = session.get_one(Batch, batch.id)
+        assert (found.status, found.total, found.completed, found.failed) == ("finalizing", 5, 0, 5)
+        assert segments.parts(session, batch.id) == [("2" * 64, 3), ("3" * 64, 2)]
+
+
+def test_of_a_plan_only_what_is_not_refused_is_left_to_run(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch()
+    with database.write() as session:
+        planned = [("echo", 3), ("echo", 2)]
+        models = {"echo": {"name": "echo", "engine": "echo"}}
+        batches.plan(
+            session, batch, plan_sha256="1" * 64, segments=planned, models=models, simulated=True, refused={0: "2" * 64}
+        )
+        ((segment_id, _),) = segments.waiting(session, 10)
+        assert session.get_one(Segment, segment_id).number == 1
+        batches.end_running(session)
+    assert status(database, batch) == "in_progress"
+
+
 def test_a_cancelled_batch_waits_for_its_running_segments(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch(1, 1)
     with database.write() as session:

@@ -11,7 +11,6 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text, update
 
 from batchyard.errors import ConfigurationError
-from store import keys
 from store.database import Database
 from store.records import Base, Project
 
@@ -60,16 +59,3 @@ def test_concurrent_writers_wait_for_each_other(database: Database, project: str
         list(pool.map(add, range(40)))
     with database.read() as session:
         assert session.get_one(Project, project).created_at == 40
-
-
-def test_a_key_opens_its_own_project_and_is_not_kept(database: Database) -> None:
-    with database.write() as session:
-        first, second = keys.create(session, "one"), keys.create(session, "two", admin=True)
-    with database.read() as session:
-        one, two = keys.authenticate(session, first), keys.authenticate(session, second)
-        assert one is not None and two is not None and one.project_id != two.project_id
-        assert (one.admin, two.admin) == (False, True)
-        for wrong in ("", "by-", first[:-1], first + "0", second.replace("by-", "")):
-            assert keys.authenticate(session, wrong) is None
-        kept = " ".join(map(str, session.execute(text("SELECT * FROM api_keys")).all()))
-    assert first.rpartition("-")[2] not in kept

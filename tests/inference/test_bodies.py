@@ -1,0 +1,154 @@
+"""A body is what its endpoint takes, or it has one mistake with its place and what would be right."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference import bodies
+
+CHAT, COMPLETIONS, EMBEDDINGS = bodies.BODIES
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+BASE: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [USER]},
+    COMPLETIONS: {"prompt": "hello"},
+    EMBEDDINGS: {"input": "hello"},
+}
+
+
+def mistake(endpoint: str, **changes: Any) -> tuple[str, str] | None:
+    return bodies.mistake(endpoint, {"model": "m"} | BASE[endpoint] | changes)
+
+
+def said(*messages: Any) -> dict[str, Any]:
+    return {"messages": list(messages)}
+
+
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {}),
+    (CHAT, said({"role": "developer", "content": [{"type": "text", "text": "hi"}]})),
+    (CHAT, said(USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "5"})),
+    (CHAT, said({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}})),
+    (CHAT, said({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})),
+    (CHAT, said({"role": "user", "content": [{"type": "something_new", "x": 1}]})),
+    (CHAT, {"temperature": None, "stop": None, "max_tokens": None, "tools": None}),
+    (CHAT, {"temperature": 0, "top_p": 1, "n": 1, "seed": -5, "stop": "a", "logit_bias": {"50256": -100}}),
+    (CHAT, {"n": 2, "temperature": 0, "use_beam_search": True}),
+    (CHAT, {"logprobs": True, "top_logprobs": 5, "max_completion_tokens": 5, "stop": ["a", "b"]}),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+    (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}}),
+    (CHAT, {"metadata": {"a": [1]}, "user": "u", "unknown": object}),
+    (COMPLETIONS, {"prompt": ["a", ""], "logprobs": 3}),
+    (COMPLETIONS, {"prompt": [0, 5], "echo": True, "max_tokens": 0}),
+    (COMPLETIONS, {"prompt": [[1], [2, 3]]}),
+    (EMBEDDINGS, {"input": ["a", "b"], "dimensions": 5, "encoding_format": "base64"}),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "changes"), GOOD)
+def test_what_the_endpoint_takes_is_no_mistake(endpoint: str, changes: dict[str, Any]) -> None:
+    assert mistake(endpoint, **changes) is None
+
+
+BAD: list[tuple[str, dict[str, Any], str, str]] = [
+    (CHAT, {"model": 5}, "body.model", "a valid string"),
+    (CHAT, {"messages": None}, "body.messages", "required"),
+    (CHAT, said(), "body.messages", "at least 1 item"),
+    (CHAT, {"messages": {"a": 1}}, "body.messages", "a valid list"),
+    (CHAT, said(USER, 5), "body.messages[1]", "an object"),
+    (CHAT, said({"content": "x"}), "body.messages[0].role", "required"),
+    (CHAT, said({"role": "robot", "content": "x"}), "body.messages[0].role", "'user'"),
+    (CHAT, said(USER, USER, USER, {"role": "user"}), "body.messages[3].content", "a string or a list"),
+    (CHAT, said({"role": "tool", "content": None}), "body.messages[0].content", "a string or a list"),
+    (CHAT, said({"role": "user", "content": []}), "body.messages[0].content", "a string or a list"),
+    (CHAT, said({"role": "user", "content": 5}), "body.messages[0].content", "a valid string or a valid list"),
+    (CHAT, said({"role": "user", "content": {"a": 1}}), "body.messages[0].content", "a valid string or a valid list"),
+    (CHAT, said({"role": "user", "content": ["x"]}), "body.messages[0].content[0]", "an object"),
+    (CHAT, said({"role": "user", "content": [{"type": "text"}]}), "body.messages[0].content", "in a key of that name"),
+    (CHAT, said({"role": "assistant", "tool_calls": [{}]}), "body.messages[0].tool_calls[0].function", "required"),
+    (CHAT, {"temperature": "hot"}, "body.temperature", "a valid number"),
+    (CHAT, {"temperature": True}, "body.temperature", "a valid number"),
+    (CHAT, {"temperature": -1}, "body.temperature", "greater than or equal to 0"),
+    (CHAT, {"top_p": 2}, "body.top_p", "less than or equal to 1"),
+    (CHAT, {"max_tokens": 0}, "body.max_tokens", "greater than or equal to 1"),
+    (CHAT, {"max_completion_tokens": 1.5}, "body.max_completion_tokens", "a valid integer"),
+    (CHAT, {"seed": 1.8e19}, "body.seed", "a valid integer"),
+    (CHAT, {"n": 2, "temperature": 0}, "body", "n must be 1"),
+    (CHAT, {"stop": 0}, "body.stop", "a valid list"),
+    (CHAT, {"stop": ["a", 5]}, "body.stop[1]", "a valid string"),
+    (CHAT, {"logit_bias": {"a": 1}}, "body.logit_bias", "token ids"),
+    (CHAT, {"logit_bias": {"5": 101}}, "body.logit_bias", "from -100 to 100"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": ""}}]}, "body.tools[0].function.name", "at least 1"),
+    (CHAT, {"tool_choice": "maybe"}, "body.tool_choice", "'required' or an object"),
+    (CHAT, {"tool_choice": {"type": "function"}}, "body.tool_choice.function", "required"),
+    (CHAT, {"response_format": {"type": "xml"}}, "body.response_format.type", "'json_schema'"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, "body.response_format.json_schema", "an object"),
+    (CHAT, {"stream": "yes"}, "body.stream", "a valid boolean"),
+    (CHAT, {"metadata": "x"}, "body.metadata", "an object"),
+    *(
+        (COMPLETIONS, {"prompt": prompt}, "body.prompt", "a text, a list of token ids, or a list of either")
+        for prompt in ("", [], [[]], 5, {}, [None], [1, "a"], ["a", 1], [[1], ["a"]], [-1], [True])
+    ),
+    (COMPLETIONS, {"logprobs": True}, "body.logprobs", "a valid integer"),
+    (EMBEDDINGS, {"input": None}, "body.input", "required"),
+    (EMBEDDINGS, {"dimensions": 0}, "body.dimensions", "greater than 0"),
+    (EMBEDDINGS, {"encoding_format": "hex"}, "body.encoding_format", "'float' or 'base64'"),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "changes", "param", "right"), BAD)
+def test_a_mistake_has_its_place_and_what_would_be_right(
+    endpoint: str, changes: dict[str, Any], param: str, right: str
+) -> None:
+    found = mistake(endpoint, **changes)
+    assert found is not None
+    assert found[0] == param
+    assert right in found[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        said(*[1] * 1_000_000),
+        said({"role": "user", "content": [1] * 1_000_000}),
+        {"stop": [1] * 1_000_000},
+        {"tools": [1] * 1_000_000},
+        {"logit_bias": {str(number): "x" for number in range(100_000)}},
+    ],
+    ids=["messages", "parts", "stop", "tools", "logit_bias"],
+)
+def test_a_million_mistakes_are_one_and_cost_no_memory(changes: dict[str, Any]) -> None:
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        found = mistake(CHAT, **changes)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert peak < 2**20
+
+
+KEYS = sorted({name for schema in bodies.BODIES.values() for name in schema.model_fields} | {"max_completion_tokens"})
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYS, "role", "content"]), inner),
+    max_leaves=8,
+)
+
+
+@given(endpoint=st.sampled_from(list(bodies.BODIES)), body=st.dictionaries(st.sampled_from(KEYS), VALUES))
+def test_any_body_at_all_has_at_most_one_mistake_with_a_short_message(endpoint: str, body: dict[str, Any]) -> None:
+    found = bodies.mistake(endpoint, {"model": "m"} | BASE[endpoint] | body)
+    if found is not None:
+        assert found[0].startswith("body")
+        assert len(found[1]) < 350
+        for text in filter(lambda value: isinstance(value, str) and len(value) > 100, body.values()):
+            assert json.dumps(text) not in found[1]
