@@ -140,6 +140,10 @@ latency_ms = 200
 engine = "echo"
 [models.failing.engine_args]
 fail_every = 3
+[models.late]
+engine = "echo"
+[models.late.engine_args]
+latency_ms = 60000
 [models.hanging]
 engine = "echo"
 [models.hanging.engine_args]

@@ -43,7 +43,7 @@ def app(house: House) -> Flask:
 @pytest.fixture
 def client(app: Flask, house: House) -> FlaskClient:
     with house.database.write() as session:
-        key = keys.create(session, "default")
+        key = keys.create(session, "default").key
     client = app.test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
@@ -64,7 +64,7 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     answer = client.post("/v1/batches", json=body)
     assert (answer.status_code, answer.get_json()["status"]) == (200, "validating")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 2
     assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
     with house.database.write() as session:
         assert batches.take_validatable(session, 60) == []

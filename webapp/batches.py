@@ -1,28 +1,48 @@
-"""/v1/batches: create, list, look at, cancel."""
+"""/v1/batches: create, list, look at, cancel, retry, and read answers while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import flask
-from flask import Blueprint
+from flask import Blueprint, Response
 from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
 
 from batchyard import durations
-from batchyard.errors import RequestError
-from store import batches, files
-from store.records import Batch
-from tasks import messages, progress
+from batchyard.errors import RateLimitError, RequestError
+from store import batches, files, keys
+from store.artifacts import Writer
+from store.files import INPUT_EXPIRES_AFTER
+from store.records import Batch, File
+from tasks import answers, messages, progress, steps, unanswered
 from webapp import wire
-from webapp.requests import caller, current_house, parse_body, validated
+from webapp.document import operation
+from webapp.requests import caller, current_house, parse_body, query
 
 routes = Blueprint("batches", __name__)
 
 
+# When to ask again for room that only the end of another batch makes.
+IN_FLIGHT_RETRY_SECONDS = 30.0
+
+
 class ListBatches(BaseModel):
-    after: str | None = None
+    after: str | None = Field(None, description="the id of the last batch of the page before")
     limit: int = Field(20, ge=1, le=100)
+
+
+class ListResults(BaseModel):
+    after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
+    limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
+
+
+class Idempotent(BaseModel):
+    idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
 
 
 def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
@@ -31,6 +51,7 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
     ids = [batch.id for batch in found]
     with house.database.read() as session:
         artifacts = batches.artifacts(session, ids)
+        retries = batches.retries(session, ids)
     live = progress.read(house, [batch.id for batch in found if batch.status == "in_progress"])
     return [
         wire.BatchObject(
@@ -62,14 +83,16 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
                     )
                     for artifact, file in artifacts[batch.id]
                 ],
+                retry_of=batch.retry_of,
+                retries=retries[batch.id],
             ),
         )
         for batch in found
     ]
 
 
-def _answer(batch: Batch) -> dict[str, Any]:
-    return to_wire([batch])[0].model_dump()
+def _answer(batch: Batch) -> wire.BatchObject:
+    return to_wire([batch])[0]
 
 
 _OWN = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
@@ -77,38 +100,94 @@ _SAME = [name for name in wire.BatchObject.model_fields if name not in _OWN]
 
 
 @routes.post("/v1/batches")
-def create() -> dict[str, Any]:
+@operation(wire.BatchObject, json=wire.CreateBatch, headers=Idempotent, refusals=(409, 413))
+def create() -> wire.BatchObject:
+    """Make a batch of an uploaded file.
+
+    With an Idempotency-Key, the same body again answers with the batch that was made the first time.
+    """
     owner = caller()
     asked = parse_body(wire.CreateBatch)
-    house = current_house()
-    _check_window(asked.completion_window)
-    with house.database.write() as session:
-        source = files.find(session, owner.project_id, asked.input_file_id)
-        if source is None:
-            raise RequestError(
-                f"No file found with id '{asked.input_file_id}'.", code="invalid_value", param="input_file_id"
-            )
-        if source.purpose != "batch":
-            raise RequestError(
-                f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose 'batch'.",
-                code="invalid_value",
-                param="input_file_id",
-            )
-        batch = batches.create(
+    check_window(asked.completion_window)
+    with _once(owner, asked) as (session, idempotency, existing):
+        batch = existing or submit(
             session,
             owner.project_id,
+            input_file=_input_file(session, owner.project_id, asked.input_file_id),
             endpoint=asked.endpoint,
             completion_window=asked.completion_window,
-            input_file=source,
             metadata=asked.metadata,
             post_process=asked.post_process,
             output_expires_after=asked.output_expires_after.seconds if asked.output_expires_after else None,
+            idempotency=idempotency,
         )
-    messages.validate(batch.id)
+    if existing is None:
+        messages.validate(batch.id)
     return _answer(batch)
 
 
-def _check_window(window: str) -> None:
+@contextmanager
+def _once(
+    owner: keys.Caller, asked: BaseModel, *about: str
+) -> Iterator[tuple[Session, tuple[str, str] | None, Batch | None]]:
+    """A transaction in which a batch is made at most once for an Idempotency-Key: the session, what to record with
+    the batch, and the batch that was made already. Raises ConflictError if the key was used for something else."""
+    key = flask.request.headers.get("Idempotency-Key")
+    if key is None:
+        with current_house().database.write() as session:
+            yield session, None, None
+        return
+    if not 1 <= len(key) <= 255:
+        raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
+    said = json.dumps([*about, asked.model_dump(mode="json")], sort_keys=True)
+    idempotency = (key, hashlib.sha256(said.encode()).hexdigest())
+    # Serial, so that of two posts at the same moment one finds what the other has made.
+    with current_house().database.write(serial=True) as session:
+        yield session, idempotency, batches.repeated(session, owner.project_id, idempotency)
+
+
+def _input_file(session: Session, project_id: str, file_id: str) -> File:
+    source = files.find(session, project_id, file_id)
+    if source is None:
+        raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param="input_file_id")
+    if source.purpose != "batch":
+        raise RequestError(
+            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose 'batch'.",
+            code="invalid_value",
+            param="input_file_id",
+        )
+    return source
+
+
+def name_input(session: Session, project_id: str, name: str, source: Writer) -> File:
+    """A file for what was stored as the input of a batch."""
+    return files.create(
+        session,
+        project_id,
+        filename=name,
+        purpose="batch",
+        size=source.size,
+        sha256=source.sha256,
+        expires_after=INPUT_EXPIRES_AFTER,
+    )
+
+
+def submit(session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
+    """A new batch, if the project's batches have room for its input. Raises RateLimitError."""
+    most = current_house().settings.max_bytes_in_flight
+    waiting = batches.bytes_in_flight(session, project_id)
+    if waiting + input_file.bytes > most:
+        raise RateLimitError(
+            f"The inputs of this project's unfinished batches have {waiting} bytes; with this one's "
+            f"{input_file.bytes} they would have more than {most}. Try again when one has ended.",
+            retry_after=IN_FLIGHT_RETRY_SECONDS,
+            param="input_file_id",
+        )
+    return batches.create(session, project_id, input_file=input_file, **options)
+
+
+def check_window(window: str) -> None:
+    """Raises RequestError for a completion window that this deployment does not offer."""
     configured = current_house().settings
     if window != "24h" and not configured.min_window <= durations.seconds(window) <= configured.max_window:
         raise RequestError(
@@ -120,25 +199,81 @@ def _check_window(window: str) -> None:
 
 
 @routes.get("/v1/batches")
-def list_() -> dict[str, Any]:
+@operation(wire.BatchPage, query=ListBatches)
+def list_() -> wire.BatchPage:
+    """List the project's batches, newest first."""
     owner = caller()
-    query = validated(ListBatches, dict(flask.request.args))
+    asked = query(ListBatches)
     with current_house().database.read() as session:
-        found, more = batches.page(session, owner.project_id, after=query.after, limit=query.limit)
-    return wire.list_object(to_wire(found), more)
+        found, more = batches.page(session, owner.project_id, after=asked.after, limit=asked.limit)
+    return wire.BatchPage.of(to_wire(found), more=more)
+
+
+def _get(batch_id: str) -> Batch:
+    owner = caller()
+    with current_house().database.read() as session:
+        return batches.get(session, owner.project_id, batch_id)
 
 
 @routes.get("/v1/batches/<batch_id>")
-def retrieve(batch_id: str) -> dict[str, Any]:
-    owner = caller()
-    with current_house().database.read() as session:
-        batch = batches.get(session, owner.project_id, batch_id)
-    return _answer(batch)
+@operation(wire.BatchObject, refusals=(404,))
+def retrieve(batch_id: str) -> wire.BatchObject:
+    """Look at a batch."""
+    return _answer(_get(batch_id))
 
 
 @routes.post("/v1/batches/<batch_id>/cancel")
-def cancel(batch_id: str) -> dict[str, Any]:
+@operation(wire.BatchObject, refusals=(404, 409))
+def cancel(batch_id: str) -> wire.BatchObject:
+    """Cancel a batch: what was answered is kept, the rest is not run."""
     owner = caller()
     with current_house().database.write() as session:
         batch = batches.cancel(session, owner.project_id, batch_id)
+    return _answer(batch)
+
+
+@routes.get("/v1/batches/<batch_id>/results")
+@operation(None, media_type="application/jsonl", query=ListResults, refusals=(404, 409))
+def results(batch_id: str) -> Response:
+    """Read the answers there are so far, in the order in which they were given.
+
+    Lines are those of the output and error files. `after` is how many of them the caller has: the same number gives
+    the same lines again, so a reader goes on where it was cut off. Answers can be read this way for a while after
+    the batch has ended; then its files have them.
+    """
+    batch = _get(batch_id)
+    asked = query(ListResults)
+    lines = answers.lines(current_house(), batch, asked.after, asked.limit)
+    return Response(lines, mimetype="application/jsonl")
+
+
+@routes.post("/v1/batches/<batch_id>/retry")
+@operation(wire.BatchObject, json=wire.RetryBatch, headers=Idempotent, refusals=(404, 409, 413))
+def retry(batch_id: str) -> wire.BatchObject:
+    """Make a batch of the requests that failed, expired or were cancelled in one that has ended, which stays as it is.
+
+    The body may be left out.
+    """
+    owner = caller()
+    asked = parse_body(wire.RetryBatch, optional=True)
+    old = _get(batch_id)
+    window = asked.completion_window or old.completion_window
+    check_window(window)
+    house = current_house()
+    source = unanswered.write(house, old)
+    with _once(owner, asked, batch_id) as (session, idempotency, existing):
+        batch = existing or submit(
+            session,
+            owner.project_id,
+            input_file=name_input(session, owner.project_id, f"{old.id}_retry.jsonl", source),
+            endpoint=old.endpoint,
+            completion_window=window,
+            metadata=old.request_metadata if asked.metadata is None else asked.metadata,
+            post_process=[steps.asked(entry) for entry in old.post_process],
+            output_expires_after=old.output_expires_after,
+            retry_of=old.id,
+            idempotency=idempotency,
+        )
+    if existing is None:
+        messages.validate(batch.id)
     return _answer(batch)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from flask import Flask, Response, jsonify
 from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
-from batchyard.errors import BatchyardError, ConflictError
+from batchyard.errors import BatchyardError, ConflictError, RateLimitError
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ def register(app: Flask) -> None:
         response = answer(error.status, error.message, error.type, error.param, error.code)
         if isinstance(error, ConflictError):
             response.headers["x-should-retry"] = "false"  # the SDK tries a 409 again otherwise
+        if isinstance(error, RateLimitError):
+            response.headers["Retry-After"] = str(math.ceil(error.retry_after))
         return response
 
     @app.errorhandler(HTTPException)

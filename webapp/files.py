@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import flask
 from flask import Blueprint, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchyard.errors import RequestError
 from store import files
+from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
 from webapp import wire
-from webapp.requests import caller, current_house, validated
+from webapp.document import operation
+from webapp.requests import Upload, caller, current_house, form, query
 
 routes = Blueprint("files", __name__)
 
 CHUNK_BYTES = 256 * 1024
-BATCH_EXPIRES_AFTER = 30 * 86400
-Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
 
 class UploadForm(BaseModel):
-    purpose: Purpose
-    expires_after: wire.ExpiresAfter | None = None
+    """What comes with the file, which has been stored when this is looked at."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=wire.declare_file(required=True))
+    purpose: wire.UploadPurpose
+    expires_after: Annotated[wire.ExpiresAfter | None, BeforeValidator(wire.from_json_text)] = None
 
 
 class ListFiles(BaseModel):
-    after: str | None = None
+    after: str | None = Field(None, description="the id of the last file of the page before")
     limit: int = Field(10000, ge=1, le=10000)
     order: Literal["asc", "desc"] = "desc"
     purpose: str | None = None
@@ -39,54 +42,59 @@ def to_wire(file: File) -> wire.FileObject:
     return wire.FileObject.model_validate(file, from_attributes=True)
 
 
+def uploaded() -> tuple[Upload, str] | None:
+    """The file of the form, as far as it has been stored, and its base name; None if none was sent."""
+    sent = flask.request.files.get("file")
+    upload = getattr(flask.request, "upload", None)
+    if sent is None or upload is None:
+        return None
+    name = PurePosixPath((sent.filename or "").replace("\\", "/")).name
+    return upload, "".join(character for character in name if character.isprintable())[-255:] or "file"
+
+
 @routes.post("/v1/files")
-def create() -> dict[str, Any]:
+@operation(wire.FileObject, form=UploadForm, refusals=(413,))
+def create() -> wire.FileObject:
+    """Upload a file."""
     owner = caller()
-    request = flask.request
-    form: dict[str, Any] = {key: value for key, value in request.form.items() if "[" not in key}
-    if any(key.startswith("expires_after") for key in request.form):
-        form["expires_after"] = {
-            name: request.form[key]
-            for name in ("anchor", "seconds")
-            if (key := f"expires_after[{name}]") in request.form
-        }
-    uploaded = request.files.get("file")
-    upload = getattr(request, "upload", None)
-    if uploaded is None or upload is None:
+    sent = uploaded()
+    if sent is None:
         raise RequestError("Missing required parameter: 'file'.", code="missing_required_parameter", param="file")
-    options = validated(UploadForm, form)
+    upload, name = sent
+    options = form(UploadForm)
     expires_after = options.expires_after.seconds if options.expires_after else None
     if expires_after is None and options.purpose == "batch":
-        expires_after = BATCH_EXPIRES_AFTER
+        expires_after = INPUT_EXPIRES_AFTER
     upload.commit()
-    name = PurePosixPath((uploaded.filename or "file").replace("\\", "/")).name or "file"
     with current_house().database.write() as session:
         file = files.create(
             session,
             owner.project_id,
-            filename=name[-512:],
+            filename=name,
             purpose=options.purpose,
             size=upload.size,
             sha256=upload.sha256,
             expires_after=expires_after,
         )
-    return to_wire(file).model_dump()
+    return to_wire(file)
 
 
 @routes.get("/v1/files")
-def list_() -> dict[str, Any]:
+@operation(wire.FilePage, query=ListFiles)
+def list_() -> wire.FilePage:
+    """List the project's files."""
     owner = caller()
-    query = validated(ListFiles, dict(flask.request.args))
+    asked = query(ListFiles)
     with current_house().database.read() as session:
         found, more = files.page(
             session,
             owner.project_id,
-            after=query.after,
-            limit=query.limit,
-            descending=query.order == "desc",
-            purpose=query.purpose,
+            after=asked.after,
+            limit=asked.limit,
+            descending=asked.order == "desc",
+            purpose=asked.purpose,
         )
-    return wire.list_object([to_wire(file) for file in found], more)
+    return wire.FilePage.of([to_wire(file) for file in found], more=more)
 
 
 def _get(file_id: str) -> File:
@@ -96,12 +104,16 @@ def _get(file_id: str) -> File:
 
 
 @routes.get("/v1/files/<file_id>")
-def retrieve(file_id: str) -> dict[str, Any]:
-    return to_wire(_get(file_id)).model_dump()
+@operation(wire.FileObject, refusals=(404,))
+def retrieve(file_id: str) -> wire.FileObject:
+    """Look at a file."""
+    return to_wire(_get(file_id))
 
 
 @routes.get("/v1/files/<file_id>/content")
+@operation(None, media_type="application/octet-stream", refusals=(404,))
 def content(file_id: str) -> Response:
+    """Download a file: the bytes that were uploaded, or that a batch has written."""
     file = _get(file_id)
     opened = current_house().artifacts.open(file.sha256)
     stream = opened.__enter__()  # before the first byte, so that a missing artifact is an error and not a cut answer
@@ -121,8 +133,10 @@ def content(file_id: str) -> Response:
 
 
 @routes.delete("/v1/files/<file_id>")
-def delete(file_id: str) -> dict[str, Any]:
+@operation(wire.FileDeleted, refusals=(404,))
+def delete(file_id: str) -> wire.FileDeleted:
+    """Delete a file. A batch that was made of it keeps what it needs until it has ended."""
     owner = caller()
     with current_house().database.write() as session:
         files.delete(session, owner.project_id, file_id)
-    return wire.FileDeleted(id=file_id).model_dump()
+    return wire.FileDeleted(id=file_id)

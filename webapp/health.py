@@ -13,6 +13,8 @@ from kombu.exceptions import OperationalError
 
 from batchyard.errors import UnavailableError
 from tasks.house import House
+from webapp import wire
+from webapp.document import operation
 from webapp.requests import current_house
 
 routes = Blueprint("health", __name__)
@@ -21,17 +23,21 @@ WAIT_SECONDS = 1.0
 
 
 @routes.get("/healthz")
-def healthz() -> dict[str, str]:
-    return {"status": "ok"}
+@operation(wire.Health, public=True)
+def healthz() -> wire.Health:
+    """Whether this process is up."""
+    return wire.Health()
 
 
 @routes.get("/readyz")
+@operation(wire.Readiness, public=True, others={503: wire.Readiness})
 def readyz() -> tuple[dict[str, Any], int]:
-    """200 when the store, the broker, a worker and Ray answer; otherwise 503, and what each said."""
+    """Whether a batch can run: the store, the broker, a worker and Ray answer. Says of each what it said."""
     house = current_house()
     parts = {name: _try(check, house) for name, check in CHECKS.items()}
     ready = all(state == "ok" for state in parts.values())
-    return {"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503
+    answer = wire.Readiness(status="ready" if ready else "not ready", parts=parts)
+    return answer.model_dump(), 200 if ready else 503
 
 
 def _try(check: Callable[[House], None], house: House) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from typing import IO, Any, TypeVar, cast
 
 import flask
+import orjson
 from flask import Flask, Response, current_app, g
 from pydantic import BaseModel, ValidationError
 
-from batchyard.errors import AuthenticationError, RequestError, TooLargeError
+from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
 from store import keys
 from store.artifacts import Artifacts, Writer
 from tasks.house import House
+from webapp import limits
 
 log = logging.getLogger("webapp")
 
@@ -22,11 +26,16 @@ MAX_JSON_BYTES = 1024 * 1024
 
 
 class Upload(Writer):
-    """An uploaded file on its way into the artifact store, hashed as it streams; at most `max_bytes`."""
+    """An uploaded file on its way into the artifact store, hashed as it streams; at most `max_bytes`.
 
-    def __init__(self, artifacts: Artifacts, max_bytes: int) -> None:
+    `count` is told of the bytes as they come, and may refuse more of them.
+    """
+
+    def __init__(self, artifacts: Artifacts, max_bytes: int, count: Callable[[int], None]) -> None:
         super().__init__(artifacts)
         self.max_bytes = max_bytes
+        self._count = count
+        self._uncounted = 0
 
     def write(self, data: Any) -> int:
         if self.size + len(data) > self.max_bytes:
@@ -35,7 +44,19 @@ class Upload(Writer):
                 code="file_too_large",
                 param="file",
             )
+        self._uncounted += len(data)
+        if self._uncounted >= limits.STEP_BYTES:
+            self._count_bytes()
         return super().write(data)
+
+    def commit(self) -> None:
+        self._count_bytes()
+        super().commit()
+
+    def _count_bytes(self) -> None:
+        if self._uncounted:
+            self._count(self._uncounted)
+            self._uncounted = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return offset  # the form parser rewinds what it has written; nothing is read from here
@@ -55,8 +76,10 @@ class Request(flask.Request):
     ) -> IO[bytes]:
         if self.upload is not None:
             raise RequestError("Send one file.", code="invalid_value", param="file")
-        house = current_house()
-        self.upload = Upload(house.artifacts, house.settings.max_file_bytes)
+        house, key_id = current_house(), caller().key_id
+        self.upload = Upload(
+            house.artifacts, house.settings.max_file_bytes, lambda size: limits.count_bytes(house, key_id, size)
+        )
         return cast(IO[bytes], self.upload)
 
 
@@ -65,7 +88,11 @@ def current_house() -> House:
 
 
 def caller() -> keys.Caller:
-    """Who the request comes from, by its Bearer key. Raises AuthenticationError."""
+    """Who the request comes from, by its Bearer key; counted once against the key's rate limit.
+
+    Raises:
+        AuthenticationError, RateLimitError.
+    """
     if "caller" not in g:
         scheme, _, key = flask.request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key:
@@ -75,37 +102,81 @@ def caller() -> keys.Caller:
         if found is None:
             raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
         g.caller = found
+        limits.count_request(current_house(), found.key_id)
     return cast(keys.Caller, g.caller)
+
+
+def administrator() -> keys.Caller:
+    """The caller, who may do what concerns the whole deployment. Raises PermissionDeniedError."""
+    found = caller()
+    if not found.admin:
+        raise PermissionDeniedError("This needs an admin key; make one with 'batchyard key create --admin'.")
+    return found
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-def parse_body(model: type[Parsed]) -> Parsed:
-    """The JSON body as `model`. Raises RequestError, with OpenAI's codes and the param as a path."""
-    if (flask.request.content_length or 0) > MAX_JSON_BYTES:
-        raise TooLargeError(f"The body is larger than {MAX_JSON_BYTES} bytes.")
-    flask.request.max_content_length = MAX_JSON_BYTES
-    body = flask.request.get_json(force=True, silent=True)
+def parse_body(model: type[Parsed], *, max_bytes: int = MAX_JSON_BYTES, optional: bool = False) -> Parsed:
+    """The JSON body as `model`; an empty one is `{}` where it is `optional`.
+
+    Raises:
+        RequestError: with OpenAI's codes and the param as a path.
+    """
+    request = flask.request
+    if (request.content_length or 0) > max_bytes:
+        raise TooLargeError(f"The body is larger than {max_bytes} bytes.")
+    request.max_content_length = max_bytes
+    raw = request.get_data(cache=False)
+    if not raw and optional:
+        raw = b"{}"
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"The body is not valid JSON: {error.msg}.", code="invalid_json") from None
     if not isinstance(body, dict):
         raise RequestError("The body must be a JSON object.", code="invalid_json")
     return validated(model, body)
 
 
-def validated(model: type[Parsed], values: dict[str, object]) -> Parsed:
+def query(model: type[Parsed]) -> Parsed:
+    """The query parameters as `model`. Raises RequestError."""
+    return validated(model, dict(flask.request.args))
+
+
+def form(model: type[Parsed]) -> Parsed:
+    """The form fields as `model`; `a[b]` is the field b of a, as OpenAI's client writes it. Raises RequestError."""
+    fields: dict[str, Any] = {}
+    for name, values in flask.request.form.lists():
+        if len(values) > 1:
+            raise RequestError(f"'{name[:100]}' is given twice.", code="invalid_value", param=name[:100])
+        value = values[0]
+        outer, bracket, inner = name.partition("[")
+        if bracket:
+            nested = fields.setdefault(outer, {})
+            if isinstance(nested, dict):
+                nested[inner.rstrip("]")] = value
+        else:
+            fields[name] = value
+    return validated(model, fields)
+
+
+def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     """`values` as `model`. Raises RequestError."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise RequestError(
-                f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param
-            ) from None
-        code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
-        message = first["msg"].removeprefix("Value error, ")
-        raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param) from None
+    param = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
+    if first["type"] == "extra_forbidden":
+        known = difflib.get_close_matches(param, model.model_fields, n=1)
+        hint = f" Did you mean '{known[0]}'?" if known else ""
+        raise RequestError(f"Unknown parameter: '{param[:100]}'.{hint}", code="unknown_parameter", param=param[:100])
+    code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
+    message = first["msg"].removeprefix("Value error, ")
+    raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param)
 
 
 def register(app: Flask) -> None:

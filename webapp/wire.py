@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from batchyard import durations
 from batchyard.models import Endpoint
 from tasks import steps
 
+Item = TypeVar("Item")
+
+
+def _duration(text: str) -> str:
+    durations.seconds(text)
+    return text
+
+
+def _step(entry: dict[str, Any]) -> dict[str, Any]:
+    known = ", ".join(sorted(steps.REGISTRY))
+    name = entry.get("step")
+    if not isinstance(name, str) or name not in steps.REGISTRY:
+        raise ValueError(f"no step {name!r}; there are: {known}")
+    return steps.REGISTRY[name][0].model_validate(entry).model_dump()
+
+
+Window = Annotated[
+    str, Field(strict=True, pattern="^[1-9][0-9]{0,8}[smhd]$", examples=["24h"]), AfterValidator(_duration)
+]
+Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Short], Field(max_length=16)]
+
+
+def from_json_text(value: Any) -> Any:
+    """What a form field that stands for an object holds: its JSON text. Anything else stays as it is."""
+    if isinstance(value, str):
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+def declare_file(*, required: bool) -> Callable[[dict[str, Any]], None]:
+    """Adds the field `file` to a form's schema: the request takes it apart before the other fields are validated."""
+
+    def declare(schema: dict[str, Any]) -> None:
+        schema["properties"]["file"] = {"type": "string", "format": "binary"}
+        if required:
+            schema.setdefault("required", []).append("file")
+
+    return declare
 
 
 class ExpiresAfter(BaseModel):
@@ -28,29 +71,22 @@ class CreateBatch(BaseModel):
     model_config = ConfigDict(extra="forbid")
     input_file_id: str = Field(strict=True)
     endpoint: Endpoint
-    completion_window: str = Field(strict=True)
+    completion_window: Window
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
-    post_process: list[dict[str, Any]] = Field(default_factory=list, max_length=16)
-
-    @field_validator("completion_window")
-    @classmethod
-    def _duration(cls, value: str) -> str:
-        durations.seconds(value)
-        return value
-
-    @field_validator("post_process")
-    @classmethod
-    def _steps(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [_step(entry) for entry in value]
+    post_process: Steps = Field(default_factory=list, max_length=16)
 
 
-def _step(entry: dict[str, Any]) -> dict[str, Any]:
-    known = ", ".join(sorted(steps.REGISTRY))
-    name = entry.get("step")
-    if not isinstance(name, str) or name not in steps.REGISTRY:
-        raise ValueError(f"no step {name!r}; there are: {known}")
-    return steps.REGISTRY[name][0].model_validate(entry).model_dump()
+class RetryBatch(BaseModel):
+    """The body of POST /v1/batches/{id}/retry: what is left out is as it was in the batch that is repeated."""
+
+    model_config = ConfigDict(extra="forbid")
+    completion_window: Window | None = None
+    metadata: Metadata | None = None
+
+
+UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 
 class FileObject(BaseModel):
@@ -60,7 +96,7 @@ class FileObject(BaseModel):
     created_at: int
     expires_at: int | None
     filename: str
-    purpose: str
+    purpose: UploadPurpose | Literal["batch_output"]
     status: Literal["processed"] = "processed"
     status_details: None = None
 
@@ -118,8 +154,8 @@ class ArtifactObject(BaseModel):
 class Extension(BaseModel):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
-    expired: int
-    cancelled: int
+    expired: int = Field(description="requests that were never run because the window had passed")
+    cancelled: int = Field(description="requests that were never run because the batch was cancelled")
     simulated: bool
     rows_per_second: float | None
     tokens_per_second: float | None
@@ -128,6 +164,8 @@ class Extension(BaseModel):
     models: dict[str, str] = Field(description="engine of each model")
     post_process: list[dict[str, Any]]
     artifacts: list[ArtifactObject]
+    retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
+    retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")
 
 
 class BatchObject(BaseModel):
@@ -138,7 +176,7 @@ class BatchObject(BaseModel):
     errors: BatchErrors | None
     input_file_id: str
     completion_window: str
-    status: str
+    status: Status
     output_file_id: str | None
     error_file_id: str | None
     created_at: int
@@ -156,21 +194,96 @@ class BatchObject(BaseModel):
     batchyard: Extension
 
 
+class ModelExtension(BaseModel):
+    """What this project says of a model beside OpenAI's fields."""
+
+    engine: str
+    endpoints: list[str]
+    simulated: bool
+    config_sha256: str
+
+
 class ModelObject(BaseModel):
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
-    batchyard: dict[str, Any]
+    shutdown_date: str | None = None
+    batchyard: ModelExtension
 
 
-def list_object(data: list[Any], more: bool) -> dict[str, Any]:
-    """A list page of wire objects."""
-    items = [item.model_dump() for item in data]
-    return {
-        "object": "list",
-        "data": items,
-        "first_id": items[0]["id"] if items else None,
-        "last_id": items[-1]["id"] if items else None,
-        "has_more": more,
-    }
+class KeyObject(BaseModel):
+    """An API key; `key` is shown once, when it is made."""
+
+    id: str
+    object: Literal["api_key"] = "api_key"
+    project: str
+    admin: bool
+    created_at: int
+    revoked_at: int | None
+
+
+class NewKeyObject(KeyObject):
+    key: str
+
+
+class Started(BaseModel):
+    """What POST /start answers. A job that is one batch has that batch's id."""
+
+    job_id: str
+    batch_id: str
+    file_id: str
+    status_url: str
+
+
+class Health(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    status: Literal["ready", "not ready"]
+    parts: dict[str, str] = Field(description="what each part says: `ok`, or what is wrong with it")
+
+
+class Page(BaseModel, Generic[Item]):
+    """A page of a list; `after=last_id` asks for the next one."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, data: list[Item], *, more: bool) -> Self:
+        ids = [getattr(item, "id", None) for item in data]
+        return cls(data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=more)
+
+
+class FilePage(Page[FileObject]):
+    pass
+
+
+class BatchPage(Page[BatchObject]):
+    pass
+
+
+class ModelPage(Page[ModelObject]):
+    pass
+
+
+class KeyPage(Page[KeyObject]):
+    pass
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorObject(BaseModel):
+    """What every request that fails is answered with."""
+
+    error: ErrorDetail

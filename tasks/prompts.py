@@ -1,0 +1,206 @@
+"""Prompts as people have them (a list, a text file, a table, JSON lines) made into the requests of a batch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+import orjson
+
+from batchyard.errors import RequestError
+from store.artifacts import Artifacts, Writer
+
+Format = Literal["txt", "csv", "jsonl"]
+FORMATS: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+MAX_FIELD = 16 * 1024 * 1024
+_PLACE = re.compile(r"\{([^{}]+)\}")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request in the making: `content` is a text, or chat messages. `number` is its line in the source."""
+
+    number: int
+    content: str | list[Any]
+    custom_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is the same for all prompts of a batch."""
+
+    endpoint: str
+    model: str
+    system: str | None
+    parameters: dict[str, Any]
+
+    def request(self, prompt: Prompt) -> dict[str, Any]:
+        """The request line for a prompt. Raises RequestError for messages where the endpoint takes a text."""
+        body: dict[str, Any] = {"model": self.model}
+        if self.endpoint == "/v1/chat/completions":
+            messages = [{"role": "system", "content": self.system}] if self.system else []
+            if isinstance(prompt.content, str):
+                messages.append({"role": "user", "content": prompt.content})
+            else:
+                messages += prompt.content
+            body["messages"] = messages
+        elif isinstance(prompt.content, str):
+            body["prompt" if self.endpoint == "/v1/completions" else "input"] = prompt.content
+        else:
+            raise _wrong(prompt.number, f"has messages, which {self.endpoint} does not take")
+        return {
+            "custom_id": prompt.custom_id or f"prompt-{prompt.number}",
+            "method": "POST",
+            "url": self.endpoint,
+            "body": body | self.parameters,
+        }
+
+
+def write(
+    artifacts: Artifacts,
+    prompts: Iterable[Prompt],
+    recipe: Recipe,
+    check: Callable[[dict[str, Any]], object],
+    most: int,
+) -> Writer:
+    """Store one request for each prompt. `check` looks at the first and may refuse it.
+
+    Raises:
+        RequestError: a prompt cannot be used, there is none, or there are more than `most`.
+    """
+    count = 0
+    with artifacts.create() as target:
+        for prompt in prompts:
+            request = recipe.request(prompt)
+            if count == 0:
+                check(request)
+            count += 1
+            if count > most:
+                raise RequestError(
+                    f"There are more than {most} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
+                    code="too_many_tasks",
+                )
+            target.write(orjson.dumps(request) + b"\n")
+        if count == 0:
+            raise RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
+    return target
+
+
+def of_list(prompts: list[str] | str) -> Iterator[Prompt]:
+    """A prompt for each text of a list, or for each line of a text that is not blank."""
+    for number, text in enumerate(prompts.splitlines() if isinstance(prompts, str) else prompts, 1):
+        if text.strip():
+            yield Prompt(number, text)
+
+
+def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Prompt]:
+    """The prompts of a file, read as it goes.
+
+    A text file has one a line. A table has one a row: the template filled with its columns, or its column `prompt`,
+    or its only column. JSON lines have strings, or objects with `messages` or `prompt`, or the template's fields.
+    A column or field `custom_id` names the request.
+
+    Raises:
+        RequestError: names the line and what is wrong with it.
+    """
+    if template is not None and (kind == "txt" or not _PLACE.search(template)):
+        raise RequestError(
+            "A template names the columns of a csv file or the fields of a jsonl file, such as 'Translate {text}'.",
+            code="invalid_value",
+            param="template",
+        )
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if kind == "csv" else None)
+    try:
+        yield from _READERS[kind](text, template)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"The file is not UTF-8: {error.reason}.", code="invalid_value", param="file") from None
+
+
+def is_requests(file: IO[bytes]) -> bool:
+    """Whether a JSON lines file holds whole requests, as a batch's input does; judged by its first line."""
+    first = next((raw for raw in file if raw.strip()), b"")
+    file.seek(0)
+    try:
+        request = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(request, dict) and "custom_id" in request and "body" in request
+
+
+def _lines(text: io.TextIOWrapper, _template: str | None) -> Iterator[Prompt]:
+    for number, line in enumerate(text, 1):
+        if line.strip():
+            yield Prompt(number, line.rstrip("\n"))
+
+
+def _rows(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
+    csv.field_size_limit(MAX_FIELD)
+    reader = csv.DictReader(text, strict=True)
+    try:
+        columns = list(reader.fieldnames or [])
+        if not columns:
+            return
+        if template is None and "prompt" not in columns and len(columns) != 1:
+            raise RequestError(
+                f"The table has no column 'prompt', but {', '.join(columns)[:200]}; "
+                "say how to use them with a template, such as 'Translate {text}'.",
+                code="invalid_value",
+                param="template",
+            )
+        column = "prompt" if "prompt" in columns else columns[0]
+        for row in reader:
+            if None in row or None in row.values():
+                raise _wrong(reader.line_num, f"has not {len(columns)} columns as the first line has")
+            content = row[column] if template is None else _fill(template, row, reader.line_num)
+            yield Prompt(reader.line_num, content, row.get("custom_id"))
+    except csv.Error as error:
+        raise RequestError(
+            f"The table is not valid CSV after line {reader.line_num}: {error}.", code="invalid_value", param="file"
+        ) from None
+
+
+def _objects(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
+    for number, line in enumerate(text, 1):
+        if not line.strip():
+            continue
+        try:
+            found = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise _wrong(number, f"is not valid JSON: {error.msg}") from None
+        if isinstance(found, str):
+            found = {"prompt": found}
+        if not isinstance(found, dict):
+            raise _wrong(number, "is neither a string nor an object")
+        if template is not None:
+            content: Any = _fill(template, found, number)
+        else:
+            content = found.get("messages") or found.get("prompt")
+        custom_id = found.get("custom_id")
+        if not isinstance(content, str | list) or not isinstance(custom_id, str | None):
+            raise _wrong(number, "needs 'messages' (a list) or 'prompt' (a string), and 'custom_id' as a string if any")
+        yield Prompt(number, content, custom_id)
+
+
+_READERS: dict[Format, Callable[[io.TextIOWrapper, str | None], Iterator[Prompt]]] = {
+    "txt": _lines,
+    "csv": _rows,
+    "jsonl": _objects,
+}
+
+
+def _fill(template: str, values: dict[str, Any], number: int) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in values:
+            raise _wrong(number, f"has no {name[:100]!r}, which the template names; it has {', '.join(values)[:200]}")
+        return str(values[name])
+
+    return _PLACE.sub(value, template)
+
+
+def _wrong(number: int, what: str) -> RequestError:
+    return RequestError(f"Line {number} {what}.", code="invalid_value", param="file")

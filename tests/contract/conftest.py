@@ -1,0 +1,45 @@
+"""Fixtures of the conformance tests: plain HTTP beside the `openai` client, and one batch that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from stacks import RunningStack, a_chat
+
+MIXED = 90  # requests of the batch that many tests look at; every third is refused by its engine
+
+
+@pytest.fixture(scope="session")
+def http(stack: RunningStack) -> Iterator[httpx.Client]:
+    """Plain HTTP, with the deployment's admin key."""
+    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def mixed(stack: RunningStack) -> Any:
+    """A completed batch of two models with 90 requests, 15 of which the engine refused."""
+    requests = [a_chat(f"id-{number}", "hello", model=("echo", "failing")[number % 2]) for number in range(MIXED)]
+    batch = stack.wait(stack.submit(requests, metadata={"team": "a"}))
+    assert batch.status == "completed", batch.to_json()
+    return batch
+
+
+@pytest.fixture(scope="session")
+def created(stack: RunningStack) -> dict[str, Any]:
+    """The body of a create that would be accepted."""
+    file = stack.client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    return {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+def refusal(answer: httpx.Response) -> dict[str, Any]:
+    """The error of an answer, which is OpenAI's error object whatever went wrong."""
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert answer.headers["x-request-id"].startswith("req_")
+    return dict(body["error"])

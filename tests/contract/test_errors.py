@@ -1,0 +1,59 @@
+"""Errors and keys, as contract.md promises them."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from contract.conftest import refusal
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("GET", "/v1/nope", 404),
+        ("GET", "/v1/files/a/b/c", 404),
+        ("PUT", "/v1/files", 405),
+        ("DELETE", "/v1/batches", 405),
+        ("GET", "/start", 405),
+        ("POST", "/v1/models", 405),
+    ],
+)
+def test_unknown_routes_and_methods_answer_json_too(http: httpx.Client, method: str, path: str, status: int) -> None:
+    answer = http.request(method, path)
+    assert answer.status_code == status
+    refusal(answer)
+
+
+@pytest.mark.parametrize("key", [None, "-", "wrong", "by-", "by-0123456789abcdef-" + "0" * 64])
+@pytest.mark.parametrize(
+    "path", ["/v1/files", "/v1/files/file-x", "/v1/batches", "/v1/batches/batch_x", "/v1/models", "/v1/keys"]
+)
+def test_without_a_valid_key_nothing_is_answered(http: httpx.Client, key: str | None, path: str) -> None:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    answer = httpx.get(f"{http.base_url}{path}", headers=headers)
+    assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
+
+
+def test_an_upload_without_a_key_is_refused_before_it_is_read(http: httpx.Client) -> None:
+    answer = httpx.post(f"{http.base_url}/v1/files", files={"file": b"x" * 1_000_000}, data={"purpose": "batch"})
+    assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
+
+
+def test_a_json_body_that_is_too_large_is_a_413(http: httpx.Client) -> None:
+    answer = http.post("/v1/batches", content=b'{"a": "' + b"x" * 2_000_000 + b'"}')
+    assert answer.status_code == 413
+    refusal(answer)
+
+
+def test_every_answer_has_a_request_id_of_its_own(http: httpx.Client) -> None:
+    ids = {http.get(path).headers["x-request-id"] for path in ("/v1/models", "/nope", "/healthz", "/openapi.json")}
+    assert len(ids) == 4
+
+
+def test_health_and_readiness_need_no_key(http: httpx.Client) -> None:
+    assert httpx.get(f"{http.base_url}/healthz").json() == {"status": "ok"}
+    answer = httpx.get(f"{http.base_url}/readyz")
+    assert (answer.status_code, set(answer.json()["parts"].values())) == (200, {"ok"})
+    assert {"database", "artifacts", "broker", "worker", "ray"} <= set(answer.json()["parts"])

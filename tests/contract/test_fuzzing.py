@@ -1,0 +1,54 @@
+"""The HTTP surface, fuzzed from our own OpenAPI document: no 5xx, and no answer that is not in the document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import schemathesis
+from flask import Flask
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from webapp import MODULES
+from webapp.document import document
+
+
+def _document() -> dict[str, Any]:
+    app = Flask("document")
+    for module in MODULES:
+        app.register_blueprint(module.routes)
+    with app.app_context():
+        return document()
+
+
+# Query parameters that nobody knows are ignored, as OpenAI does.
+_config = SchemathesisConfig.from_dict({"generation": {"allow-extra-parameters": False}})
+surface = schemathesis.openapi.from_dict(_document(), config=_config)
+
+
+@surface.parametrize()
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_answer_is_outside_the_document(case: Any, http: httpx.Client) -> None:
+    case.call_and_validate(
+        base_url=str(http.base_url),
+        headers={"Authorization": http.headers["Authorization"]},
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+            negative_data_rejection,
+            unsupported_method,
+            ignored_auth,
+        ],
+    )

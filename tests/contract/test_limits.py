@@ -1,0 +1,83 @@
+"""Rate limits and limits in bytes: 429 with what the client needs to come back."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from batchyard import settings
+from store import keys
+from tasks.house import build
+from webapp import create_app
+
+Web = Callable[..., FlaskClient]
+
+
+@pytest.fixture
+def web(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Web:
+    """A web application with these settings, on a real broker."""
+    (tmp_path / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
+    monkeypatch.setenv("REDIS_URL", redis_url)
+
+    def make(**limits: int) -> FlaskClient:
+        folder = {"data": tmp_path / "data", "models": tmp_path / "models.toml"}
+        house = build(settings.load(**folder, allow_simulated=True, **limits))
+        house.database.upgrade()
+        with house.database.write() as session:
+            key = keys.create(session, "default").key
+        client = create_app(house).test_client()
+        client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
+        return client
+
+    return make
+
+
+def upload(client: FlaskClient, size: int) -> Any:
+    data = {"purpose": "batch", "file": (io.BytesIO(b"x" * size), "in.jsonl")}
+    return client.post("/v1/files", data=data, content_type="multipart/form-data")
+
+
+def test_requests_beyond_the_limit_are_told_when_to_come_back(web: Web) -> None:
+    client = web(requests_per_minute=3)
+    answers = [client.get("/v1/models") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["2", "1", "0", "0"]
+    last = answers[-1]
+    assert last.headers["x-ratelimit-limit-requests"] == "3"
+    assert last.headers["x-ratelimit-reset-requests"].endswith("s")
+    assert 0 < int(last.headers["Retry-After"]) <= 120
+    error = last.get_json()["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+
+
+def test_one_keys_limit_is_not_anothers(web: Web) -> None:
+    first, second = web(requests_per_minute=1), web(requests_per_minute=1)
+    assert [first.get("/v1/models").status_code for _ in range(2)] == [200, 429]
+    assert second.get("/v1/models").status_code == 200
+
+
+def test_uploaded_bytes_are_limited_while_they_stream(web: Web, tmp_path: Path) -> None:
+    client = web(upload_bytes_per_minute=10_000_000)
+    assert upload(client, 9_000_000).headers["x-ratelimit-remaining-bytes"] == "1000000"
+    answer = upload(client, 9_000_000)
+    assert answer.status_code == 429
+    assert int(answer.headers["Retry-After"]) > 0
+    stored = [path for path in (tmp_path / "data" / "artifacts").rglob("*") if path.is_file()]
+    assert len(stored) == 1
+
+
+def test_a_project_has_only_so_many_bytes_in_flight(web: Web) -> None:
+    client = web(max_bytes_in_flight=1500)
+    file_id = upload(client, 1000).get_json()["id"]
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    made = client.post("/v1/batches", json=body)
+    assert made.status_code == 200
+    refused = client.post("/v1/batches", json=body)
+    assert refused.status_code == 429
+    assert int(refused.headers["Retry-After"]) > 0
+    assert "unfinished batches have 1000 bytes" in refused.get_json()["error"]["message"]

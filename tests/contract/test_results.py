@@ -1,0 +1,56 @@
+"""GET /v1/batches/{id}/results: the answers there are so far, in the order they were given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from stacks import RunningStack, a_chat
+
+from contract.conftest import MIXED, refusal
+
+
+def test_the_lines_are_those_of_the_files(stack: RunningStack, http: httpx.Client, mixed: Any) -> None:
+    answer = http.get(f"/v1/batches/{mixed.id}/results")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/jsonl")
+    files = [stack.client.files.content(name).text for name in (mixed.output_file_id, mixed.error_file_id)]
+    assert sorted(answer.text.splitlines()) == sorted("".join(files).splitlines())
+
+
+def test_a_reader_goes_on_where_it_was_cut_off(http: httpx.Client, mixed: Any) -> None:
+    whole = http.get(f"/v1/batches/{mixed.id}/results").text.splitlines()
+    assert len(whole) == MIXED
+    read: list[str] = []
+    while lines := http.get(f"/v1/batches/{mixed.id}/results", params={"after": len(read), "limit": 7}).text:
+        read += lines.splitlines()
+    assert read == whole
+
+
+def test_answers_are_there_while_the_batch_runs(stack: RunningStack, http: httpx.Client) -> None:
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(600)])
+    read: list[str] = []
+    early = 0
+    while True:
+        status = http.get(f"/v1/batches/{batch.id}").json()["status"]
+        read += http.get(f"/v1/batches/{batch.id}/results", params={"after": len(read)}).text.splitlines()
+        if status == "in_progress":
+            early = len(read)
+        if status == "completed":
+            break
+    assert early > 0
+    assert sorted(json.loads(line)["custom_id"] for line in read) == sorted(f"id-{number}" for number in range(600))
+
+
+@pytest.mark.parametrize(
+    "query", ["after=-1", "after=x", f"after={MIXED + 1}", "limit=0", "after=99999999999999999999"]
+)
+def test_lines_that_are_not_there_are_refused(http: httpx.Client, mixed: Any, query: str) -> None:
+    answer = http.get(f"/v1/batches/{mixed.id}/results?{query}")
+    assert (answer.status_code, refusal(answer)["param"]) == (400, query.partition("=")[0])
+
+
+def test_a_batch_that_has_not_begun_has_no_lines(stack: RunningStack, http: httpx.Client) -> None:
+    batch = stack.wait(stack.submit("{nope}"))
+    assert http.get(f"/v1/batches/{batch.id}/results").text == ""

@@ -1,0 +1,77 @@
+"""POST /v1/batches/{id}/retry: a new batch of what was not answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from stacks import RunningStack, a_chat
+
+from contract.conftest import refusal
+
+
+def retry(stack: RunningStack, http: httpx.Client, batch_id: str, **body: Any) -> Any:
+    answer = http.post(f"/v1/batches/{batch_id}/retry", json=body)
+    assert answer.status_code == 200, answer.text
+    return stack.client.batches.retrieve(answer.json()["id"])
+
+
+def test_the_failed_lines_run_again_byte_for_byte_and_the_old_batch_stays(
+    stack: RunningStack, http: httpx.Client, mixed: Any
+) -> None:
+    before = http.get(f"/v1/batches/{mixed.id}").json()
+    made = retry(stack, http, mixed.id)
+    failed = {line["custom_id"] for line in stack.lines(mixed.error_file_id)}
+    raw = stack.client.files.content(mixed.input_file_id).content.splitlines(keepends=True)
+    wanted = b"".join(line for line in raw if json.loads(line)["custom_id"] in failed)
+    assert stack.client.files.content(made.input_file_id).content == wanted
+    assert (made.endpoint, made.metadata, made.completion_window) == (mixed.endpoint, mixed.metadata, "24h")
+    assert made.batchyard["retry_of"] == mixed.id
+    assert stack.wait(made).request_counts.total == 15
+    after = http.get(f"/v1/batches/{mixed.id}").json()
+    assert after["batchyard"].pop("retries")[-1] == made.id
+    before["batchyard"].pop("retries")
+    assert after == before
+
+
+def test_cancelled_lines_run_again_with_what_is_asked_anew(stack: RunningStack, http: httpx.Client) -> None:
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(400)])
+    stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
+    stack.client.batches.cancel(batch.id)
+    batch = stack.wait(batch)
+    made = retry(stack, http, batch.id, completion_window="2h", metadata={"try": "2"})
+    assert (made.completion_window, made.metadata) == ("2h", {"try": "2"})
+    ended = stack.wait(made)
+    assert ended.status == "completed"
+    ids = [line["custom_id"] for part in (batch, ended) for line in stack.lines(part.output_file_id)]
+    assert sorted(ids) == sorted(f"id-{number}" for number in range(400))
+
+
+def test_an_idempotency_key_makes_one_retry(http: httpx.Client, mixed: Any) -> None:
+    headers = {"Idempotency-Key": "retry"}
+    ids = {http.post(f"/v1/batches/{mixed.id}/retry", headers=headers).json()["id"] for _ in range(3)}
+    assert len(ids) == 1
+
+
+def test_what_cannot_be_retried_says_why(stack: RunningStack, http: httpx.Client) -> None:
+    def said(batch: Any) -> str:
+        answer = http.post(f"/v1/batches/{batch.id}/retry")
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+        return str(refusal(answer)["message"])
+
+    running = stack.submit([a_chat("a", "x", model="slow")])
+    assert "wait for its end" in said(running)
+    assert "nothing to retry" in said(stack.wait(running))
+    assert "failed validation" in said(stack.wait(stack.submit("{nope}")))
+    failing = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="failing") for number in range(3)]))
+    stack.client.files.delete(failing.input_file_id)
+    assert "input file of this batch was deleted" in said(failing)
+
+
+@pytest.mark.parametrize("body", [{"completion_window": "400d"}, {"metadata": {"a": 1}}, {"endpoint": "/v1/x"}])
+def test_a_retry_with_a_wrong_body_is_refused(http: httpx.Client, mixed: Any, body: dict[str, Any]) -> None:
+    answer = http.post(f"/v1/batches/{mixed.id}/retry", json=body)
+    assert answer.status_code == 400
+    refusal(answer)

@@ -1,0 +1,143 @@
+"""POST /start: prompts in, a batch out; what it was given is what runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from stacks import RunningStack, a_chat
+
+from contract.conftest import refusal
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def requests(stack: RunningStack, answer: httpx.Response) -> list[dict[str, Any]]:
+    """The request lines that a start has made."""
+    assert answer.status_code == 202, answer.text
+    return stack.lines(answer.json()["file_id"])
+
+
+def test_a_list_of_prompts_runs_with_what_it_was_given(stack: RunningStack, http: httpx.Client) -> None:
+    body = {
+        "model": "echo",
+        "prompts": ["one", "two\nlines", " "],
+        "system": "Be brief.",
+        "temperature": 0.5,
+        "sampling": {"seed": 7, "max_tokens": 9},
+        "completion_window": "2h",
+        "metadata": {"team": "a"},
+        "post_process": [{"step": "parquet"}],
+    }
+    answer = http.post("/start", json=body)
+    lines = requests(stack, answer)
+    system = {"role": "system", "content": "Be brief."}
+    assert [line["body"]["messages"] for line in lines] == [
+        [system, {"role": "user", "content": "one"}],
+        [system, {"role": "user", "content": "two\nlines"}],
+    ]
+    for line in lines:
+        body = {key: value for key, value in line["body"].items() if key != "messages"}
+        assert body == {"model": "echo", "temperature": 0.5, "seed": 7, "max_tokens": 9}
+    started = answer.json()
+    assert started["job_id"] == started["batch_id"]
+    batch = http.get(started["status_url"]).json()
+    assert (batch["id"], batch["completion_window"], batch["metadata"]) == (started["batch_id"], "2h", {"team": "a"})
+    ended = stack.wait(stack.client.batches.retrieve(started["batch_id"]))
+    answers = [
+        line["response"]["body"]["choices"][0]["message"]["content"] for line in stack.lines(ended.output_file_id)
+    ]
+    assert (ended.status, answers) == ("completed", ["one", "two\nlines"])
+    assert "results.parquet" in [artifact["name"] for artifact in ended.batchyard["artifacts"]]
+
+
+def test_a_form_with_one_prompt_a_line_runs(stack: RunningStack, http: httpx.Client) -> None:
+    answer = http.post("/start", data={"model": "echo", "prompts": "one\r\n\r\ntwo\r\n", "max_tokens": "5"})
+    lines = requests(stack, answer)
+    assert [line["body"]["messages"][0]["content"] for line in lines] == ["one", "two"]
+    assert [line["custom_id"] for line in lines] == ["prompt-1", "prompt-3"]
+    assert {line["body"]["max_tokens"] for line in lines} == {5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "prompts"),
+    [
+        ("a.txt", "eins\n\nzwei", {}, ["eins", "zwei"]),
+        ("a.txt", "\ufeffü\n", {}, ["ü"]),
+        ("a.csv", 'id,prompt\n1,"a, b"\n2,"c\nd"\n', {}, ["a, b", "c\nd"]),
+        ("a.csv", "question\nwhy?\n", {}, ["why?"]),
+        ("a.csv", "city,n\nRome,2\n", {"template": "{n} days in {city}"}, ["2 days in Rome"]),
+        ("a.jsonl", '"x"\n{"prompt": "y"}\n', {}, ["x", "y"]),
+        ("a.jsonl", '{"city": "Rome"}\n', {"template": "Go to {city}"}, ["Go to Rome"]),
+        ("a.JSONL", '{"messages": [{"role": "user", "content": "z"}]}', {}, ["z"]),
+    ],
+)
+def test_a_file_of_prompts_runs(
+    stack: RunningStack, http: httpx.Client, name: str, content: str, fields: dict[str, str], prompts: list[str]
+) -> None:
+    answer = http.post("/start", data={"model": "echo"} | fields, files={"file": (name, content.encode())})
+    assert [line["body"]["messages"][0]["content"] for line in requests(stack, answer)] == prompts
+
+
+def test_a_file_of_whole_requests_runs_as_it_is(stack: RunningStack, http: httpx.Client) -> None:
+    content = json.dumps(a_chat("mine", "hello")).encode() + b"\n"
+    answer = http.post("/start", files={"file": ("in.jsonl", content)})
+    assert stack.client.files.content(requests(stack, answer) and answer.json()["file_id"]).content == content
+    refused = http.post("/start", data={"model": "other"}, files={"file": ("in.jsonl", content)})
+    assert (refused.status_code, refusal(refused)["param"]) == (400, "model")
+
+
+def test_completions_and_embeddings_start_too(stack: RunningStack, http: httpx.Client) -> None:
+    made = http.post("/start", json={"model": "echo", "prompts": ["a"], "endpoint": "/v1/completions"})
+    assert requests(stack, made)[0]["body"] == {"model": "echo", "prompt": "a"}
+    made = http.post("/start", json={"model": "vectors", "prompts": ["a"], "endpoint": "/v1/embeddings"})
+    assert requests(stack, made)[0]["body"] == {"model": "vectors", "input": "a"}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"prompts": ["a"]}, "missing_required_parameter", "model"),
+        ({"model": "echo"}, "missing_required_parameter", "prompts"),
+        ({"model": "echo", "prompts": []}, "empty_file", "prompts"),
+        ({"model": "gpt-9", "prompts": ["a"]}, "model_not_found", "model"),
+        ({"model": "echo", "prompts": ["a"], "temperature": "hot"}, "invalid_value", "temperature"),
+        ({"model": "echo", "prompts": ["a"], "sampling": {"temperature": "hot"}}, "invalid_request", "temperature"),
+        ({"model": "nano", "prompts": ["a"], "sampling": {"tools": [TOOL]}}, "unsupported_parameter", "tools"),
+        ({"model": "echo", "prompts": ["a"], "seed": 1, "sampling": {"seed": 2}}, "invalid_value", "seed"),
+        ({"model": "echo", "prompts": ["a"], "completion_window": "400d"}, "invalid_value", "completion_window"),
+        ({"model": "echo", "prompts": ["a"], "window": "24h"}, "unknown_parameter", "window"),
+        ({"model": "echo", "prompts": ["a"], "post_process": [{"step": "x"}]}, "invalid_value", "post_process.0"),
+    ],
+)
+def test_what_cannot_run_is_refused_at_once(http: httpx.Client, body: dict[str, Any], code: str, param: str) -> None:
+    answer = http.post("/start", json=body)
+    error = refusal(answer)
+    assert (answer.status_code, error["code"], error["param"]) == (400, code, param)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "said"),
+    [
+        ("a.pdf", b"x", {}, ".csv"),
+        ("a.csv", b"a,b\n1,2\n", {}, "no column 'prompt', but a, b"),
+        ("a.csv", b'prompt\n"open', {}, "not valid CSV after line 1"),
+        ("a.csv", b"prompt,b\nx\n", {}, "Line 2 has not 2 columns"),
+        ("a.csv", b"a,b\n1,2\n", {"template": "{c}"}, "Line 2 has no 'c'"),
+        ("a.txt", b"x", {"template": "{c}"}, "A template names"),
+        ("a.txt", b"\xff\xfe\xff", {}, "not UTF-8"),
+        ("a.jsonl", b'"a"\n{nope', {}, "Line 2 is not valid JSON"),
+        ("a.jsonl", b'"a"\n[1]', {}, "Line 2 is neither"),
+        ("a.jsonl", b'{"text": "x"}', {}, "Line 1 needs 'messages'"),
+        ("a.txt", b"\n \n", {}, "no prompts"),
+        ("a.csv", b"", {}, "no prompts"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_by_its_line(
+    http: httpx.Client, name: str, content: bytes, fields: dict[str, str], said: str
+) -> None:
+    answer = http.post("/start", data={"model": "echo"} | fields, files={"file": (name, content)})
+    assert answer.status_code == 400
+    assert said in refusal(answer)["message"]

@@ -1,0 +1,93 @@
+"""Projects and keys, as contract.md promises them: another project's things are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from stacks import RunningStack
+
+from contract.conftest import refusal
+
+ROUTES = [
+    ("GET", "/v1/files/{file}"),
+    ("GET", "/v1/files/{file}/content"),
+    ("DELETE", "/v1/files/{file}"),
+    ("GET", "/v1/batches/{batch}"),
+    ("GET", "/v1/batches/{batch}/results"),
+    ("POST", "/v1/batches/{batch}/cancel"),
+    ("POST", "/v1/batches/{batch}/retry"),
+]
+
+
+@pytest.fixture
+def stranger(http: httpx.Client, other_project: openai.OpenAI) -> httpx.Client:
+    return httpx.Client(base_url=http.base_url, headers={"Authorization": f"Bearer {other_project.api_key}"})
+
+
+@pytest.mark.parametrize(("method", "route"), ROUTES)
+def test_not_yours_answers_exactly_as_not_there(stranger: httpx.Client, mixed: Any, method: str, route: str) -> None:
+    theirs = {"file": mixed.output_file_id, "batch": mixed.id}
+    nobodys = {name: f"{value[:-6]}ffffff" for name, value in theirs.items()}
+    said = []
+    for ids in (theirs, nobodys):
+        answer = stranger.request(method, route.format(**ids))
+        text = answer.text
+        for value in ids.values():
+            text = text.replace(value, "ID")
+        said.append((answer.status_code, text, sorted(set(answer.headers) - {"content-length"})))
+    assert said[0] == said[1]
+    assert said[0][0] == 404
+
+
+def test_anothers_file_is_unknown_as_an_input(stranger: httpx.Client, stack: RunningStack, mixed: Any) -> None:
+    body = {"input_file_id": mixed.input_file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    error = refusal(stranger.post("/v1/batches", json=body))
+    assert error["message"] == f"No file found with id '{mixed.input_file_id}'."
+    assert stack.client.files.retrieve(mixed.input_file_id).id == mixed.input_file_id
+
+
+def test_anothers_things_are_in_no_list_and_no_cursor(stranger: httpx.Client, mixed: Any) -> None:
+    assert mixed.id not in stranger.get("/v1/batches").text
+    assert mixed.output_file_id not in stranger.get("/v1/files").text
+    assert stranger.get("/v1/batches", params={"after": mixed.id}).status_code == 400
+    assert stranger.get("/v1/files", params={"after": mixed.output_file_id}).status_code == 400
+
+
+def test_an_idempotency_key_is_a_projects_own(
+    stranger: httpx.Client, http: httpx.Client, created: dict[str, Any]
+) -> None:
+    own = stranger.post("/v1/files", files={"file": b"{}"}, data={"purpose": "batch"}).json()["id"]
+    headers = {"Idempotency-Key": "shared"}
+    first = http.post("/v1/batches", json=created, headers=headers).json()
+    second = stranger.post("/v1/batches", json=created | {"input_file_id": own}, headers=headers)
+    assert second.status_code == 200
+    assert second.json()["id"] != first["id"]
+
+
+def test_an_administrator_makes_lists_and_revokes_keys(http: httpx.Client) -> None:
+    made = http.post("/v1/keys", json={"project": "third"}).json()
+    third = {"Authorization": f"Bearer {made['key']}"}
+    assert httpx.get(f"{http.base_url}/v1/files", headers=third).json()["data"] == []
+    listed = http.get("/v1/keys", params={"project": "third"}).json()["data"]
+    assert [key["id"] for key in listed] == [made["id"]]
+    assert made["key"].rpartition("-")[2] not in http.get("/v1/keys").text
+    revoked = http.delete(f"/v1/keys/{made['id']}").json()
+    assert revoked["revoked_at"] is not None
+    assert http.delete(f"/v1/keys/{made['id']}").json() == revoked
+    answer = httpx.get(f"{http.base_url}/v1/files", headers=third)
+    assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/keys"), ("POST", "/v1/keys"), ("DELETE", "/v1/keys/x")])
+def test_a_key_without_admin_rights_cannot_touch_keys(stranger: httpx.Client, method: str, path: str) -> None:
+    answer = stranger.request(method, path, json={"project": "mine", "admin": True} if method == "POST" else None)
+    assert (answer.status_code, refusal(answer)["code"]) == (403, "insufficient_permissions")
+
+
+@pytest.mark.parametrize("project", ["", "x" * 129, "a\nb", "\u0000"])
+def test_a_project_has_a_name_that_can_be_read(http: httpx.Client, project: str) -> None:
+    answer = http.post("/v1/keys", json={"project": project})
+    assert (answer.status_code, refusal(answer)["param"]) == (400, "project")

@@ -1,0 +1,100 @@
+"""Our objects against the types of the installed `openai` package, and the OpenAPI document."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, Literal
+
+import httpx
+import openai.pagination
+import openai.types
+import pytest
+from openai.types import batch_usage
+from pydantic import BaseModel
+
+from webapp import wire
+
+PAIRS = [
+    (openai.types.Batch, wire.BatchObject),
+    (openai.types.batch.Errors, wire.BatchErrors),
+    (openai.types.BatchError, wire.BatchError),
+    (openai.types.BatchRequestCounts, wire.RequestCounts),
+    (openai.types.BatchUsage, wire.Usage),
+    (batch_usage.InputTokensDetails, wire.InputTokensDetails),
+    (batch_usage.OutputTokensDetails, wire.OutputTokensDetails),
+    (openai.types.FileObject, wire.FileObject),
+    (openai.types.FileDeleted, wire.FileDeleted),
+    (openai.types.Model, wire.ModelObject),
+]
+OURS = {"batchyard"}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=lambda model: model.__name__)
+def test_an_object_has_the_fields_of_the_clients_type(theirs: type[BaseModel], ours: type[BaseModel]) -> None:
+    assert set(ours.model_fields) - OURS == set(theirs.model_fields)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=lambda model: model.__name__)
+def test_a_field_holds_what_the_clients_type_expects(theirs: type[BaseModel], ours: type[BaseModel]) -> None:
+    for name, field in theirs.model_fields.items():
+        said, expected = _kinds(ours.model_fields[name].annotation), _kinds(field.annotation)
+        assert said <= expected, f"{theirs.__name__}.{name}: {said} is not within {expected}"
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The kinds of values an annotation allows; literals by their type, every model as `object`."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*(_kinds(part) for part in typing.get_args(annotation)))
+    if origin is Literal:
+        return {type(value) for value in typing.get_args(annotation)}
+    if origin is not None:
+        return {origin}
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {"object"}
+    return {annotation}
+
+
+def test_a_page_has_the_fields_of_the_clients_page() -> None:
+    assert set(openai.pagination.SyncCursorPage.model_fields) <= set(wire.Page.model_fields)
+
+
+def test_the_document_names_every_route_of_the_contract(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    routes = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert {
+        ("POST", "/v1/files"),
+        ("GET", "/v1/files"),
+        ("GET", "/v1/files/{file_id}"),
+        ("DELETE", "/v1/files/{file_id}"),
+        ("GET", "/v1/files/{file_id}/content"),
+        ("POST", "/v1/batches"),
+        ("GET", "/v1/batches"),
+        ("GET", "/v1/batches/{batch_id}"),
+        ("POST", "/v1/batches/{batch_id}/cancel"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/{name}"),
+        ("POST", "/start"),
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+    } <= routes
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation["summary"] and operation["responses"], f"{method} {path}"
+
+
+def test_the_document_can_be_browsed_without_another_server(http: httpx.Client) -> None:
+    page = http.get("/docs")
+    assert page.status_code == 200
+    assert "://" not in page.text
+    for name in ("swagger_bundle.js", "swagger_style.css"):
+        assert name in page.text
+        assert http.get(f"/docs/{name}").status_code == 200
+    assert http.get("/docs/url.json").status_code == 404
+
+
+def test_the_statuses_are_the_clients() -> None:
+    for theirs, ours in ((openai.types.Batch, wire.BatchObject), (openai.types.FileObject, wire.FileObject)):
+        said = typing.get_args(ours.model_fields["status"].annotation)
+        assert set(said) <= set(typing.get_args(theirs.model_fields["status"].annotation))

@@ -1,0 +1,115 @@
+"""What validation refuses, as contract.md's table promises it: every bad line, by its physical number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from stacks import RunningStack, a_chat
+
+GOOD = a_chat("good", "hello")
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in a_chat("a", "hello").items() if key != name}
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    line = a_chat("a", "hello")
+    line["body"] = {key: value for key, value in (line["body"] | changes).items() if value is not ...}
+    return line
+
+
+TABLE: list[tuple[str, Any, str, str | None]] = [
+    ("no JSON", b"{nope}", "invalid_json_line", None),
+    ("not UTF-8", b'{"custom_id": "\xff"}', "invalid_json_line", None),
+    ("a list", [1], "invalid_json_line", None),
+    ("a string", "text", "invalid_json_line", None),
+    ("NaN", b'{"custom_id": NaN}', "invalid_json_line", None),
+    ("Infinity", b'{"custom_id": Infinity}', "invalid_json_line", None),
+    ("NUL", b'{"custom_id": "\x00"}', "invalid_json_line", None),
+    ("a lone surrogate", b'{"custom_id": "\\ud800"}', "invalid_json_line", None),
+    ("a key twice", b'{"custom_id": "a", "custom_id": "b"}', "invalid_json_line", None),
+    ("nested 10,000 deep", b'{"body": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "invalid_json_line", None),
+    ("10 MB of noise", b"x" * 10_000_000, "invalid_json_line", None),
+    ("no custom_id", without("custom_id"), "missing_required_parameter", "custom_id"),
+    ("no method", without("method"), "missing_required_parameter", "method"),
+    ("no url", without("url"), "missing_required_parameter", "url"),
+    ("no body", without("body"), "missing_required_parameter", "body"),
+    ("another url", a_chat("a", "x") | {"url": "/v1/embeddings"}, "invalid_url", "url"),
+    ("another method", a_chat("a", "x") | {"method": "GET"}, "invalid_method", "method"),
+    ("no model", body(model=...), "invalid_request", "body.model"),
+    ("no messages", body(messages=...), "invalid_request", "body.messages"),
+    ("no message", body(messages=[]), "invalid_request", "body.messages"),
+    ("a model we do not serve", body(model="gpt-9"), "model_not_found", "body.model"),
+    ("streaming", body(stream=True), "streaming_unsupported", "body.stream"),
+    ("a custom_id used before", GOOD, "duplicate_custom_id", "custom_id"),
+    ("tools of an engine without them", body(model="nano", tools=[{"type": "function", "function": {"name": "f"}}]),
+     "unsupported_parameter", "body.tools"),
+    ("a temperature that is a text", body(temperature="hot"), "invalid_request", "body.temperature"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def refused(stack: RunningStack) -> Any:
+    """A batch with every line of the table, after a good line and a blank one."""
+    raw = [json.dumps(GOOD).encode(), b""]
+    for number, (_, line, _, _) in enumerate(TABLE):
+        if isinstance(line, dict) and line.get("custom_id") == "a":
+            line = line | {"custom_id": f"id-{number}"}
+        raw.append(line if isinstance(line, bytes) else json.dumps(line).encode())
+    return stack.wait(stack.submit(b"\r\n".join(raw)))
+
+
+@pytest.mark.parametrize("number", range(len(TABLE)), ids=[name for name, *_ in TABLE])
+def test_a_bad_line_is_one_bounded_error_with_its_code_and_number(refused: Any, number: int) -> None:
+    _, _, code, param = TABLE[number]
+    (error,) = [error for error in refused.errors.data if error.line == number + 3]
+    assert (error.code, error.param) == (code, param)
+    assert 0 < len(error.message) < 500
+
+
+def test_nothing_but_the_bad_lines_is_reported_and_nothing_runs(refused: Any) -> None:
+    assert refused.status == "failed"
+    assert len(refused.errors.data) == len(TABLE)
+    assert (refused.output_file_id, refused.error_file_id, refused.in_progress_at) == (None, None, None)
+    assert refused.request_counts.to_dict() == {"total": 0, "completed": 0, "failed": 0}
+    assert refused.failed_at is not None
+
+
+def only(batch: Any) -> tuple[str, int | None]:
+    (error,) = batch.errors.data
+    return error.code, error.line
+
+
+def test_a_byte_order_mark_is_named(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit(b"\xef\xbb\xbf" + json.dumps(GOOD).encode()))
+    assert only(batch) == ("invalid_json_line", 1)
+    assert "BOM" in batch.errors.data[0].message
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n \r\n"])
+def test_nothing_but_blank_lines_is_an_empty_file(stack: RunningStack, content: bytes) -> None:
+    assert only(stack.wait(stack.submit(content))) == ("empty_file", None)
+
+
+def test_an_input_that_is_deleted_is_told_of_at_create(stack: RunningStack) -> None:
+    file = stack.client.files.create(file=("in.jsonl", json.dumps(GOOD).encode()), purpose="batch")
+    stack.client.files.delete(file.id)
+    with pytest.raises(Exception, match="No file found"):
+        stack.client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+
+
+def test_blank_lines_and_crlf_are_accepted(stack: RunningStack) -> None:
+    lines = [json.dumps(a_chat(f"id-{number}", "x")) for number in range(3)]
+    batch = stack.wait(stack.submit("\r\n\r\n" + "\r\n\r\n".join(lines) + "\r\n"))
+    assert (batch.status, batch.request_counts.total) == ("completed", 3)
+
+
+def test_a_thousand_errors_are_listed_and_the_rest_is_counted(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit("nope\n" * 1500))
+    assert len(batch.errors.data) == 1001
+    last = batch.errors.data[-1]
+    assert (last.code, last.line) == ("too_many_errors", None)
+    assert "1500" in last.message.replace(",", "")

@@ -1,0 +1,56 @@
+"""/v1/keys: API keys of all projects, for administrators."""
+
+from __future__ import annotations
+
+from flask import Blueprint
+from pydantic import BaseModel, ConfigDict, Field
+
+from store import keys
+from webapp import wire
+from webapp.document import operation
+from webapp.requests import administrator, current_house, parse_body, query
+
+routes = Blueprint("keys", __name__)
+
+
+class CreateKey(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    project: str = Field(strict=True, description="name of the project, which is made if there is none")
+    admin: bool = Field(False, strict=True)
+
+
+class ListKeys(BaseModel):
+    project: str | None = Field(None, description="only this project's")
+    after: str | None = Field(None, description="the id of the last key of the page before")
+    limit: int = Field(100, ge=1, le=1000)
+
+
+@routes.post("/v1/keys")
+@operation(wire.NewKeyObject, json=CreateKey, refusals=(403, 413))
+def create() -> wire.NewKeyObject:
+    """Make an API key. This answer is the only time it is seen."""
+    administrator()
+    asked = parse_body(CreateKey)
+    with current_house().database.write() as session:
+        made = keys.create(session, asked.project, admin=asked.admin)
+    return wire.NewKeyObject(**vars(made), revoked_at=None)
+
+
+@routes.get("/v1/keys")
+@operation(wire.KeyPage, query=ListKeys, refusals=(403,))
+def list_() -> wire.KeyPage:
+    """List API keys, newest first, without their secrets."""
+    administrator()
+    asked = query(ListKeys)
+    with current_house().database.read() as session:
+        found, more = keys.page(session, project=asked.project, after=asked.after, limit=asked.limit)
+    return wire.KeyPage.of([wire.KeyObject(**vars(key)) for key in found], more=more)
+
+
+@routes.delete("/v1/keys/<key_id>")
+@operation(wire.KeyObject, refusals=(403, 404))
+def revoke(key_id: str) -> wire.KeyObject:
+    """Revoke an API key, at once and for good."""
+    administrator()
+    with current_house().database.write() as session:
+        return wire.KeyObject(**vars(keys.revoke(session, key_id)))

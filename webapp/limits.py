@@ -1,0 +1,65 @@
+"""Rate limits: requests and uploaded bytes a key may send in a minute, counted in Redis over a sliding window.
+
+A Redis that is away limits nothing: accepting work does not need it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from flask import Flask, Response, current_app, g
+from limits import RateLimitItemPerMinute
+from limits.errors import StorageError
+from limits.storage import RedisStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+
+from batchyard.errors import RateLimitError
+from tasks.house import House
+
+log = logging.getLogger(__name__)
+
+# Uploads are counted in steps of this many bytes: a round trip for each chunk would cost more than the writing.
+STEP_BYTES = 4 * 1024 * 1024
+
+
+def register(app: Flask, house: House) -> None:
+    storage = RedisStorage("redis://", connection_pool=house.redis.connection_pool, wrap_exceptions=True)
+    app.extensions["limiter"] = SlidingWindowCounterRateLimiter(storage)
+    app.after_request(_add_headers)
+
+
+def count_request(house: House, key_id: str) -> None:
+    """Count one request of a key, and note what is left for the answer's headers. Raises RateLimitError."""
+    _count(house, key_id, "requests", house.settings.requests_per_minute, 1)
+
+
+def count_bytes(house: House, key_id: str, size: int) -> None:
+    """Count uploaded bytes of a key. Raises RateLimitError."""
+    _count(house, key_id, "bytes", house.settings.upload_bytes_per_minute, size)
+
+
+def _count(house: House, key_id: str, what: str, most: int, cost: int) -> None:
+    item = RateLimitItemPerMinute(most)
+    try:
+        limiter = current_app.extensions["limiter"]
+        accepted = limiter.hit(item, what, key_id, cost=cost)
+        reset_at, remaining = limiter.get_window_stats(item, what, key_id)
+    except StorageError as error:
+        log.warning("rate limits are not kept, Redis is away: %s", error)
+        return
+    wait = max(reset_at - time.time(), 0.0)
+    g.setdefault("rate_limits", {})[what] = (most, remaining, wait)
+    if not accepted:
+        raise RateLimitError(
+            f"Rate limit reached: {most} {what} a minute with one key; try again in {wait:.1f} s.", retry_after=wait
+        )
+
+
+def _add_headers(response: Response) -> Response:
+    """OpenAI's x-ratelimit-* headers, for what this request was counted under."""
+    for what, (most, remaining, wait) in g.get("rate_limits", {}).items():
+        response.headers[f"x-ratelimit-limit-{what}"] = str(most)
+        response.headers[f"x-ratelimit-remaining-{what}"] = str(remaining)
+        response.headers[f"x-ratelimit-reset-{what}"] = f"{wait:.3f}s"
+    return response
