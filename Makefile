@@ -32,6 +32,8 @@ lint: dev
 
 bench: dev
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/validation.py
+	$(BIN)/python benchmarks/api.py
 
 clean:
 	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
