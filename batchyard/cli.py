@@ -28,7 +28,7 @@ def cli() -> None:
 
 for command in (
     *(local.up, local.key, local.migrate, oneshot.run, oneshot.demo),
-    *(batches.submit, batches.status, batches.results, batches.cancel, batches.list_, batches.models),
+    *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
 ):
     cli.add_command(command)
 

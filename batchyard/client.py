@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import httpx
 import openai
 from dotenv import dotenv_values
 
@@ -63,6 +64,18 @@ class Client:
     def cancel(self, batch_id: str) -> dict[str, Any]:
         with self._errors():
             return self._api.batches.cancel(batch_id).to_dict()
+
+    def retry(self, batch_id: str) -> dict[str, Any]:
+        """The new batch of the requests that were not answered."""
+        with self._errors():
+            return self._api.post(f"/batches/{batch_id}/retry", cast_to=openai.types.Batch, body={}).to_dict()
+
+    def results(self, batch_id: str, after: int) -> bytes:
+        """The output lines there are so far, without the first `after`, in the order in which they were answered."""
+        query = {"params": {"after": after}}
+        with self._errors():
+            answer = self._api.get(f"/batches/{batch_id}/results", cast_to=httpx.Response, options=cast(Any, query))
+            return answer.content
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """All batches of the key's project, newest first, fetched page by page."""

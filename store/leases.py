@@ -13,13 +13,14 @@ from store.database import changed
 from store.records import Batch, Segment
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lease:
-    """Proof that `epoch` of one record was given to this holder."""
+    """Proof that `epoch` of one record was given to this holder. `held`: it was not given back."""
 
     record: type[Batch] | type[Segment]
     id: str | int
     epoch: int
+    held: bool = True
 
     def renew(self, session: Session, seconds: float) -> None:
         """Hold it for `seconds` from now. Raises LeaseLost when the epoch is gone."""
@@ -28,6 +29,7 @@ class Lease:
     def release(self, session: Session, pause: float = 0.0, **values: object) -> None:
         """Give it back; housekeeping looks at the record again after `pause` seconds. Raises LeaseLost."""
         self._write(session, holder=None, lease_expires_at=time.time() + pause, **values)
+        self.held = False
 
     def guard(self, session: Session) -> None:
         """Raises LeaseLost unless the lease is still held; keeps it so until the transaction ends."""

@@ -143,6 +143,7 @@ def end(house: House, batch_id: str, holder: str) -> None:
                 files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
                 # Lost only to a cancellation: then it ends as cancelled, the next time round.
                 if batches.transition(session, batch_id, batch.status, status, **files):
+                    lease.release(session)
                     batches.add_artifact(session, batch, MANIFEST, sha256, len(manifest), None)
                     log.info("ended", extra={"batch_id": batch_id, "status": status})
     progress.publish(house, batch_id)

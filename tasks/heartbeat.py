@@ -56,7 +56,8 @@ class Heartbeat:
 def hold_batch(house: House, batch_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
     """A renewed lease on a batch's own work, or None while somebody else has it.
 
-    Given back at the end; if the work is not over then, housekeeping starts it again after `pause` seconds.
+    Given back at the end, unless the work has done so with its last write; if the work is not over then, housekeeping
+    starts it again after `pause` seconds.
     """
     seconds = house.settings.lease_seconds
     with house.database.write() as session:
@@ -66,16 +67,18 @@ def hold_batch(house: House, batch_id: str, holder: str, pause: float) -> Iterat
         return
 
     def renew() -> bool:
-        with house.database.write() as session:
-            lease.renew(session, seconds)
+        if lease.held:
+            with house.database.write() as session:
+                lease.renew(session, seconds)
         return True
 
     try:
         with Heartbeat(renew, seconds / 3):
             yield lease
     finally:
-        try:
-            with house.database.write() as session:
-                lease.release(session, pause)
-        except LeaseLost as error:
-            log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})
+        if lease.held:
+            try:
+                with house.database.write() as session:
+                    lease.release(session, pause)
+            except LeaseLost as error:
+                log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -19,6 +19,7 @@ from tasks.house import House
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 7 * 86400
+TOTALS = "batchyard:totals"
 
 
 def key(batch_id: str) -> str:
@@ -57,6 +58,23 @@ def publish(house: House, batch_id: str) -> None:
         house.redis.set(key(batch_id), json.dumps(measure(house, batch_id)), ex=KEPT_SECONDS)
     except redis.RedisError as error:
         log.warning("progress not published: %s", error, extra={"batch_id": batch_id})
+
+
+def count(house: House, model: str, **amounts: int) -> None:
+    """Add to the model's totals, which /metrics shows: counters that begin anew when Redis loses them."""
+    try:
+        with house.redis.pipeline(transaction=False) as pipeline:
+            for what, amount in amounts.items():
+                pipeline.hincrby(TOTALS, f"{what} {model}", amount)
+            pipeline.execute()
+    except redis.RedisError as error:
+        log.warning("totals not counted: %s", error)
+
+
+def totals(house: House) -> dict[tuple[str, str], int]:
+    """The totals by (what, model). Raises redis.RedisError."""
+    found = cast(dict[str, str], house.redis.hgetall(TOTALS))
+    return {(what, model): int(amount) for key, amount in found.items() for what, _, model in [key.partition(" ")]}
 
 
 def read(house: House, batch_ids: list[str]) -> dict[str, dict[str, Any]]:

@@ -237,3 +237,5 @@ class _PartWriter:
         self._tables = []
         self._flushed_at = time.monotonic()
         progress.publish(self._house, self._work.batch_id)
+        amounts = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens")
+        progress.count(self._house, self._work.model["name"], **{name: getattr(part, name) for name in amounts})

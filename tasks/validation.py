@@ -81,7 +81,7 @@ def run(house: House, batch_id: str, holder: str) -> None:
                 raise  # housekeeping tries again
             report.add(None, LineError("invalid_request", f"The input file cannot be read: {error}", "file_id"))
         with house.database.write() as session:
-            lease.guard(session)
+            lease.release(session)
             if report.count:
                 batches.reject(session, batch_id, report.errors)
             else:
@@ -96,6 +96,9 @@ def run(house: House, batch_id: str, holder: str) -> None:
                     simulated=any(spec.simulated for spec in used.values()),
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
+    for number in () if report.count else plan.refused:
+        model, requests = plan.segments[number]
+        progress.count(house, model, failed=requests)
     progress.publish(house, batch_id)
     finish.start_ready(house)  # no request may be left to run
     dispatch.run(house)

@@ -83,6 +83,22 @@ def test_a_batch_with_failed_requests_exits_1_and_says_where_to_look(terminal: A
     lines = [(tmp_path / name).read_text().splitlines() for name in ("o", "e")]
     assert len(lines[0]) + len(lines[1]) == 6
     assert lines[1]
+    retried = terminal("retry", batch_id)
+    assert retried.returncode == 0, retried.stderr
+    again = json.loads(terminal("status", retried.stdout.strip(), "--json").stdout)
+    assert again["batchyard"]["retry_of"] == batch_id
+
+
+def test_answers_are_printed_as_they_come(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    followed = terminal("results", batch.id, "--follow")
+    assert followed.returncode == 0, followed.stderr
+    printed = [json.loads(line)["custom_id"] for line in followed.stdout.splitlines()]
+    assert sorted(printed) == sorted(f"r{number}" for number in range(60))
+    assert terminal("results", batch.id, "--follow", "--json").returncode == 2
+    nothing = terminal("retry", batch.id)
+    assert nothing.returncode == 4
+    assert "nothing to retry" in nothing.stderr
 
 
 def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path: Path) -> None:

@@ -92,6 +92,34 @@ def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(client: Flask
     assert stored(house) == before
 
 
+def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(client: FlaskClient, house: House) -> None:
+    read = 0
+
+    class Endless(io.RawIOBase):
+        """A file part that never ends."""
+
+        def readinto(self, buffer: Any) -> int:
+            nonlocal read
+            head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' if read == 0 else b""
+            content = (head + b"a" * len(buffer))[: len(buffer)]
+            buffer[: len(content)] = content
+            read += len(content)
+            return len(content)
+
+        def seek(self, offset: int, whence: int = 0) -> int:
+            return offset  # the test client rewinds what it was given
+
+    answer = client.post(
+        "/v1/files",
+        input_stream=Endless(),
+        content_type="multipart/form-data; boundary=x",
+        environ_overrides={"wsgi.input_terminated": True},
+    )
+    assert (answer.status_code, answer.get_json()["error"]["code"]) == (413, "file_too_large")
+    assert read < 1_000_000
+    assert stored(house) == []
+
+
 def test_a_refused_upload_leaves_nothing(client: FlaskClient, house: House) -> None:
     assert upload(client, b"x", purpose="nonsense").status_code == 400
     assert stored(house) == []

@@ -13,10 +13,10 @@ from flask import Flask
 
 from batchyard import logs, settings
 from tasks.house import House, build
-from webapp import batches, document, errors, files, health, keys, limits, models, requests, start
+from webapp import batches, document, errors, files, health, keys, limits, metrics, models, requests, start
 
 SWITCH_SECONDS = 0.0005
-MODULES = (files, batches, models, keys, start, health, document)
+MODULES = (files, batches, models, keys, start, metrics, health, document)
 
 
 def create_app(house: House | None = None) -> Flask:
@@ -41,6 +41,7 @@ def create_app(house: House | None = None) -> Flask:
     app.config["MAX_FORM_PARTS"] = 20
     requests.register(app)
     limits.register(app, house)
+    metrics.register(app, house)
     errors.register(app)
     for module in MODULES:
         app.register_blueprint(module.routes)

@@ -122,7 +122,7 @@ def create() -> wire.BatchObject:
             idempotency=idempotency,
         )
     if existing is None:
-        messages.validate(batch.id)
+        announce(batch)
     return _answer(batch)
 
 
@@ -184,6 +184,15 @@ def submit(session: Session, project_id: str, *, input_file: File, **options: An
             param="input_file_id",
         )
     return batches.create(session, project_id, input_file=input_file, **options)
+
+
+def announce(batch: Batch) -> None:
+    """Ring for a worker once the answer is on its way: it is the record that counts, nobody waits for the message."""
+
+    @flask.after_this_request
+    def _after(response: Response) -> Response:
+        response.call_on_close(lambda: messages.validate(batch.id))
+        return response
 
 
 def check_window(window: str) -> None:
@@ -275,5 +284,5 @@ def retry(batch_id: str) -> wire.BatchObject:
             idempotency=idempotency,
         )
     if existing is None:
-        messages.validate(batch.id)
+        announce(batch)
     return _answer(batch)

@@ -69,7 +69,8 @@ def operation(
     answers |= {f"HTTP_{code}": model for code, model in {status: answer, **others}.items()}
 
     def declare(route: Callable[P, Any]) -> Callable[P, ResponseReturnValue]:
-        name = f"{route.__module__.rpartition('.')[2]}.{route.__name__.rstrip('_')}"
+        module = route.__module__.rpartition(".")[2]
+        name = f"{module}.{route.__name__.rstrip('_')}"
         if media_type is not None:
             _media_types[name] = media_type
         declared: Callable[P, ResponseReturnValue] = _tree.validate(
@@ -80,6 +81,7 @@ def operation(
             resp=Response(**answers),
             skip_validation=True,
             operation_id=name,
+            tags=[module],
             security={} if public else None,
         )(route)
         return declared
@@ -93,6 +95,8 @@ def document() -> dict[str, Any]:
     found: dict[str, Any] = _tree.spec
     for path in found["paths"].values():
         for declared in path.values():
+            if declared["operationId"] == "batches.retry":
+                declared["requestBody"]["required"] = False
             media_type = _media_types.get(declared["operationId"])
             if media_type is not None:
                 schema = {"type": "string", "format": "binary"}

@@ -13,11 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from batchyard.errors import RequestError
 from batchyard.models import Endpoint
 from store.artifacts import Writer
-from tasks import messages, prompts
+from tasks import prompts
 from tasks.lines import LineError, cut
 from tasks.validation import MAX_MESSAGE, Validator
 from webapp import wire
-from webapp.batches import check_window, name_input, submit
+from webapp.batches import announce, check_window, name_input, submit
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.requests import caller, current_house, form, parse_body
@@ -87,7 +87,7 @@ def start() -> tuple[dict[str, Any], int]:
             post_process=asked.post_process,
             output_expires_after=None,
         )
-    messages.validate(batch.id)
+    announce(batch)
     answer = wire.Started(
         job_id=batch.id,
         batch_id=batch.id,

@@ -245,6 +245,27 @@ class Readiness(BaseModel):
     parts: dict[str, str] = Field(description="what each part says: `ok`, or what is wrong with it")
 
 
+class ModelQueueObject(BaseModel):
+    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
+
+    model: str
+    pending_segments: int
+    running_segments: int
+    waiting_requests: int
+    oldest_seconds: float | None
+    rows_per_second: float | None
+    tokens_per_second: float | None
+
+
+class QueueObject(BaseModel):
+    """What has not ended: batches by status, segments by model."""
+
+    object: Literal["queue"] = "queue"
+    batches: dict[str, int]
+    next_deadline_seconds: float | None
+    models: list[ModelQueueObject]
+
+
 class Page(BaseModel, Generic[Item]):
     """A page of a list; `after=last_id` asks for the next one."""
 

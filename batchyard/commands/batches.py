@@ -1,9 +1,10 @@
-"""Commands on a server's batches: submit, status, results, cancel, list, models."""
+"""Commands on a server's batches: submit, status, results, cancel, retry, list, models."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,18 @@ def status(batch_id: str | None, follow: bool, data: Path | None, as_json: bool)
 @click.argument("batch_id", metavar="BATCH")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go [standard output].")
 @click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
+@click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
 @data_option
 @json_option
-def results(batch_id: str, output: Path | None, errors: Path | None, data: Path | None, as_json: bool) -> None:
+def results(
+    batch_id: str, output: Path | None, errors: Path | None, follow: bool, data: Path | None, as_json: bool
+) -> None:
     """Fetch a batch's answers, and with --errors its failed requests."""
     server = _connect(data)
+    if follow:
+        if output is not None or errors is not None or as_json:
+            raise click.UsageError("--follow prints to standard output, and goes with no other option")
+        return _follow(server, batch_id)
     batch = server.batch(batch_id)
     if batch["output_file_id"] is None and batch["error_file_id"] is None:
         raise ConfigurationError(f"batch {batch_id} is {batch['status']} and has no results; see `batchyard status`")
@@ -112,6 +120,16 @@ def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
     """Cancel a batch; what is answered is kept."""
     batch = _connect(data).cancel(batch_id)
     say(batch, f"{batch['id']} is {batch['status']}", as_json)
+
+
+@click.command()
+@click.argument("batch_id", metavar="BATCH")
+@data_option
+@json_option
+def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
+    """Make a batch of what BATCH did not answer; prints the new batch's id."""
+    batch = _connect(data).retry(batch_id)
+    say(batch, batch["id"], as_json)
 
 
 @click.command("list")
@@ -140,6 +158,20 @@ def models(data: Path | None, as_json: bool) -> None:
         for m in found
     ]
     table(["model", "engine", "endpoints", "simulated"], rows)
+
+
+def _follow(server: Client, batch_id: str) -> None:
+    """Print output lines as they are answered; first what there is, then once a second what is new."""
+    have = 0
+    while True:
+        batch = server.batch(batch_id)  # before the lines: what has ended has all of them
+        lines = server.results(batch_id, have)
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+        have += lines.count(b"\n")
+        if batch["status"] in client.TERMINAL:
+            return finished(batch)
+        time.sleep(1)
 
 
 def _newest(server: Client) -> dict[str, Any]:

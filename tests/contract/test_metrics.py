@@ -1,0 +1,55 @@
+"""/metrics and /v1/queue: what waits and what runs, for Prometheus and for people."""
+
+from __future__ import annotations
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from stacks import RunningStack, a_chat
+
+from contract.conftest import refusal
+
+
+def samples(http: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    answer = httpx.get(f"{http.base_url}/metrics")  # Prometheus has no key
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(answer.text)
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def total(http: httpx.Client, name: str, **labels: str) -> float:
+    return samples(http).get((name, frozenset(labels.items())), 0.0)
+
+
+def test_answers_and_tokens_are_counted_by_model(stack: RunningStack, http: httpx.Client) -> None:
+    before = total(http, "batchyard_requests_total", model="other", outcome="completed")
+    tokens = total(http, "batchyard_tokens_total", model="other", kind="output")
+    batch = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="other") for number in range(7)]))
+    assert total(http, "batchyard_requests_total", model="other", outcome="completed") == before + 7
+    assert total(http, "batchyard_tokens_total", model="other", kind="output") == tokens + batch.usage.output_tokens
+
+
+def test_a_running_batch_is_in_the_queue_and_leaves_it(stack: RunningStack, http: httpx.Client) -> None:
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(400)])
+    stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
+    queue = http.get("/v1/queue").json()
+    (slow,) = [model for model in queue["models"] if model["model"] == "slow"]
+    assert (slow["running_segments"], slow["pending_segments"]) == (1, 0)
+    assert queue["batches"]["in_progress"] >= 1
+    assert total(http, "batchyard_segments", model="slow", state="running") == 1
+    assert total(http, "batchyard_batches", status="in_progress") >= 1
+    stack.wait(batch)
+    assert "slow" not in [model["model"] for model in http.get("/v1/queue").json()["models"]]
+
+
+def test_requests_are_timed_by_route_and_not_by_path(stack: RunningStack, http: httpx.Client) -> None:
+    for name in ("a", "b"):
+        http.get(f"/v1/files/file-{name}")
+    http.request("BREW", "/v1/files")
+    found = [dict(labels) for name, labels in samples(http) if name == "batchyard_http_request_seconds_count"]
+    assert {"method": "GET", "route": "/v1/files/<file_id>", "status": "404"} in found
+    assert "BREW" not in {labels["method"] for labels in found}
+
+
+def test_the_queue_needs_a_key(http: httpx.Client) -> None:
+    answer = httpx.get(f"{http.base_url}/v1/queue")
+    assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")

@@ -1,0 +1,78 @@
+"""The queue says what waits and what runs, and no rate that was not measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from store import batches, queue, segments
+from store.database import Database
+from store.records import Batch, Part, Segment
+
+
+def part(batch: Batch, segment_id: int, seconds_ago: float, completed: int) -> Part:
+    return Part(
+        batch_id=batch.id,
+        segment_id=segment_id,
+        sha256="2" * 64,
+        completed=completed,
+        failed=0,
+        input_tokens=3 * completed,
+        cached_tokens=0,
+        output_tokens=completed,
+        created_at=time.time() - seconds_ago,
+    )
+
+
+def test_an_empty_queue_has_nothing_and_no_deadline(database: Database, project: str) -> None:
+    with database.read() as session:
+        now = queue.look(session)
+    assert (now.models, now.next_deadline_seconds) == ([], None)
+    assert now.batches == {"cancelling": 0, "finalizing": 0, "in_progress": 0, "validating": 0}
+
+
+def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_batch: Callable[..., Batch]) -> None:
+    new_batch(5, 4, 3, window="1h", model="a")
+    new_batch(2, model="b")
+    new_batch()
+    with database.write() as session:
+        (first, _), *_ = segments.waiting(session, 1)
+        segments.dispatch(session, first, 60)
+    with database.read() as session:
+        now = queue.look(session)
+    assert now.batches["in_progress"] == 2
+    assert now.batches["validating"] == 1
+    assert now.next_deadline_seconds == pytest.approx(3600, abs=5)
+    a, b = now.models
+    assert (a.model, a.pending_segments, a.running_segments, a.waiting_requests) == ("a", 2, 1, 7)
+    assert (b.model, b.pending_segments, b.running_segments, b.waiting_requests) == ("b", 1, 0, 2)
+    assert a.oldest_seconds == pytest.approx(0, abs=5)
+    assert (a.rows_per_second, a.tokens_per_second) == (None, None)
+
+
+def test_rates_are_of_the_last_minute_and_of_what_was_measured(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    batch = new_batch(1000, model="a")
+    with database.write() as session:
+        segment_id = session.query(Segment).one().id
+        session.add(part(batch, segment_id, 20, 500))  # starts the clock: it was answered before
+    with database.read() as session:
+        assert queue.look(session).models[0].rows_per_second is None
+    with database.write() as session:
+        session.add_all([part(batch, segment_id, 10, 100), part(batch, segment_id, 5, 100)])
+    with database.read() as session:
+        (model,) = queue.look(session).models
+    assert model.rows_per_second == pytest.approx(10, rel=0.05)
+    assert model.tokens_per_second == pytest.approx(40, rel=0.05)
+
+
+def test_what_has_ended_is_not_in_the_queue(database: Database, new_batch: Callable[..., Batch]) -> None:
+    batch = new_batch(3)
+    with database.write() as session:
+        batches.transition(session, batch.id, "in_progress", "finalizing")
+        batches.transition(session, batch.id, "finalizing", "completed")
+    with database.read() as session:
+        assert queue.look(session).models == []
