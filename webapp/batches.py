@@ -27,6 +27,7 @@ from webapp.requests import caller, current_house, parse_body, query
 routes = Blueprint("batches", __name__)
 
 
+Idempotency = tuple[str, str] | None
 # When to ask again for room that only the end of another batch makes.
 IN_FLIGHT_RETRY_SECONDS = 30.0
 
@@ -109,7 +110,8 @@ def create() -> wire.BatchObject:
     owner = caller()
     asked = parse_body(wire.CreateBatch)
     check_window(asked.completion_window)
-    with _once(owner, asked) as (session, idempotency, existing):
+    idempotency = _idempotency(asked)
+    with _once(owner, idempotency) as (session, existing):
         batch = existing or submit(
             session,
             owner.project_id,
@@ -126,24 +128,27 @@ def create() -> wire.BatchObject:
     return _answer(batch)
 
 
-@contextmanager
-def _once(
-    owner: keys.Caller, asked: BaseModel, *about: str
-) -> Iterator[tuple[Session, tuple[str, str] | None, Batch | None]]:
-    """A transaction in which a batch is made at most once for an Idempotency-Key: the session, what to record with
-    the batch, and the batch that was made already. Raises ConflictError if the key was used for something else."""
+def _idempotency(asked: BaseModel, *about: str) -> Idempotency:
+    """The request's Idempotency-Key and the SHA-256 of what is asked; None without a key. Raises RequestError."""
     key = flask.request.headers.get("Idempotency-Key")
     if key is None:
-        with current_house().database.write() as session:
-            yield session, None, None
-        return
+        return None
     if not 1 <= len(key) <= 255:
         raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
     said = json.dumps([*about, asked.model_dump(mode="json")], sort_keys=True)
-    idempotency = (key, hashlib.sha256(said.encode()).hexdigest())
+    return key, hashlib.sha256(said.encode()).hexdigest()
+
+
+@contextmanager
+def _once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Session, Batch | None]]:
+    """A transaction to make a batch in, and the batch that was made for the same key already.
+
+    Raises:
+        ConflictError: the key was used for something else.
+    """
     # Serial, so that of two posts at the same moment one finds what the other has made.
-    with current_house().database.write(serial=True) as session:
-        yield session, idempotency, batches.repeated(session, owner.project_id, idempotency)
+    with current_house().database.write(serial=idempotency is not None) as session:
+        yield session, batches.repeated(session, owner.project_id, idempotency) if idempotency else None
 
 
 def _input_file(session: Session, project_id: str, file_id: str) -> File:
@@ -265,12 +270,17 @@ def retry(batch_id: str) -> wire.BatchObject:
     """
     owner = caller()
     asked = parse_body(wire.RetryBatch, optional=True)
+    idempotency = _idempotency(asked, batch_id)
+    house = current_house()
+    with house.database.read() as session:
+        made = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
+    if made is not None:
+        return _answer(made)
     old = _get(batch_id)
     window = asked.completion_window or old.completion_window
     check_window(window)
-    house = current_house()
     source = unanswered.write(house, old)
-    with _once(owner, asked, batch_id) as (session, idempotency, existing):
+    with _once(owner, idempotency) as (session, existing):
         batch = existing or submit(
             session,
             owner.project_id,

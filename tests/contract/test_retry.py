@@ -49,9 +49,14 @@ def test_cancelled_lines_run_again_with_what_is_asked_anew(stack: RunningStack, 
     assert sorted(ids) == sorted(f"id-{number}" for number in range(400))
 
 
-def test_an_idempotency_key_makes_one_retry(http: httpx.Client, mixed: Any) -> None:
+def test_an_idempotency_key_makes_one_retry_also_when_the_input_is_gone(
+    stack: RunningStack, http: httpx.Client
+) -> None:
+    batch = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="failing") for number in range(3)]))
     headers = {"Idempotency-Key": "retry"}
-    ids = {http.post(f"/v1/batches/{mixed.id}/retry", headers=headers).json()["id"] for _ in range(3)}
+    ids = {http.post(f"/v1/batches/{batch.id}/retry", headers=headers).json()["id"] for _ in range(2)}
+    stack.client.files.delete(batch.input_file_id)
+    ids.add(http.post(f"/v1/batches/{batch.id}/retry", headers=headers).json()["id"])
     assert len(ids) == 1
 
 
