@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, func, select, update
 from sqlalchemy.orm import Session
@@ -32,14 +32,23 @@ class Work:
     parts: Sequence[str]
 
 
-def active(session: Session) -> dict[str, int]:
-    """Segments that hold a slot (dispatched or running), per model."""
+class Waiting(NamedTuple):
+    """A pending segment that may start."""
+
+    segment_id: int
+    model: str
+    project_id: str
+
+
+def active(session: Session) -> dict[tuple[str, str], int]:
+    """Segments that hold a slot (dispatched or running), per model and project."""
     rows = session.execute(
-        select(Segment.model, func.count().label("number"))
+        select(Segment.model, Batch.project_id, func.count())
+        .join(Batch, Batch.id == Segment.batch_id)
         .where(Segment.state.in_(("dispatched", "running")))
-        .group_by(Segment.model)
+        .group_by(Segment.model, Batch.project_id)
     )
-    return {row.model: row.number for row in rows}
+    return {(model, project_id): number for model, project_id, number in rows}
 
 
 def any_waits(session: Session) -> bool:
@@ -47,21 +56,24 @@ def any_waits(session: Session) -> bool:
     return session.scalar(select(Segment.id).where(Segment.state == "pending").limit(1)) is not None
 
 
-def waiting(session: Session, limit: int) -> Sequence[tuple[int, str]]:
-    """(segment id, model) of pending segments that may start, the earliest deadline first, `limit` per model."""
+def waiting(session: Session, limit: int) -> list[Waiting]:
+    """Pending segments that may start, the earliest deadline first, `limit` per model and project."""
     urgency = (Batch.expires_at, Batch.id, Segment.number)
+    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), Batch.status == "in_progress")
+    queues = session.execute(
+        select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
+    ).all()
     found: list[Any] = []
-    # A query for each model ends after `limit` rows; one over all would sort every pending segment.
-    for model in session.scalars(select(Segment.model).where(Segment.state == "pending").distinct()).all():
-        ready = and_(Segment.state == "pending", Segment.model == model, Segment.not_before <= time.time())
+    # A query for each queue ends after `limit` rows; one over all would sort every pending segment.
+    for model, project_id in queues:
         found += session.execute(
-            select(*urgency, Segment.id, Segment.model)
+            select(*urgency, Segment.id, Segment.model, Batch.project_id)
             .join(Segment, Segment.batch_id == Batch.id)
-            .where(Batch.status == "in_progress", ready)
+            .where(ready, Segment.model == model, Batch.project_id == project_id)
             .order_by(*urgency)
             .limit(limit)
         )
-    return [(segment_id, model) for *_, segment_id, model in sorted(found)]
+    return [Waiting(segment_id, model, project_id) for *_, segment_id, model, project_id in sorted(found)]
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from store import segments
+from store.segments import Waiting
 from tasks import messages
 from tasks.house import House
 
@@ -13,24 +15,36 @@ log = logging.getLogger(__name__)
 
 
 def choose(
-    waiting: Iterable[tuple[int, str]], active: Mapping[str, int], limits: Mapping[str, int], total: int
+    waiting: Sequence[Waiting], active: Mapping[tuple[str, str], int], limits: Mapping[str, int], total: int
 ) -> list[int]:
-    """Ids of the segments to start now, in the order given.
+    """Ids of the segments to start now: the earliest deadline first, and of each project at least its share.
+
+    The slots are shared evenly among the projects that have work. A project below its share goes before those that
+    have theirs, however early their deadlines; a slot that no such project can use goes to the earliest deadline.
 
     Args:
-        waiting: (segment id, model), the most urgent first.
-        active: slots in use, per model.
+        waiting: the most urgent first.
+        active: slots in use, per model and project.
         limits: most slots in use at once, per model; a model that is not served any more has none.
         total: most slots in use at once, over all models.
     """
-    used = dict(active)
+    models: Counter[str] = Counter()
+    projects: Counter[str] = Counter()
+    for (model, project_id), number in active.items():
+        models[model] += number
+        projects[project_id] += number
+    share = total / max(1, len(projects.keys() | {entry.project_id for entry in waiting}))
+    left = list(waiting)
     chosen: list[int] = []
-    for segment_id, model in waiting:
-        if sum(used.values()) >= total:
+    while projects.total() < total:
+        able = [entry for entry in left if models[entry.model] < limits.get(entry.model, 0)]
+        if not able:
             break
-        if used.get(model, 0) < limits.get(model, 0):
-            used[model] = used.get(model, 0) + 1
-            chosen.append(segment_id)
+        entry = next((entry for entry in able if projects[entry.project_id] < share), able[0])
+        left.remove(entry)
+        chosen.append(entry.segment_id)
+        models[entry.model] += 1
+        projects[entry.project_id] += 1
     return chosen
 
 

@@ -38,7 +38,7 @@ def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_ba
     new_batch(2, model="b")
     new_batch()
     with database.write() as session:
-        (first, _), *_ = segments.waiting(session, 1)
+        first = segments.waiting(session, 1)[0].segment_id
         segments.dispatch(session, first, 60)
     with database.read() as session:
         now = queue.look(session)
