@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -106,8 +107,11 @@ StartStack = Callable[..., RunningStack]
 
 
 @pytest.fixture(scope="session")
-def start_stack() -> Iterator[StartStack]:
-    """Starts a stack with these models (TOML) and settings; all that were started are ended with the tests."""
+def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
+    """Starts a stack with these models (TOML) and settings; all that were started are ended with the tests.
+
+    Their folders go too, unless a test has failed: then their logs tell why.
+    """
     running: list[RunningStack] = []
 
     def start(models: str, **environment: str) -> RunningStack:
@@ -118,6 +122,8 @@ def start_stack() -> Iterator[StartStack]:
     for stack in running:
         if stack.process.poll() is None:
             stack.stop()
+        if not request.session.testsfailed:
+            shutil.rmtree(stack.data.parent, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
