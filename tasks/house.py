@@ -15,6 +15,9 @@ from inference import engines
 from store.artifacts import Artifacts
 from store.database import Database
 
+# Nothing that is asked of Redis takes long, and nothing waits for a server that hangs: work goes on without it.
+REDIS_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class House:
@@ -45,7 +48,7 @@ def build(configuration: Settings) -> House:
         models=served_models(configuration),
         database=Database(configuration.database),
         artifacts=Artifacts(configuration.artifacts),
-        redis=redis.Redis.from_url(configuration.redis_url, decode_responses=True, socket_timeout=10),
+        redis=redis.Redis.from_url(configuration.redis_url, decode_responses=True, socket_timeout=REDIS_SECONDS),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
 from batchyard import settings
@@ -17,15 +17,12 @@ from tasks.house import House, build
 from webapp import create_app
 
 
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    """A house whose broker is away."""
-    (tmp_path / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+def house_in(folder: Path) -> House:
+    (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
     house = build(
         settings.load(
-            data=tmp_path / "data",
-            models=tmp_path / "models.toml",
+            data=folder / "data",
+            models=folder / "models.toml",
             allow_simulated=True,
             max_file_bytes=1000,
             ray_address="127.0.0.1:1",
@@ -35,18 +32,24 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     return house
 
 
-@pytest.fixture
-def app(house: House) -> Flask:
-    return create_app(house)
-
-
-@pytest.fixture
-def client(app: Flask, house: House) -> FlaskClient:
+def client_of(house: House) -> FlaskClient:
     with house.database.write() as session:
         key = keys.create(session, "default").key
-    client = app.test_client()
+    client = create_app(house).test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A house whose broker is away."""
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    return house_in(tmp_path)
+
+
+@pytest.fixture
+def client(house: House) -> FlaskClient:
+    return client_of(house)
 
 
 def upload(client: FlaskClient, content: bytes, **form: str) -> Any:
@@ -72,6 +75,17 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
     with pytest.MonkeyPatch.context() as clock, house.database.write() as session:
         clock.setattr(time, "time", lambda: later)
         assert batches.take_validatable(session, 60) == [answer.get_json()["id"]]
+
+
+def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        client = client_of(house_in(tmp_path))
+        file_id = upload(client, b"{}").get_json()["id"]
+        began = time.monotonic()
+        body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        assert client.post("/v1/batches", json=body).status_code == 200
+        assert time.monotonic() - began < 10
 
 
 def test_readiness_names_what_is_away(client: FlaskClient) -> None:

@@ -12,7 +12,7 @@ from celery import Celery
 from flask import Flask
 
 from batchyard import logs, settings
-from tasks.house import House, build
+from tasks.house import REDIS_SECONDS, House, build
 from webapp import batches, document, errors, files, health, keys, limits, metrics, models, requests, start
 
 SWITCH_SECONDS = 0.0005
@@ -30,8 +30,9 @@ def create_app(house: House | None = None) -> Flask:
     sys.setswitchinterval(SWITCH_SECONDS)
     celery = Celery("batchyard")
     celery.config_from_object("celeryconfig")
-    # A request does not wait for a broker that is away: housekeeping sends the message again.
-    celery.conf.broker_transport_options = {**celery.conf.broker_transport_options, "max_retries": 0}
+    # A request does not wait for a broker that is away or hangs: housekeeping sends the message again.
+    impatient = {"max_retries": 0, "socket_timeout": REDIS_SECONDS}
+    celery.conf.broker_transport_options = {**celery.conf.broker_transport_options, **impatient}
     celery.set_default()
 
     app = Flask(__name__)
