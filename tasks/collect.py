@@ -1,7 +1,7 @@
 """Collecting garbage: content that no record points at goes once it is old, a shard of the store at a time.
 
 Content is stored before the record that points at it is written, so only its age (`BATCHYARD_GARBAGE_GRACE_SECONDS`)
-tells what a writer is about to name from what nobody wants.
+tells what a writer is about to name from what nobody wants. A look at some names and their deletion take far less time.
 """
 
 from __future__ import annotations

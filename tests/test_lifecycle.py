@@ -190,8 +190,8 @@ def test_nothing_a_client_was_told_is_taken_back_and_no_line_is_lost(start_stack
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         lambda: Lifecycle(stack),
         settings=settings(
-            max_examples=4,
-            stateful_step_count=16,
+            max_examples=3,
+            stateful_step_count=14,
             deadline=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),

@@ -37,7 +37,7 @@ surface = schemathesis.openapi.from_dict(_document(), config=_config)
 
 
 @surface.parametrize()
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_answer_is_outside_the_document(case: Any, http: httpx.Client) -> None:
     case.call_and_validate(
         base_url=str(http.base_url),

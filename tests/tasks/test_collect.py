@@ -240,6 +240,8 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
     contents = [b"content %d" % number for number in range(4)]
     unnamed: Counter[bytes] = Counter()  # stored, or about to be, by somebody who has not written the record yet
     guard = threading.Lock()
+    # Time is made to pass between two looks of a collector: one that looked an hour ago does not delete any more.
+    looking = (threading.Lock(), threading.Lock())
     everyone_is_done = threading.Event()
 
     def come(content: bytes) -> tuple[bytes, File]:
@@ -253,7 +255,7 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
     def go(content: bytes, file: File) -> None:
         """As if the file had gone long ago, and its content had been stored long ago by everyone who has named it."""
         long_ago = time.time() - 2 * HOUR
-        with guard, suppress(FileNotFoundError):
+        with looking[0], looking[1], guard, suppress(FileNotFoundError):
             if not unnamed[content]:
                 os.utime(house.artifacts.path(file.sha256), (long_ago, long_ago))
         with house.database.write() as session:
@@ -271,14 +273,16 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
                 assert is_there(house, file.sha256)
         return kept
 
-    def collect_all_the_time() -> None:
+    def collect_all_the_time(looks: threading.Lock) -> None:
         shards = sorted({hashlib.sha256(content).hexdigest()[:2] for content in contents})
         while not everyone_is_done.is_set():
             for shard in shards:
-                collect.shard(house, shard)
+                with looks:
+                    collect.shard(house, shard)
+                time.sleep(0.002)  # or nobody else would get the lock
 
     with ThreadPoolExecutor(6) as pool:
-        collectors = [pool.submit(collect_all_the_time) for _ in range(2)]
+        collectors = [pool.submit(collect_all_the_time, looks) for looks in looking]
         try:
             kept = [each for own in pool.map(come_and_go, range(4)) for each in own]
         finally:
