@@ -29,6 +29,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 # A new batch whose message nobody has taken after this long is told of again.
 MESSAGE_SECONDS = 30.0
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
+# A list of what a status may be is found by its index; what it may not be is not.
+RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
 
 
 def create(
@@ -87,11 +89,10 @@ def repeated(session: Session, project_id: str, idempotency: tuple[str, str]) ->
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
     """Input bytes of the project's batches that have not ended."""
-    running = [status for status in TRANSITIONS if status not in TERMINAL]
     size = (
         select(func.coalesce(func.sum(File.bytes), 0))
         .join(Batch, Batch.input_file_id == File.id)
-        .where(Batch.project_id == project_id, Batch.status.in_(running))
+        .where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
     )
     return int(session.scalar(size) or 0)
 

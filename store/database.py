@@ -39,8 +39,10 @@ class Database:
         try:
             self.url = make_url(url)
             self.sqlite = self.url.get_backend_name() == "sqlite"
-            self._reader = _sqlite(url, _begin) if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
-            self._writer = _sqlite(url, _begin_alone) if self.sqlite else self._reader
+            self._reader = (
+                _sqlite(url, _begin, _WAIT_SECONDS) if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
+            )
+            self._writer = _sqlite(url, _begin_alone, 0.0) if self.sqlite else self._reader
             self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise ConfigurationError(
@@ -114,14 +116,15 @@ def changed(session: Session, statement: Update) -> int:
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 
-def _sqlite(url: str, begin: Callable[[Connection], None]) -> Engine:
-    """A SQLite engine whose transactions start with `begin`."""
+def _sqlite(url: str, begin: Callable[[Connection], None], busy_seconds: float) -> Engine:
+    """A SQLite engine whose transactions start with `begin`; SQLite itself waits `busy_seconds` for a lock."""
     engine = create_engine(url, connect_args={"timeout": _WAIT_SECONDS}, **_POOL)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        busy = f"busy_timeout={int(1000 * busy_seconds)}"  # last: to switch to WAL, it waits as the connection does
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", busy):
             connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "begin", begin)
@@ -138,7 +141,6 @@ def _begin_alone(connection: Connection) -> None:
     SQLite itself looks for its turn ever more seldom, so that who has waited long waits longest. This looks every two
     milliseconds.
     """
-    connection.exec_driver_sql("PRAGMA busy_timeout=0")
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
         try:

@@ -9,10 +9,8 @@ from sqlalchemy import CursorResult, delete, func, select
 from sqlalchemy.orm import Session
 
 from store import files
-from store.batches import TERMINAL, TRANSITIONS
+from store.batches import RUNNING, TERMINAL
 from store.records import Batch, File, Part
-
-_RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)  # as a list of what it may be, the status is found by its index
 
 
 def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[str]:
@@ -25,8 +23,8 @@ def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[st
     found: set[str] = set()
     for statement in (
         select(File.sha256).where(File.sha256.in_(hashes), files.live(moment)),
-        select(Batch.input_sha256).where(Batch.status.in_(_RUNNING), Batch.input_sha256.in_(hashes)),
-        select(Batch.plan_sha256).where(Batch.status.in_(_RUNNING), Batch.plan_sha256.in_(hashes)),
+        select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
+        select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
         select(Part.sha256).where(Part.sha256.in_(hashes)),
     ):
         found.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)

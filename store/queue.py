@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from store.batches import TERMINAL, TRANSITIONS
+from store.batches import RUNNING
 from store.records import Batch, Part, Segment
 
 WINDOW_SECONDS = 60.0
-RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, Writer
+from tasks import parts
 
 SCHEMA = pa.schema([("line", pa.int64()), ("custom_id", pa.string()), ("body", pa.string())])
 # A row group is held in memory whole, so a segment of huge requests ends before it has all its rows.
@@ -75,10 +76,8 @@ class PlanWriter:
         if self._artifacts is None:
             raise ValueError("a plan with refused requests needs artifacts")
         oks = pa.array(np.zeros(len(rows.lines), dtype=bool))
-        table = pa.Table.from_arrays([_numbers(rows.lines), oks, rows.answers.column()], names=["line", "ok", "answer"])
-        with self._artifacts.create() as file:
-            pq.write_table(table, file, compression="zstd", compression_level=1)
-        return file.sha256
+        table = pa.Table.from_arrays([_numbers(rows.lines), oks, rows.answers.column()], schema=parts.SCHEMA)
+        return parts.write(self._artifacts, table)
 
 
 class _Texts:

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, Writer
 from tasks import plan
+from tasks.parts import SCHEMA as ANSWERS
 
 # Lines of a bucket, which is held in memory; more only where a batch would need more than MAX_BUCKETS files.
 BUCKET_LINES = 8192
 MAX_BUCKETS = 256
-ANSWERS = pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("answer", pa.string())])
 REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())])
 
 

@@ -20,7 +20,7 @@ from batchyard.errors import EngineError, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
 from store import segments
 from store.records import Part
-from tasks import dispatch, finish, plan, progress, results
+from tasks import dispatch, finish, parts, plan, progress, results
 from tasks.heartbeat import Heartbeat
 from tasks.house import House
 
@@ -218,13 +218,11 @@ class _PartWriter:
         if not self._tables:
             return
         table = pa.concat_tables(self._tables)
-        with self._house.artifacts.create() as file:
-            pq.write_table(table.select(["line", "ok", "answer"]), file, compression="zstd", compression_level=1)
         completed = pc.sum(table["ok"]).as_py() or 0
         part = Part(
             batch_id=self._work.batch_id,
             segment_id=self._work.lease.id,
-            sha256=file.sha256,
+            sha256=parts.write(self._house.artifacts, table),
             completed=completed,
             failed=table.num_rows - completed,
             input_tokens=pc.sum(table["input_tokens"]).as_py() or 0,

@@ -262,7 +262,7 @@ def results(batch_id: str) -> Response:
 
 
 @routes.post("/v1/batches/<batch_id>/retry")
-@operation(wire.BatchObject, json=wire.RetryBatch, headers=Idempotent, refusals=(404, 409, 413))
+@operation(wire.BatchObject, json=wire.RetryBatch, body_optional=True, headers=Idempotent, refusals=(404, 409, 413))
 def retry(batch_id: str) -> wire.BatchObject:
     """Make a batch of the requests that failed, expired or were cancelled in one that has ended, which stays as it is.
 

@@ -40,7 +40,9 @@ _tree = SpecTree(
     validation_error_status=400,
     validation_error_model=wire.ErrorObject,
 )
+# What spectree has no word for, by operation.
 _media_types: dict[str, str] = {}
+_optional_bodies: set[str] = set()
 
 
 def operation(
@@ -55,6 +57,7 @@ def operation(
     json: type[BaseModel] | None = None,
     form: type[BaseModel] | None = None,
     headers: type[BaseModel] | None = None,
+    body_optional: bool = False,
 ) -> Callable[[Callable[P, Any]], Callable[P, ResponseReturnValue]]:
     """Declare a route: its `answer` with `status`, the statuses it refuses with, and what it takes.
 
@@ -63,6 +66,7 @@ def operation(
         public: asks for no key.
         others: what it answers with further statuses.
         query, json, form, headers: what the route takes there.
+        body_optional: the body may be left out.
     """
     refused = {*refusals, *(() if public else (400, 401, 429, 503))}
     answers: dict[str, Any] = {f"HTTP_{code}": wire.ErrorObject for code in sorted(refused)}
@@ -73,6 +77,8 @@ def operation(
         name = f"{module}.{route.__name__.rstrip('_')}"
         if media_type is not None:
             _media_types[name] = media_type
+        if body_optional:
+            _optional_bodies.add(name)
         declared: Callable[P, ResponseReturnValue] = _tree.validate(
             query=query,
             json=json,
@@ -95,7 +101,7 @@ def document() -> dict[str, Any]:
     found: dict[str, Any] = _tree.spec
     for path in found["paths"].values():
         for declared in path.values():
-            if declared["operationId"] == "batches.retry":
+            if declared["operationId"] in _optional_bodies:
                 declared["requestBody"]["required"] = False
             media_type = _media_types.get(declared["operationId"])
             if media_type is not None:
