@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
-from store import listing
+from store import events, listing
 from store.database import changed
 from store.records import Artifact, Batch, File, Part, Segment, new_id, now
 
@@ -43,15 +43,18 @@ def create(
     metadata: dict[str, str] | None,
     post_process: list[dict[str, Any]],
     output_expires_after: int | None,
+    due_after: int | None = None,
     retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
 ) -> Batch:
     """A new batch, `validating`. The input's content is pinned by its SHA-256, whatever becomes of the file.
 
     Args:
+        due_after: when it is due, in seconds from now, if that is not the end of its window.
         idempotency: the client's key and the SHA-256 of what was asked, see `repeated`.
     """
     created_at = now()
+    expires_at = created_at + durations.seconds(completion_window)
     batch = Batch(
         id=new_id("batch_"),
         project_id=project_id,
@@ -61,7 +64,8 @@ def create(
         input_sha256=input_file.sha256,
         status="validating",
         created_at=created_at,
-        expires_at=created_at + durations.seconds(completion_window),
+        expires_at=expires_at,
+        due_at=expires_at if due_after is None else created_at + due_after,
         request_metadata=metadata,
         post_process=post_process,
         output_expires_after=output_expires_after,
@@ -120,11 +124,18 @@ def page(session: Session, project_id: str, *, after: str | None, limit: int) ->
 
 
 def transition(session: Session, batch_id: str, before: str, after: str, **values: Any) -> bool:
-    """Compare-and-set `status` from `before` to `after`, with its timestamp; False if it was not `before`."""
+    """Compare-and-set `status` from `before` to `after`, with its timestamp; False if it was not `before`.
+
+    An end is an event.
+    """
     if after not in TRANSITIONS[before]:
         raise ValueError(f"a batch never goes from {before} to {after}")
     values = {"status": after, f"{after}_at": now(), **values}
-    return bool(changed(session, update(Batch).where(Batch.id == batch_id, Batch.status == before).values(**values)))
+    if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.status == before).values(**values)):
+        return False
+    if after in TERMINAL:
+        events.record(session, session.get_one(Batch, batch_id), f"batch.{after}")
+    return True
 
 
 def cancel(session: Session, project_id: str, batch_id: str) -> Batch:

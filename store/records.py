@@ -1,4 +1,4 @@
-"""The records: projects, keys, files, batches, their segments, parts and artifacts.
+"""The records: projects, keys, files, batches with their segments, parts and artifacts, events, webhooks, schedules.
 
 Times are Unix seconds: integers where a client sees them, floats where only leases and rates use them.
 """
@@ -31,16 +31,28 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON, list[dict[str, Any]]: JSON, int: BigInteger}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        dict[str, Any]: JSON,
+        list[dict[str, Any]]: JSON,
+        list[str]: JSON,
+        int: BigInteger,
+    }
 
 
 class Project(Base):
-    """A tenant: every file, batch and key belongs to one."""
+    """A tenant: every file, batch and key belongs to one.
+
+    `service` is the time its segments ran lately, in seconds, which decays (store.speeds) from `service_at` on.
+    """
 
     __tablename__ = "projects"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     name: Mapped[str] = mapped_column(String(128), unique=True)
     created_at: Mapped[int]
+    tier: Mapped[str | None] = mapped_column(String(64))
+    max_segments: Mapped[int | None]
+    service: Mapped[float] = mapped_column(default=0.0)
+    service_at: Mapped[float] = mapped_column(default=0.0)
 
 
 class ApiKey(Base):
@@ -83,7 +95,10 @@ class Leased:
 
 
 class Batch(Leased, Base):
-    """A batch of requests; field names are those of OpenAI's batch object where it has them."""
+    """A batch of requests; field names are those of OpenAI's batch object where it has them.
+
+    `due_at` orders dispatch: the end of the completion window, or what the project's tier says.
+    """
 
     __tablename__ = "batches"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -99,6 +114,8 @@ class Batch(Leased, Base):
     simulated: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[int]
     expires_at: Mapped[int]
+    due_at: Mapped[int]
+    sla: Mapped[str] = mapped_column(String(16), default="on_track")
     in_progress_at: Mapped[int | None]
     finalizing_at: Mapped[int | None]
     completed_at: Mapped[int | None]
@@ -133,7 +150,10 @@ class Batch(Leased, Base):
 
 
 class Segment(Leased, Base):
-    """A run of a batch's requests that is executed as one task; `number` is its row group in the plan."""
+    """A run of a batch's requests that is executed as one task; `number` is its row group in the plan.
+
+    `bytes` are those of its request bodies; `answered` counts the requests that its parts hold.
+    """
 
     __tablename__ = "segments"
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -141,6 +161,9 @@ class Segment(Leased, Base):
     number: Mapped[int]
     model: Mapped[str] = mapped_column(String(256))
     requests: Mapped[int]
+    bytes: Mapped[int] = mapped_column(default=0)
+    answered: Mapped[int] = mapped_column(default=0)
+    request_class: Mapped[str] = mapped_column(String(16), default="decode")
     state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(default=0)
     not_before: Mapped[float] = mapped_column(default=0.0)
@@ -178,3 +201,97 @@ class Artifact(Base):
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     file_id: Mapped[str] = mapped_column(ForeignKey("files.id"))
     lines: Mapped[int | None]
+
+
+class Speed(Base):
+    """What was measured of a model in one configuration, by class of requests: sums that decay (store.speeds)."""
+
+    __tablename__ = "speeds"
+    model: Mapped[str] = mapped_column(String(256), primary_key=True)
+    config_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    request_class: Mapped[str] = mapped_column(String(16), primary_key=True)
+    seconds: Mapped[float]
+    requests: Mapped[float]
+    bytes: Mapped[float]
+    tokens: Mapped[float]
+    squares: Mapped[float]
+    updated_at: Mapped[float]
+
+
+class Event(Base):
+    """Something that happened to a batch, written in the transaction in which it happened."""
+
+    __tablename__ = "events"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
+    type: Mapped[str] = mapped_column(String(64))
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[int]
+    __table_args__ = (Index(None, "batch_id", "type"), Index(None, "project_id", "id"))
+
+
+class Webhook(Base):
+    """Where a project's events are sent to. The secret is kept as it is: each delivery is signed with it."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    url: Mapped[str] = mapped_column(String(2048))
+    events: Mapped[list[str]]
+    secret: Mapped[str] = mapped_column(String(128))
+    enabled: Mapped[bool] = mapped_column(default=True)
+    created_at: Mapped[int]
+    __table_args__ = (Index(None, "project_id", "id"),)
+
+
+class Delivery(Base):
+    """One event on its way to one webhook: `pending`, `delivered` or `failed` for good."""
+
+    __tablename__ = "deliveries"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id"))
+    state: Mapped[str] = mapped_column(String(16), default="pending")
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_attempt_at: Mapped[float]
+    status_code: Mapped[int | None]
+    error: Mapped[str | None]
+    created_at: Mapped[int]
+    delivered_at: Mapped[int | None]
+    __table_args__ = (Index(None, "state", "next_attempt_at"), Index(None, "webhook_id", "id"))
+
+
+class Schedule(Base):
+    """A recurring batch: `batch` is the create body's part that all runs share, `input` what each run is made of."""
+
+    __tablename__ = "schedules"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(String(128))
+    cron: Mapped[str] = mapped_column(String(128))
+    timezone: Mapped[str] = mapped_column(String(64))
+    input: Mapped[dict[str, Any]]
+    batch: Mapped[dict[str, Any]]
+    overlap: Mapped[str] = mapped_column(String(16))
+    catch_up: Mapped[str] = mapped_column(String(16))
+    paused: Mapped[bool] = mapped_column(default=False)
+    next_run_at: Mapped[int | None]
+    created_at: Mapped[int]
+    __table_args__ = (Index(None, "project_id", "id"), Index(None, "next_run_at"))
+
+
+class ScheduleRun(Base):
+    """One time a schedule was due, and what became of it; a time is never taken twice."""
+
+    __tablename__ = "schedule_runs"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"))
+    scheduled_at: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))
+    error: Mapped[str | None]
+    created_at: Mapped[int]
+    __table_args__ = (UniqueConstraint("schedule_id", "scheduled_at"), Index(None, "schedule_id", "id"))

@@ -6,20 +6,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import flask
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
-from batchyard import durations
-from batchyard.errors import RateLimitError, RequestError
-from store import batches, files, keys
-from store.artifacts import Writer
-from store.files import INPUT_EXPIRES_AFTER
-from store.records import Batch, File
-from tasks import answers, messages, progress, steps, unanswered
+from batchyard.errors import RequestError
+from store import batches, keys
+from store.records import Batch
+from tasks import answers, messages, progress, steps, submission, unanswered
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_house, parse_body, query
@@ -28,8 +24,6 @@ routes = Blueprint("batches", __name__)
 
 
 Idempotency = tuple[str, str] | None
-# When to ask again for room that only the end of another batch makes.
-IN_FLIGHT_RETRY_SECONDS = 30.0
 
 
 class ListBatches(BaseModel):
@@ -107,15 +101,16 @@ def create() -> wire.BatchObject:
 
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
-    owner = caller()
+    owner, house = caller(), current_house()
     asked = parse_body(wire.CreateBatch)
-    check_window(asked.completion_window)
+    submission.check_window(house.settings, asked.completion_window)
     idempotency = _idempotency(asked)
     with _once(owner, idempotency) as (session, existing):
-        batch = existing or submit(
+        batch = existing or submission.submit(
+            house,
             session,
             owner.project_id,
-            input_file=_input_file(session, owner.project_id, asked.input_file_id),
+            input_file=submission.input_file(session, owner.project_id, asked.input_file_id),
             endpoint=asked.endpoint,
             completion_window=asked.completion_window,
             metadata=asked.metadata,
@@ -151,46 +146,6 @@ def _once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Sessio
         yield session, batches.repeated(session, owner.project_id, idempotency) if idempotency else None
 
 
-def _input_file(session: Session, project_id: str, file_id: str) -> File:
-    source = files.find(session, project_id, file_id)
-    if source is None:
-        raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param="input_file_id")
-    if source.purpose != "batch":
-        raise RequestError(
-            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose 'batch'.",
-            code="invalid_value",
-            param="input_file_id",
-        )
-    return source
-
-
-def name_input(session: Session, project_id: str, name: str, source: Writer) -> File:
-    """A file for what was stored as the input of a batch."""
-    return files.create(
-        session,
-        project_id,
-        filename=name,
-        purpose="batch",
-        size=source.size,
-        sha256=source.sha256,
-        expires_after=INPUT_EXPIRES_AFTER,
-    )
-
-
-def submit(session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
-    """A new batch, if the project's batches have room for its input. Raises RateLimitError."""
-    most = current_house().settings.max_bytes_in_flight
-    waiting = batches.bytes_in_flight(session, project_id)
-    if waiting + input_file.bytes > most:
-        raise RateLimitError(
-            f"The inputs of this project's unfinished batches have {waiting} bytes; with this one's "
-            f"{input_file.bytes} they would have more than {most}. Try again when one has ended.",
-            retry_after=IN_FLIGHT_RETRY_SECONDS,
-            param="input_file_id",
-        )
-    return batches.create(session, project_id, input_file=input_file, **options)
-
-
 def announce(batch: Batch) -> None:
     """Ring for a worker once the answer is on its way: it is the record that counts, nobody waits for the message."""
 
@@ -198,18 +153,6 @@ def announce(batch: Batch) -> None:
     def _after(response: Response) -> Response:
         response.call_on_close(lambda: messages.validate(batch.id))
         return response
-
-
-def check_window(window: str) -> None:
-    """Raises RequestError for a completion window that this deployment does not offer."""
-    configured = current_house().settings
-    if window != "24h" and not configured.min_window <= durations.seconds(window) <= configured.max_window:
-        raise RequestError(
-            f"Invalid value for 'completion_window': {window}; supported are 24h and anything from "
-            f"{configured.min_window}s to {configured.max_window}s.",
-            code="invalid_value",
-            param="completion_window",
-        )
 
 
 @routes.get("/v1/batches")
@@ -278,13 +221,14 @@ def retry(batch_id: str) -> wire.BatchObject:
         return _answer(made)
     old = _get(batch_id)
     window = asked.completion_window or old.completion_window
-    check_window(window)
+    submission.check_window(house.settings, window)
     source = unanswered.write(house, old)
     with _once(owner, idempotency) as (session, existing):
-        batch = existing or submit(
+        batch = existing or submission.submit(
+            house,
             session,
             owner.project_id,
-            input_file=name_input(session, owner.project_id, f"{old.id}_retry.jsonl", source),
+            input_file=submission.name_input(session, owner.project_id, f"{old.id}_retry.jsonl", source),
             endpoint=old.endpoint,
             completion_window=window,
             metadata=old.request_metadata if asked.metadata is None else asked.metadata,

@@ -13,11 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from batchyard.errors import RequestError
 from batchyard.models import Endpoint
 from store.artifacts import Writer
-from tasks import prompts
+from tasks import prompts, submission
 from tasks.lines import LineError, cut
 from tasks.validation import MAX_MESSAGE, Validator
 from webapp import wire
-from webapp.batches import announce, check_window, name_input, submit
+from webapp.batches import announce
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.requests import caller, current_house, form, parse_body
@@ -62,7 +62,7 @@ def start() -> tuple[dict[str, Any], int]:
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
     sent = uploaded() if is_form else None
     asked = form(StartForm) if is_form else parse_body(Start, max_bytes=house.settings.max_file_bytes)
-    check_window(asked.completion_window)
+    submission.check_window(house.settings, asked.completion_window)
     if (sent is None) == (asked.prompts is None):
         raise RequestError(
             "Send prompts either inline as 'prompts' or as a 'file'.",
@@ -76,8 +76,9 @@ def start() -> tuple[dict[str, Any], int]:
         upload.commit()
         source = _of_file(asked, upload, name)
     with house.database.write() as session:
-        file = name_input(session, owner.project_id, name, source)
-        batch = submit(
+        file = submission.name_input(session, owner.project_id, name, source)
+        batch = submission.submit(
+            house,
             session,
             owner.project_id,
             input_file=file,

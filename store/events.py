@@ -1,0 +1,43 @@
+"""Events: what has happened to batches. Each is written in the transaction in which it happened, so none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+from sqlalchemy.orm import Session
+
+from store import listing
+from store.records import Batch, Event, new_id, now
+
+# The ends are OpenAI's webhook events; the others are ours.
+Type = Literal[
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+    "batch.on_track",
+    "batch.at_risk",
+    "batch.late",
+]
+TYPES: tuple[str, ...] = get_args(Type)
+
+
+def record(session: Session, batch: Batch, type_: str, **data: Any) -> Event:
+    """Note that something happened to a batch. `data` goes into the event's data, beside the batch's id."""
+    event = Event(
+        id=new_id("evt_"),
+        project_id=batch.project_id,
+        batch_id=batch.id,
+        type=type_,
+        data={"id": batch.id, **data},
+        created_at=now(),
+    )
+    session.add(event)
+    session.flush()
+    return event
+
+
+def page(session: Session, batch: Batch, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
+    """The events of a batch, oldest first; whether there are more. Raises RequestError: `after` is none of them."""
+    return listing.page(session, Event, Event.batch_id == batch.id, after=after, limit=limit, descending=False)
