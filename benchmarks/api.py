@@ -15,30 +15,25 @@ import argparse
 import http.client
 import itertools
 import json
-import os
-import platform
 import random
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import harness
 import psutil
 from sqlalchemy import insert, select
 from sqlalchemy.orm import DeclarativeBase
 
-from batchyard import background
 from batchyard.client import TERMINAL, Client
 from store.database import Database
 from store.records import Artifact, Batch, File, Part, Segment, new_id
 
-RESULTS = Path(__file__).parent / "results"
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_MAX_REQUESTS": "10000000",
@@ -236,15 +231,12 @@ def table(report: dict[str, Any]) -> str:
         f"| {entry['target_p95_ms']} | {entry['rows_per_second_beside']:,} | {entry['busy_cores']:.2f} |"
         for entry in report["measured"]
     ]
-    machine = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
-    settings = " ".join(f"{key}={value}" for key, value in report["settings"].items())
     notes = (
         f"The first three rows are one run, the others a run each. "
         f"With {report['batches']:,} ended batches of 100 requests in the database (SQLite), while a batch of engine "
-        f"`echo` (simulated) runs; the client on the same machine. Times are from when a request was due. "
-        f"{machine}. {settings}"
+        f"`echo` (simulated) runs; the client on the same machine. Times are from when a request was due."
     )
-    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes, ""])
+    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes])
 
 
 def main() -> None:
@@ -254,18 +246,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="how long each kind of request is sent")
     parser.add_argument("--rows", type=int, default=400_000, help="requests of the batch that runs meanwhile")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="by-") as folder:
-        data = Path(folder) / "data"
-        (Path(folder) / "models.toml").write_text(MODELS)
-        os.environ.update(SETTINGS)
-        with background.stack(data, Path(folder) / "models.toml") as server:
-            measured = measure(server, data, arguments)
-    machine = {
-        "cores": os.cpu_count(),
-        "memory GiB": round(psutil.virtual_memory().total / 2**30),
-        "Python": platform.python_version(),
-        **{name: version(name) for name in ("flask", "gunicorn", "sqlalchemy", "celery", "ray")},
-    }
+    machine = harness.machine("flask", "gunicorn", "sqlalchemy", "celery", "ray")
+    with harness.stack(MODELS, SETTINGS) as (server, data):
+        measured = measure(server, data, arguments)
     report = {
         "machine": machine,
         "settings": SETTINGS,
@@ -273,10 +256,7 @@ def main() -> None:
         "rate": arguments.rate,
         "measured": measured,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "api.json").write_text(json.dumps(report) + "\n")
-    (RESULTS / "api.md").write_text(table(report))
-    print(table(report))
+    harness.write("api", report, table(report))
 
 
 if __name__ == "__main__":

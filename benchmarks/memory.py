@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import harness
 import psutil
 
-from batchyard import background
 from batchyard.client import TERMINAL, Client
 
-RESULTS = Path(__file__).parent / "results"
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_MAX_REQUESTS": "10000000",
@@ -135,37 +130,23 @@ def table(report: dict[str, Any]) -> str:
         f"| {run['peak_mib']['worker shared']} |"
         for run in report["runs"]
     ]
-    machine = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
-    settings = " ".join(f"{key}={value}" for key, value in report["settings"].items())
     notes = (
         "Engine `echo` (simulated), so all of it is control cost. Memory is the highest resident size sampled, "
-        f"CPU the whole machine's, this client included. {machine}. {settings}"
+        "CPU the whole machine's, this client included."
     )
-    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes, ""])
+    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, nargs="+", default=[40_000, 1_000_000], help="sizes of the batches")
     sizes = parser.parse_args().requests
-    with tempfile.TemporaryDirectory(prefix="by-") as folder:
-        data = Path(folder) / "data"
-        (Path(folder) / "models.toml").write_text(MODELS)
-        os.environ.update(SETTINGS)
-        with background.stack(data, Path(folder) / "models.toml") as server:
-            run(server, data, 1000)  # warm: the engine and the workers' Ray connections are there
-            runs = [run(server, data, number) for number in sizes]
-    machine = {
-        "cores": os.cpu_count(),
-        "memory GiB": round(psutil.virtual_memory().total / 2**30),
-        "Python": platform.python_version(),
-        **{name: version(name) for name in ("celery", "ray", "pyarrow", "flask", "sqlalchemy")},
-    }
+    machine = harness.machine("celery", "ray", "pyarrow", "flask", "sqlalchemy")
+    with harness.stack(MODELS, SETTINGS) as (server, data):
+        run(server, data, 1000)  # warm: the engine and the workers' Ray connections are there
+        runs = [run(server, data, number) for number in sizes]
     report = {"machine": machine, "settings": SETTINGS, "runs": runs}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "memory.md").write_text(table(report))
-    print(table(report))
+    harness.write("memory", report, table(report))
 
 
 if __name__ == "__main__":

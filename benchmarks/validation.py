@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -20,10 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import harness
 import orjson
 import psutil
 
@@ -35,7 +34,6 @@ from store.artifacts import Artifacts
 from tasks.plan import PlanWriter
 from tasks.validation import Report, Validator
 
-RESULTS = Path(__file__).parent / "results"
 ROUNDS = 3
 ENDPOINT = "/v1/chat/completions"
 LINE_BYTES = 4000
@@ -165,15 +163,14 @@ def table(report: dict[str, Any]) -> str:
         seconds, cpu = (statistics.median(measured[key]) for key in ("seconds", "cpu_seconds"))
         speeds = f"{report['input_mb'] / seconds:,.0f} | {report['requests'] / seconds:,.0f}"
         rows.append(f"| {name} | {seconds:.2f} | {cpu:.2f} | {speeds} |")
-    machine = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
     notes = (
         f"{report['requests']:,} chat requests, {report['input_mb']} MB, in the page cache; median of {ROUNDS} rounds, "
         f"in each of which every way took its turn, in one process. A fresh process grows by {report['grown_mib']} MiB "
         f"at most as it validates. Through a running stack over HTTP: {report['http']['upload_seconds']} s for the "
         f"upload, {report['http']['planned_seconds']} s until the batch is planned; of web and worker processes none "
-        f"grows by more than {report['http']['grown_mib']} MiB meanwhile. {machine}."
+        f"grows by more than {report['http']['grown_mib']} MiB meanwhile."
     )
-    return "\n".join(["| | s | CPU s | MB/s | requests/s |", "|---" * 5 + "|", *rows, "", notes, ""])
+    return "\n".join(["| | s | CPU s | MB/s | requests/s |", "|---" * 5 + "|", *rows, "", notes])
 
 
 def main() -> None:
@@ -184,7 +181,7 @@ def main() -> None:
     if arguments.grow:
         print(grown_mib(arguments.grow))
         return
-    load = os.getloadavg()[0]
+    machine = harness.machine("orjson", "pydantic", "pyarrow")
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
         path = Path(folder) / "in.jsonl"
         write_requests(path, arguments.requests)
@@ -195,17 +192,9 @@ def main() -> None:
             "ways": run(path),
             "http": through_http(path),
             "grown_mib": float(subprocess.run(fresh, check=True, capture_output=True, text=True).stdout),
-            "machine": {
-                "cores": os.cpu_count(),
-                "load before": round(load, 1),
-                "Python": platform.python_version(),
-                **{name: version(name) for name in ("orjson", "pydantic", "pyarrow")},
-            },
+            "machine": machine,
         }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "validation.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "validation.md").write_text(table(report))
-    print(table(report))
+    harness.write("validation", report, table(report))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""What the benchmarks here share: a stack of their own, what the machine is, and where the results are."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from batchyard import background
+from batchyard.client import Client
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@contextmanager
+def stack(models: str, settings: Mapping[str, str]) -> Iterator[tuple[Client, Path]]:
+    """A stack with these models (TOML) and settings until the block ends: its client and its data folder."""
+    with tempfile.TemporaryDirectory(prefix="by-") as folder:
+        data, file = Path(folder) / "data", Path(folder) / "models.toml"
+        file.write_text(models)
+        os.environ.update(settings)
+        with background.stack(data, file) as server:
+            yield server, data
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Cores, memory, Python, how busy the machine is with other things, and the versions of these packages."""
+    return {
+        "cores": os.cpu_count(),
+        "memory GiB": round(psutil.virtual_memory().total / 2**30),
+        "load before": round(os.getloadavg()[0], 1),
+        "Python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def write(name: str, report: Mapping[str, Any], *texts: str) -> None:
+    """Keep what was measured as `<name>.json` and the tables and notes as `<name>.md`, and print these.
+
+    `report` has what `machine` said, under that name.
+    """
+    facts = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
+    settings = "".join(f" {key}={value}" for key, value in report.get("settings", {}).items())
+    text = "\n\n".join([*texts, f"{facts}.{settings}"]) + "\n"
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(report) + "\n")
+    (RESULTS / f"{name}.md").write_text(text)
+    print(text)
