@@ -1,0 +1,88 @@
+"""A webhook's receiver: a real HTTP or HTTPS server on loopback that keeps what it is sent."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import openai
+
+client = openai.OpenAI(api_key="none")
+
+
+@dataclass
+class Received:
+    """One request, and when it came."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    def unwrap(self, secret: str) -> Any:
+        """The event, once the `openai` package has verified it."""
+        return client.webhooks.unwrap(self.body, self.headers, secret=secret)
+
+
+@dataclass
+class Receiver:
+    """Answers with `status` and `headers`; `stall`, if there is one, is called before the answer with its socket."""
+
+    port: int = 0
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stall: Callable[[Any], None] | None = None
+    received: list[Received] = field(default_factory=list)
+
+    def url(self, host: str = "127.0.0.1", scheme: str = "http") -> str:
+        return f"{scheme}://{host}:{self.port}/hook?from=yard"
+
+    def wait(self, number: int, seconds: float = 60) -> list[Received]:
+        """What came, once that many requests have."""
+        deadline = time.monotonic() + seconds
+        while len(self.received) < number:
+            assert time.monotonic() < deadline, f"{len(self.received)} of {number} within {seconds} s"
+            time.sleep(0.02)
+        return self.received
+
+
+@contextmanager
+def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """A receiver that accepts connections, on its port or on a free one, until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver.received.append(Received(self.path, dict(self.headers.items()), body))
+            if receiver.stall is not None:
+                receiver.stall(self.connection)
+            self.send_response(receiver.status)
+            for name, value in receiver.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(b"thank you")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: Any) -> None:
+            pass  # whoever called has gone
+
+    with Server(("127.0.0.1", receiver.port), Handler) as server:
+        receiver.port = server.server_address[1]
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield receiver
+        server.shutdown()
