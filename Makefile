@@ -23,7 +23,7 @@ demo: install
 	@$(BIN)/batchyard demo
 
 test: dev lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: dev
 	$(BIN)/ruff check .
@@ -34,6 +34,7 @@ bench: dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/validation.py
 	$(BIN)/python benchmarks/api.py
+	$(BIN)/python benchmarks/schedules.py
 
 clean:
 	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

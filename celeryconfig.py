@@ -10,6 +10,7 @@ from batchyard import settings
 from tasks import collect
 
 _settings = settings.load()
+METRICS_SECONDS = 10.0
 
 broker_url = _settings.broker_url
 broker_connection_retry_on_startup = True
@@ -21,7 +22,7 @@ accept_content = ["json"]
 task_serializer = "json"
 result_serializer = "json"
 
-task_queues = [Queue("batch_job_queue"), Queue("post"), Queue("housekeeping")]
+task_queues = [Queue("batch_job_queue"), Queue("post"), Queue("housekeeping"), Queue("webhooks")]
 task_default_queue = "housekeeping"
 task_routes = {
     "batch.validate": {"queue": "batch_job_queue"},
@@ -30,6 +31,8 @@ task_routes = {
     "batch.finish": {"queue": "post"},
     "post.*": {"queue": "post"},
     "housekeeping.*": {"queue": "housekeeping"},
+    "schedule.*": {"queue": "housekeeping"},
+    "webhook.*": {"queue": "webhooks"},
 }
 
 task_acks_late = True
@@ -55,6 +58,26 @@ beat_schedule = {
         "schedule": float(_settings.housekeeping_seconds),
         # A tick that waited longer than this is done by the next one.
         "options": {"expires": 10 * _settings.housekeeping_seconds},
+    },
+    "deadlines": {
+        "task": "housekeeping.deadlines",
+        "schedule": float(_settings.forecast_seconds),
+        "options": {"expires": _settings.forecast_seconds},
+    },
+    "webhooks": {
+        "task": "webhook.ring",
+        "schedule": float(_settings.housekeeping_seconds),
+        "options": {"expires": 10 * _settings.housekeeping_seconds},
+    },
+    "schedules": {
+        "task": "schedule.tick",
+        "schedule": float(_settings.housekeeping_seconds),
+        "options": {"expires": 10 * _settings.housekeeping_seconds},
+    },
+    "metrics": {
+        "task": "housekeeping.metrics",
+        "schedule": METRICS_SECONDS,
+        "options": {"expires": METRICS_SECONDS},
     },
     "garbage": {
         "task": "housekeeping.collect",

@@ -7,7 +7,7 @@ import sys
 import click
 
 from batchyard import __version__
-from batchyard.commands import batches, local, oneshot
+from batchyard.commands import batches, local, oneshot, schedules, webhooks
 from batchyard.commands.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
@@ -27,8 +27,9 @@ def cli() -> None:
 
 
 for command in (
-    *(local.up, local.key, local.migrate, oneshot.run, oneshot.demo),
+    *(local.up, local.key, local.project, local.migrate, oneshot.run, oneshot.demo),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
+    *(schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)
 

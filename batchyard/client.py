@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import httpx
 import openai
 from dotenv import dotenv_values
 
@@ -72,10 +71,9 @@ class Client:
 
     def results(self, batch_id: str, after: int) -> bytes:
         """The output lines there are so far, without the first `after`, in the order in which they were answered."""
-        query = {"params": {"after": after}}
+        query, lines = cast(Any, {"params": {"after": after}}), openai.HttpxBinaryResponseContent
         with self._errors():
-            answer = self._api.get(f"/batches/{batch_id}/results", cast_to=httpx.Response, options=cast(Any, query))
-            return answer.content
+            return self._api.get(f"/batches/{batch_id}/results", cast_to=lines, options=query).content
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """All batches of the key's project, newest first, fetched page by page."""
@@ -86,6 +84,78 @@ class Client:
     def models(self) -> list[dict[str, Any]]:
         with self._errors():
             return [model.to_dict() for model in self._api.models.list()]
+
+    def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
+        """The new webhook endpoint, with its signing secret: for all types and named after its host, unless told."""
+        host = url.partition("://")[2].partition("/")[0]
+        with self._errors():
+            types = list(event_types) or self._api.webhooks.event_types.list().data
+            made = self._api.webhooks.create(url=url, event_types=cast(Any, types), name=name or (host or url)[:128])
+        return made.to_dict()
+
+    def webhooks(self) -> list[dict[str, Any]]:
+        with self._errors():
+            return [webhook.to_dict() for webhook in self._api.webhooks.list()]
+
+    def delete_webhook(self, webhook_id: str) -> dict[str, Any]:
+        with self._errors():
+            return self._api.webhooks.delete(webhook_id).to_dict()
+
+    def deliveries(self, webhook_id: str, limit: int) -> list[dict[str, Any]]:
+        """What was sent to a webhook and what waits to be, newest first."""
+        path = f"/webhook_endpoints/{webhook_id}/deliveries?limit={limit}"
+        with self._errors():
+            return list(cast(dict[str, Any], self._api.get(path, cast_to=object))["data"])
+
+    def redeliver(self, webhook_id: str, delivery_id: str) -> dict[str, Any]:
+        path = f"/webhook_endpoints/{webhook_id}/deliveries/{delivery_id}/redeliver"
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(path, cast_to=object))
+
+    def create_schedule(self, **said: Any) -> dict[str, Any]:
+        """The new schedule; `said` are the fields of the create body."""
+        with self._errors():
+            return cast(dict[str, Any], self._api.post("/schedules", cast_to=object, body=said))
+
+    def schedules(self) -> Iterator[dict[str, Any]]:
+        """All schedules of the key's project, newest first."""
+        return self._listed("/schedules")
+
+    def schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.get(f"/schedules/{schedule_id}", cast_to=object))
+
+    def pause_schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/pause", cast_to=object))
+
+    def resume_schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/resume", cast_to=object))
+
+    def run_schedule(self, schedule_id: str) -> dict[str, Any]:
+        """The run that was made now."""
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/run", cast_to=object))
+
+    def schedule_runs(self, schedule_id: str) -> Iterator[dict[str, Any]]:
+        """All runs of a schedule, newest first."""
+        return self._listed(f"/schedules/{schedule_id}/runs")
+
+    def delete_schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.delete(f"/schedules/{schedule_id}", cast_to=object))
+
+    def _listed(self, path: str) -> Iterator[dict[str, Any]]:
+        """The objects of a list, fetched page by page."""
+        query: dict[str, Any] = {"limit": 100}
+        while True:
+            with self._errors():
+                page = cast(Any, self._api.get(path, cast_to=object, options={"params": query}))
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            query["after"] = page["last_id"]
 
     def chunks(self, file_id: str) -> Iterator[bytes]:
         """A file's content, in pieces."""

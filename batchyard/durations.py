@@ -13,3 +13,16 @@ def seconds(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no duration: write a whole number and s, m, h or d, such as '24h'")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def text(seconds: float) -> str:
+    """Seconds as people say them, in the two largest units: `45 s`, `12 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    left = round(max(0.0, seconds))
+    parts = []
+    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number} {name}")
+        elif parts:
+            break
+    return " ".join(parts[:2]) or "0 s"

@@ -84,8 +84,8 @@ class RateLimitError(RequestError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, *, retry_after: float, param: str | None = None) -> None:
-        super().__init__(message, param=param)
+    def __init__(self, message: str, *, retry_after: float, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message, code=code, param=param)
         self.retry_after = retry_after
 
 

@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 
 # Libraries that tell of every message and request; ours are told of by the modules that handle them.
-_CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat", "httpx")
+_CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat", "httpx", "httpx2")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "data", "_ray_timestamp_ns"}
 
 

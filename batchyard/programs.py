@@ -12,6 +12,9 @@ from batchyard import ports
 from batchyard.errors import ConfigurationError
 
 QUEUES = "batch_job_queue,post,housekeeping"
+# Receivers of webhooks may hang: a worker of their own waits for them, in threads, which cost next to nothing.
+WEBHOOK_QUEUE = "webhooks"
+WEBHOOK_THREADS = 20
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
@@ -85,6 +88,12 @@ def ray(folder: Path, port: int) -> list[str]:
 
 def worker(name: str, concurrency: int, level: str) -> list[str]:
     options = ["-n", f"{name}@%h", "-c", str(concurrency), "-Q", QUEUES, "--prefetch-multiplier", "1", "-l", level]
+    return [*_CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
+
+
+def webhooks(name: str, level: str) -> list[str]:
+    options = ["-n", f"webhooks-{name}@%h", "-P", "threads", "-c", str(WEBHOOK_THREADS), "-Q", WEBHOOK_QUEUE]
+    options += ["--prefetch-multiplier", "1", "-l", level]
     return [*_CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
 
 

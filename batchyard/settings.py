@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchyard import durations
@@ -24,6 +24,22 @@ def _duration(value: Any) -> Any:
 
 
 Duration = Annotated[PositiveInt, BeforeValidator(_duration)]
+
+
+def _tiers(value: str) -> str:
+    tiers(value)
+    return value
+
+
+def tiers(text: str) -> dict[str, int]:
+    """Seconds of each tier of `name=duration,…`. Raises ValueError."""
+    found = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, _, duration = entry.partition("=")
+        if not name or not duration:
+            raise ValueError(f"{entry!r} is no tier; write name=duration, separated by commas, such as premium=12h")
+        found[name] = durations.seconds(duration)
+    return found
 
 
 class Settings(BaseSettings):
@@ -60,6 +76,21 @@ class Settings(BaseSettings):
     min_window: Duration = Field(600, description="shortest completion window, seconds or `10m`")
     max_window: Duration = Field(7 * 86400, description="longest completion window, seconds or `7d`")
     max_segments: PositiveInt = Field(2, description="segments running at once, over all models and workers")
+    fair_share: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="part of the capacity shared evenly among projects that have work; the rest goes "
+        "to what is due first",
+    )
+    tiers: Annotated[str, AfterValidator(_tiers)] = Field(
+        "free=72h,basic=24h,premium=12h,enterprise=6h",
+        description="tiers a project may have, and how soon a batch of its is due; a project without one is due when "
+        "its window ends",
+    )
+    admission: Literal["accept", "refuse"] = Field(
+        "accept", description="a batch that cannot make its window: `accept` it and say so, or `refuse` it with 429"
+    )
     segment_requests: PositiveInt = Field(2000, description="most requests in one segment")
     lease_seconds: PositiveInt = Field(30, description="a segment whose holder is silent this long runs again")
     segment_attempts: PositiveInt = Field(
@@ -71,12 +102,18 @@ class Settings(BaseSettings):
     housekeeping_seconds: PositiveInt = Field(
         2, description="how often beat looks after leases, expiry and lost messages"
     )
+    forecast_seconds: PositiveInt = Field(
+        2, description="how often ETAs and SLA states of all unfinished batches are worked out"
+    )
     allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
     results_seconds: Duration = Field(
         86400, description="answers can be read by `/results` this long after a batch has ended, seconds or `24h`"
     )
     garbage_grace_seconds: Duration = Field(
         3600, description="content nobody points at is deleted once it is this old, seconds or `1h`"
+    )
+    webhooks_allow_private: bool = Field(
+        False, description="webhooks may name hosts with private addresses, and plain `http`"
     )
     log_level: str = Field("INFO", description="level of the structured logs")
 
@@ -89,6 +126,11 @@ class Settings(BaseSettings):
     def artifacts(self) -> str:
         """The fsspec URL of the artifact store in force."""
         return self.artifacts_url or f"file://{self.data.resolve() / 'artifacts'}"
+
+    @cached_property
+    def tier_seconds(self) -> dict[str, int]:
+        """How soon a batch of each tier is due."""
+        return tiers(self.tiers)
 
     @cached_property
     def queue_seconds(self) -> float:

@@ -26,7 +26,7 @@ START_SECONDS = 180
 # Ray gives up on itself where a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
 # Ended in this order; what stands together ends at the same time.
-_END_ORDER = (("web", "beat", "flower", "worker"), ("ray",), ("redis",))
+_END_ORDER = (("web", "beat", "flower", "worker", "webhooks"), ("ray",), ("redis",))
 
 
 class Stack:
@@ -172,9 +172,11 @@ class Stack:
             children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
         concurrency, level = self.settings.max_segments + 2, self.settings.log_level.upper()
         children["worker"] = make("worker", programs.worker(folder.name, concurrency, level), grace=9.0)
-        children["worker"].end_signal = signal.SIGQUIT  # what Celery's soft shutdown listens to
-        children["worker"].orphan_signal = signal.SIGKILL  # it would wait for a broker that is gone
-        for name in children.keys() & {"worker", "ray"}:
+        children["webhooks"] = make("webhooks", programs.webhooks(folder.name, level), grace=9.0)
+        for name in ("worker", "webhooks"):
+            children[name].end_signal = signal.SIGQUIT  # what Celery's soft shutdown listens to
+            children[name].orphan_signal = signal.SIGKILL  # it would wait for a broker that is gone
+        for name in children.keys() & {"worker", "webhooks", "ray"}:
             children[name].nice = 5  # a request is answered first; work that takes hours takes no longer for it
         children["beat"] = make("beat", programs.beat(folder.run / "beat-schedule", level))
         children["flower"] = make("flower", programs.flower(self.flower_port))

@@ -239,3 +239,11 @@ def _path(body: Any, detail: ErrorDetails) -> str:
 def _said(detail: ErrorDetails) -> str:
     message = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return re.sub(r"a valid dictionary( or instance of \w+)?", "an object", message)
+
+
+def output_limit(endpoint: str, body: dict[str, Any]) -> int | None:
+    """Most tokens that the answer to a body that `mistake` found nothing in may have; None if it does not say."""
+    if endpoint == "/v1/embeddings":
+        return 0
+    limit: int | None = body.get("max_completion_tokens")
+    return body.get("max_tokens") if limit is None else limit

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import orjson
+
+CODE = re.compile("[a-z][a-z0-9_]{0,63}")
 
 
 def line(custom_id: str, status_code: int | None, body: bytes | None, error: dict[str, str] | None) -> str:
@@ -19,3 +22,14 @@ def line(custom_id: str, status_code: int | None, body: bytes | None, error: dic
     return orjson.dumps(
         {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error}
     ).decode()
+
+
+def error_code(line: str) -> str:
+    """The code of a line whose request failed; `status_<n>` where the engine gave none that could be one."""
+    said = orjson.loads(line)
+    response = said["response"] or {}
+    error = said["error"] or (response.get("body") or {}).get("error") or {}
+    code = error.get("code")
+    if isinstance(code, str) and CODE.fullmatch(code):
+        return code
+    return f"status_{response.get('status_code')}"

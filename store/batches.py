@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, func, select, update
 from sqlalchemy.orm import Session
@@ -14,7 +14,18 @@ from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from store import events, listing
 from store.database import changed
-from store.records import Artifact, Batch, File, Part, Segment, new_id, now
+from store.records import Artifact, Batch, Event, File, Part, Segment, new_id, now
+from store.speeds import RequestClass
+
+
+class PlannedSegment(NamedTuple):
+    """A segment of a plan; `bytes` are those of its bodies."""
+
+    model: str
+    requests: int
+    bytes: int = 0
+    request_class: RequestClass = "decode"
+
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     "validating": frozenset({"in_progress", "failed", "cancelling"}),
@@ -162,7 +173,7 @@ def plan(
     batch: Batch,
     *,
     plan_sha256: str,
-    segments: Sequence[tuple[str, int]],
+    segments: Sequence[PlannedSegment],
     models: dict[str, dict[str, Any]],
     simulated: bool,
     refused: Mapping[int, str] = MappingProxyType({}),
@@ -170,18 +181,17 @@ def plan(
     """Record the plan of a validated batch.
 
     Args:
-        segments: (model, requests), row group by row group.
+        segments: row group by row group.
         refused: by number, segments whose requests are all answered with an error already, with their part's SHA-256.
     """
     records = [
         Segment(
             batch_id=batch.id,
             number=number,
-            model=model,
-            requests=requests,
+            **segment._asdict(),
             state="done" if number in refused else "pending",
         )
-        for number, (model, requests) in enumerate(segments)
+        for number, segment in enumerate(segments)
     ]
     session.add_all(records)
     session.flush()
@@ -203,7 +213,7 @@ def plan(
     session.add_all(parts)
     values = {
         "plan_sha256": plan_sha256,
-        "total": sum(requests for _, requests in segments),
+        "total": sum(segment.requests for segment in segments),
         "failed": sum(part.failed for part in parts),
         "models": models,
         "model": next(iter(models)) if len(models) == 1 else None,
@@ -278,22 +288,25 @@ def _take(session: Session, condition: ColumnElement[bool], pause: float) -> lis
     return list(session.scalars(taken))
 
 
-def throughput(session: Session, batch_id: str, window: float = 60.0) -> tuple[float, float] | None:
-    """(rows per second, tokens per second) over the parts of the last `window` seconds; None before two parts.
+def set_reach(session: Session, batch: Batch, *, out_of_reach: bool) -> None:
+    """Whether a batch in progress goes behind those that can be done in time."""
+    session.execute(update(Batch).where(Batch.id == batch.id).values(out_of_reach=out_of_reach))
 
-    Tokens are input and output tokens. The first part only starts the clock: it was measured by nothing.
+
+def set_sla(session: Session, batch: Batch, state: str, **data: Any) -> bool:
+    """Compare-and-set the batch's SLA state; whether that is to be told of: each state is, once, as an event.
+
+    `data` goes into the event.
     """
-    tokens = Part.input_tokens + Part.output_tokens
-    recent = (
-        select(Part.created_at, Part.completed + Part.failed, tokens)
-        .where(Part.batch_id == batch_id, Part.created_at > time.time() - window)
-        .order_by(Part.created_at)
-    )
-    parts = session.execute(recent).all()
-    if len(parts) < 2 or parts[-1][0] <= parts[0][0]:
-        return None
-    span = parts[-1][0] - parts[0][0]
-    return sum(part[1] for part in parts[1:]) / span, sum(part[2] for part in parts[1:]) / span
+    moved = update(Batch).where(Batch.id == batch.id, Batch.sla == batch.sla).values(sla=state)
+    if not changed(session, moved):
+        return False
+    batch.sla = state
+    type_ = f"batch.{state}"
+    if session.scalar(select(Event.id).where(Event.batch_id == batch.id, Event.type == type_).limit(1)) is not None:
+        return False
+    events.record(session, batch, type_, **data)
+    return True
 
 
 def artifacts(session: Session, batch_ids: Sequence[str]) -> dict[str, list[tuple[Artifact, File]]]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy.orm import Session
 
-from store import listing
+from store import listing, webhooks
 from store.records import Batch, Event, new_id, now
 
 # The ends are OpenAI's webhook events; the others are ours.
@@ -35,6 +35,7 @@ def record(session: Session, batch: Batch, type_: str, **data: Any) -> Event:
     )
     session.add(event)
     session.flush()
+    webhooks.deliver_to_all(session, event)
     return event
 
 

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
 from store import listing
-from store.records import File, new_id, now
+from store.batches import TERMINAL
+from store.records import Artifact, Batch, File, new_id, now
 
 # Seconds after which a batch's input expires, unless the client says otherwise.
 INPUT_EXPIRES_AFTER = 30 * 86400
@@ -58,6 +59,22 @@ def get(session: Session, project_id: str, file_id: str) -> File:
     if file is None:
         raise NotFoundError(f"No such File object: {file_id}", param="id")
     return file
+
+
+def find_artifact(session: Session, project_id: str, batch_id: str, name: str) -> File | None:
+    """The file that an ended batch of the project has produced under that name. It never changes."""
+    return session.scalar(
+        select(File)
+        .join(Artifact, Artifact.file_id == File.id)
+        .join(Batch, Batch.id == Artifact.batch_id)
+        .where(
+            Artifact.batch_id == batch_id,
+            Artifact.name == name,
+            File.project_id == project_id,
+            Batch.status.in_(TERMINAL),
+            live(now()),
+        )
+    )
 
 
 def page(

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from store import files
 from store.batches import RUNNING, TERMINAL
-from store.records import Batch, File, Part
+from store.records import Batch, File, Part, Schedule
 
 
 def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[str]:
@@ -26,6 +26,7 @@ def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[st
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
         select(Part.sha256).where(Part.sha256.in_(hashes)),
+        select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
     ):
         found.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)
     return found

@@ -8,19 +8,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import select, true
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from batchyard.errors import NotFoundError, RequestError
-from store import listing
+from batchyard.errors import NotFoundError
+from store import listing, projects
 from store.records import ApiKey, Project, new_id, now
-
-MAX_NAME = 128
 
 
 @dataclass(frozen=True)
@@ -64,30 +60,12 @@ def create(session: Session, project: str, *, admin: bool = False) -> NewKey:
     Raises:
         RequestError: the project's name has not 1 to 128 characters, or control characters.
     """
-    record = _project(session, project)
+    record = projects.obtain(session, project)
     key_id, secret = new_id(""), secrets.token_hex(32)
     made = ApiKey(id=key_id, project_id=record.id, secret_sha256=_digest(secret), admin=admin, created_at=now())
     session.add(made)
     session.flush()
     return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, made.created_at)
-
-
-def _project(session: Session, name: str) -> Project:
-    if not 1 <= len(name) <= MAX_NAME or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-        raise RequestError(
-            f"Invalid value for 'project': a name has 1 to {MAX_NAME} characters, none of them a control character.",
-            code="invalid_value",
-            param="project",
-        )
-    named = select(Project).where(Project.name == name)
-    record = session.scalar(named)
-    if record is None:
-        try:
-            with session.begin_nested():
-                session.add(record := Project(id=new_id("proj_"), name=name, created_at=now()))
-        except IntegrityError:  # somebody else has made it meanwhile
-            record = session.scalars(named).one()
-    return record
 
 
 def page(

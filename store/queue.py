@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
+from store import speeds
 from store.batches import RUNNING
-from store.records import Batch, Part, Segment
-
-WINDOW_SECONDS = 60.0
+from store.records import Batch, Segment
+from store.speeds import RequestClass
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class Queue:
     """What has not ended: batches by status, segments by model.
 
     Attributes:
+        sla: batches by SLA state.
         next_deadline_seconds: until the first deadline of these, negative once it has passed; None if there is none.
     """
 
     batches: dict[str, int]
+    sla: dict[str, int]
     next_deadline_seconds: float | None
     models: list[ModelQueue]
 
@@ -49,19 +53,22 @@ def look(session: Session) -> Queue:
     """The queue now. Costs what is in it, not what has ever been."""
     moment = time.time()
     batches = dict.fromkeys(RUNNING, 0)
+    sla = dict.fromkeys(("on_track", "at_risk", "late"), 0)
     rows = session.execute(
-        select(Batch.status, func.count(), func.min(Batch.expires_at))
+        select(Batch.status, Batch.sla, func.count(), func.min(Batch.expires_at))
         .where(Batch.status.in_(RUNNING))
-        .group_by(Batch.status)
+        .group_by(Batch.status, Batch.sla)
     ).all()
-    batches |= {status: count for status, count, _ in rows}
+    for status, state, count, _ in rows:
+        batches[status] += count
+        sla[state] += count
     segments = session.execute(
         select(Segment.model, Segment.state, func.count(), func.sum(Segment.requests), func.min(Batch.created_at))
         .join(Batch, Batch.id == Segment.batch_id)
         .where(Batch.status == "in_progress", Segment.state != "done")
         .group_by(Segment.model, Segment.state)
     ).all()
-    rates = _rates(session, moment)
+    rates = speeds.recent(session, Segment.model)
     found = []
     for model in sorted({row[0] for row in segments} | rates.keys()):
         states = {row[1]: row[2:] for row in segments if row[0] == model}
@@ -78,29 +85,49 @@ def look(session: Session) -> Queue:
                 tokens_per_second=tokens_per_second,
             )
         )
-    deadlines = [deadline for _, _, deadline in rows]
-    return Queue(batches, min(deadlines) - moment if deadlines else None, found)
+    deadlines = [deadline for *_, deadline in rows]
+    return Queue(batches, sla, min(deadlines) - moment if deadlines else None, found)
 
 
-def _rates(session: Session, moment: float) -> dict[str, tuple[float, float]]:
-    """(rows per second, tokens per second) of each model over the last minute, of batches that are in progress.
+class Lane(NamedTuple):
+    """Segments of one batch, model and class that are all pending, or one that has a slot already."""
 
-    Its first part only starts the clock: what it holds was answered before.
-    """
-    parts = session.execute(
-        select(Segment.model, Part.created_at, Part.completed + Part.failed, Part.input_tokens + Part.output_tokens)
-        .join(Segment, Segment.id == Part.segment_id)
-        .join(Batch, Batch.id == Part.batch_id)
-        .where(Batch.status == "in_progress", Part.created_at > moment - WINDOW_SECONDS)
-        .order_by(Part.created_at)
+    batch_id: str
+    project_id: str
+    out_of_reach: bool
+    due_at: int
+    model: str
+    request_class: RequestClass
+    active: bool
+    segments: int
+    requests: int
+    bytes: int
+    answered: int
+
+
+def lanes(session: Session) -> list[Lane]:
+    """What is left to run, over all batches in progress."""
+    about = (
+        *(Segment.batch_id, Batch.project_id, Batch.out_of_reach, Batch.due_at),
+        *(Segment.model, Segment.request_class),
     )
-    began: dict[str, float] = {}
-    answered: dict[str, tuple[int, int]] = {}
-    for model, created_at, rows, tokens in parts:
-        if began.setdefault(model, created_at) < created_at:
-            before = answered.get(model, (0, 0))
-            answered[model] = before[0] + rows, before[1] + tokens
-    return {
-        model: (rows / (moment - began[model]), tokens / (moment - began[model]))
-        for model, (rows, tokens) in answered.items()
-    }
+    sums = [func.sum(column) for column in (Segment.requests, Segment.bytes, Segment.answered)]
+    active = case((Segment.state == "pending", 0), else_=Segment.id)
+    rows = session.execute(
+        select(*about, active, func.count(), *sums)
+        .join(Batch, Batch.id == Segment.batch_id)
+        .where(Batch.status == "in_progress", Segment.state.in_(("pending", "dispatched", "running")))
+        .group_by(*about, active)
+    )
+    return [Lane(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]
+
+
+def due_first(session: Session, limit: int) -> Sequence[Batch]:
+    """Unfinished batches, those that are due first."""
+    running = select(Batch).where(Batch.status.in_(RUNNING))
+    return session.scalars(running.order_by(Batch.due_at, Batch.id).limit(limit)).all()
+
+
+def unfinished(session: Session) -> Sequence[Batch]:
+    """Every batch that has not ended."""
+    return session.scalars(select(Batch).where(Batch.status.in_(RUNNING))).all()

@@ -97,7 +97,8 @@ class Leased:
 class Batch(Leased, Base):
     """A batch of requests; field names are those of OpenAI's batch object where it has them.
 
-    `due_at` orders dispatch: the end of the completion window, or what the project's tier says.
+    `due_at` orders dispatch: the end of the completion window, or what the project's tier says. What is `out_of_reach`
+    could not be done within its window even if it ran alone, and goes behind what can.
     """
 
     __tablename__ = "batches"
@@ -115,6 +116,7 @@ class Batch(Leased, Base):
     created_at: Mapped[int]
     expires_at: Mapped[int]
     due_at: Mapped[int]
+    out_of_reach: Mapped[bool] = mapped_column(default=False)
     sla: Mapped[str] = mapped_column(String(16), default="on_track")
     in_progress_at: Mapped[int | None]
     finalizing_at: Mapped[int | None]
@@ -210,12 +212,14 @@ class Speed(Base):
     model: Mapped[str] = mapped_column(String(256), primary_key=True)
     config_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     request_class: Mapped[str] = mapped_column(String(16), primary_key=True)
-    seconds: Mapped[float]
-    requests: Mapped[float]
-    bytes: Mapped[float]
-    tokens: Mapped[float]
-    squares: Mapped[float]
-    updated_at: Mapped[float]
+    seconds: Mapped[float] = mapped_column(default=0.0)
+    requests: Mapped[float] = mapped_column(default=0.0)
+    bytes: Mapped[float] = mapped_column(default=0.0)
+    tokens: Mapped[float] = mapped_column(default=0.0)
+    squares: Mapped[float] = mapped_column(default=0.0)
+    parts: Mapped[float] = mapped_column(default=0.0)
+    lead_seconds: Mapped[float] = mapped_column(default=0.0)
+    leads: Mapped[float] = mapped_column(default=0.0)
 
 
 class Event(Base):
@@ -232,21 +236,31 @@ class Event(Base):
 
 
 class Webhook(Base):
-    """Where a project's events are sent to. The secret is kept as it is: each delivery is signed with it."""
+    """Where a project's events are sent to. The secrets are kept as they are: each request is signed with them.
+
+    `old_secret` is the one before: it signs, too, until `old_secret_until`.
+    """
 
     __tablename__ = "webhooks"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(String(128))
     url: Mapped[str] = mapped_column(String(2048))
-    events: Mapped[list[str]]
+    event_types: Mapped[list[str]]
     secret: Mapped[str] = mapped_column(String(128))
+    old_secret: Mapped[str | None] = mapped_column(String(128))
+    old_secret_until: Mapped[int | None]
     enabled: Mapped[bool] = mapped_column(default=True)
     created_at: Mapped[int]
+    updated_at: Mapped[int]
     __table_args__ = (Index(None, "project_id", "id"),)
 
 
 class Delivery(Base):
-    """One event on its way to one webhook: `pending`, `delivered` or `failed` for good."""
+    """One event on its way to one webhook: `pending`, `sending`, `delivered`, or `failed` for good.
+
+    `attempts` counts those begun. What is still `sending` at `next_attempt_at` is sent again.
+    """
 
     __tablename__ = "deliveries"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -264,7 +278,11 @@ class Delivery(Base):
 
 
 class Schedule(Base):
-    """A recurring batch: `batch` is the create body's part that all runs share, `input` what each run is made of."""
+    """A recurring batch: `batch` is the create body's part that all runs share, `input` what each run is made of.
+
+    The input's content is pinned by its SHA-256. `next_run_at` is null while it is paused; `version` rises with every
+    change that a client makes.
+    """
 
     __tablename__ = "schedules"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -273,25 +291,32 @@ class Schedule(Base):
     cron: Mapped[str] = mapped_column(String(128))
     timezone: Mapped[str] = mapped_column(String(64))
     input: Mapped[dict[str, Any]]
+    input_sha256: Mapped[str] = mapped_column(String(64), index=True)
     batch: Mapped[dict[str, Any]]
     overlap: Mapped[str] = mapped_column(String(16))
     catch_up: Mapped[str] = mapped_column(String(16))
     paused: Mapped[bool] = mapped_column(default=False)
     next_run_at: Mapped[int | None]
+    version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     __table_args__ = (Index(None, "project_id", "id"), Index(None, "next_run_at"))
 
 
 class ScheduleRun(Base):
-    """One time a schedule was due, and what became of it; a time is never taken twice."""
+    """One run of a schedule, and what became of it; a time is never taken twice.
+
+    A run that was asked for by hand has no `scheduled_at`. `missed_from` is the first of the times before this one
+    that were missed and not made up for.
+    """
 
     __tablename__ = "schedule_runs"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"))
-    scheduled_at: Mapped[int]
+    scheduled_at: Mapped[int | None]
+    missed_from: Mapped[int | None]
     state: Mapped[str] = mapped_column(String(16))
-    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))
-    error: Mapped[str | None]
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"), index=True)
+    reason: Mapped[str | None]
     created_at: Mapped[int]
     __table_args__ = (UniqueConstraint("schedule_id", "scheduled_at"), Index(None, "schedule_id", "id"))

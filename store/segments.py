@@ -22,10 +22,13 @@ class Work:
 
     lease: Lease
     batch_id: str
+    project_id: str
     endpoint: str
     plan_sha256: str
     number: int
     requests: int
+    bytes: int
+    request_class: str
     model: dict[str, Any]
     attempts: int
     error: str | None
@@ -33,8 +36,12 @@ class Work:
 
 
 class Waiting(NamedTuple):
-    """A pending segment that may start."""
+    """A pending segment that may start. They sort by urgency: what is out of reach comes last."""
 
+    out_of_reach: bool
+    due_at: float
+    batch_id: str
+    number: int
     segment_id: int
     model: str
     project_id: str
@@ -57,23 +64,30 @@ def any_waits(session: Session) -> bool:
 
 
 def waiting(session: Session, limit: int) -> list[Waiting]:
-    """Pending segments that may start, the earliest deadline first, `limit` per model and project."""
-    urgency = (Batch.expires_at, Batch.id, Segment.number)
+    """Pending segments that may start, `limit` per model and project: those of the batches that are due first."""
+    urgency = (Batch.out_of_reach, Batch.due_at, Batch.id, Segment.number)
     ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), Batch.status == "in_progress")
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
-    found: list[Any] = []
+    found: list[Waiting] = []
     # A query for each queue ends after `limit` rows; one over all would sort every pending segment.
     for model, project_id in queues:
-        found += session.execute(
+        rows = session.execute(
             select(*urgency, Segment.id, Segment.model, Batch.project_id)
             .join(Segment, Segment.batch_id == Batch.id)
             .where(ready, Segment.model == model, Batch.project_id == project_id)
             .order_by(*urgency)
             .limit(limit)
         )
-    return [Waiting(segment_id, model, project_id) for *_, segment_id, model, project_id in sorted(found)]
+        found += [Waiting(*row) for row in rows]
+    return found
+
+
+def sharing(session: Session, model: str) -> int:
+    """How many segments run on a model now."""
+    running = select(func.count()).where(Segment.state == "running", Segment.model == model)
+    return session.scalar(running) or 0
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
@@ -102,10 +116,13 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     return Work(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
+        project_id=batch.project_id,
         endpoint=batch.endpoint,
         plan_sha256=batch.plan_sha256 or "",
         number=segment.number,
         requests=segment.requests,
+        bytes=segment.bytes,
+        request_class=segment.request_class,
         model=batch.models[segment.model],
         attempts=segment.attempts,
         error=segment.error,
@@ -122,7 +139,8 @@ def renew(session: Session, work: Work, seconds: float) -> bool:
 def append(session: Session, work: Work, part: Part) -> None:
     """Add answers to the segment, and to its batch's counts. Raises LeaseLost, and then nothing was added."""
     work.lease.guard(session)
-    session.execute(update(Segment).where(Segment.id == work.lease.id).values(attempts=0))
+    answered = Segment.answered + part.completed + part.failed
+    session.execute(update(Segment).where(Segment.id == work.lease.id).values(attempts=0, answered=answered))
     # The batch first: while its row is locked no other part of it is added, so ids rise in the order of commits, and
     # who reads parts in that order never misses one.
     session.execute(

@@ -10,7 +10,7 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
-from tasks import collect, finish, housekeeping, segment, steps, validation
+from tasks import collect, deadlines, finish, housekeeping, metrics, schedules, segment, steps, validation, webhooks
 from tasks.house import house
 
 app = Celery("batchyard")
@@ -64,6 +64,31 @@ def tick() -> None:
     housekeeping.tick(house())
 
 
+@app.task(name="housekeeping.deadlines")
+def look_at_deadlines() -> None:
+    deadlines.tick(house())
+
+
+@app.task(name="housekeeping.metrics")
+def write_metrics() -> None:
+    metrics.write(house())
+
+
+@app.task(name="schedule.tick")
+def run_schedules() -> None:
+    schedules.tick(house())
+
+
 @app.task(name="housekeeping.collect")
 def collect_garbage() -> None:
     collect.tick(house())
+
+
+@app.task(name="webhook.ring")
+def ring_for_webhooks() -> None:
+    webhooks.ring(house())
+
+
+@app.task(name="webhook.deliver")
+def deliver_to_webhook(delivery_id: str, attempts: int) -> None:
+    webhooks.deliver(house(), delivery_id, attempts)

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import time
 
-from store import segments
-from store.segments import Waiting
+from sqlalchemy.orm import Session
+
+from store import projects, segments, speeds
 from tasks import messages
 from tasks.house import House
+from tasks.policy import Limits, Service, choose
 
 log = logging.getLogger(__name__)
-
-
-def choose(
-    waiting: Sequence[Waiting], active: Mapping[tuple[str, str], int], limits: Mapping[str, int], total: int
-) -> list[int]:
-    """Ids of the segments to start now: the earliest deadline first, and of each project at least its share.
-
-    The slots are shared evenly among the projects that have work. A project below its share goes before those that
-    have theirs, however early their deadlines; a slot that no such project can use goes to the earliest deadline.
-
-    Args:
-        waiting: the most urgent first.
-        active: slots in use, per model and project.
-        limits: most slots in use at once, per model; a model that is not served any more has none.
-        total: most slots in use at once, over all models.
-    """
-    models: Counter[str] = Counter()
-    projects: Counter[str] = Counter()
-    for (model, project_id), number in active.items():
-        models[model] += number
-        projects[project_id] += number
-    share = total / max(1, len(projects.keys() | {entry.project_id for entry in waiting}))
-    left = list(waiting)
-    chosen: list[int] = []
-    while projects.total() < total:
-        able = [entry for entry in left if models[entry.model] < limits.get(entry.model, 0)]
-        if not able:
-            break
-        entry = next((entry for entry in able if projects[entry.project_id] < share), able[0])
-        left.remove(entry)
-        chosen.append(entry.segment_id)
-        models[entry.model] += 1
-        projects[entry.project_id] += 1
-    return chosen
 
 
 def run(house: House) -> None:
@@ -54,18 +21,31 @@ def run(house: House) -> None:
     Counting and admitting is one serial transaction over all processes, so the limit holds however many workers
     and web servers call this at once.
     """
-    limits = {name: spec.max_segments for name, spec in house.models.items()}
     total = house.settings.max_segments
     with house.database.read() as session:
         # Whoever frees a slot or plans a batch comes here after it, so what is true now needs no lock.
         if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
             return
     with house.database.write(serial=True) as session:
-        active = segments.active(session)
-        chosen = choose(segments.waiting(session, total), active, limits, total)
+        waiting, active = segments.waiting(session, total), segments.active(session)
+        moment = time.time()
+        concerned = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
+        service = Service(speeds.service(session, concerned, moment), moment)
+        chosen = choose(waiting, active, limits(house, session), service)
         seconds = house.settings.queue_seconds
-        admitted = [(chosen_id, segments.dispatch(session, chosen_id, seconds)) for chosen_id in chosen]
-    for segment_id, epoch in admitted:
+        admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in chosen]
+    for entry, epoch in admitted:
         if epoch is not None:
-            messages.segment(segment_id, epoch)
-            log.info("dispatched", extra={"segment_id": segment_id, "epoch": epoch})
+            messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number)
+            ids = {"batch_id": entry.batch_id, "segment_id": entry.segment_id, "epoch": epoch}
+            log.info("dispatched", extra=ids)
+
+
+def limits(house: House, session: Session) -> Limits:
+    """The limits in force: of the deployment, of each model that is served, and of each project that has one."""
+    return Limits(
+        total=house.settings.max_segments,
+        models={name: spec.max_segments for name, spec in house.models.items()},
+        projects=projects.max_segments(session),
+        floor=house.settings.fair_share,
+    )

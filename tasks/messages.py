@@ -27,8 +27,15 @@ def validate(batch_id: str) -> None:
     _deliver(_message("batch.validate", batch_id), batch_id=batch_id)
 
 
-def segment(segment_id: int, epoch: int) -> None:
-    _deliver(_message("batch.segment", segment_id, epoch), segment_id=segment_id)
+def segment(segment_id: int, epoch: int, batch_id: str, number: int) -> None:
+    """`batch_id` and the segment's `number` in it are what people see in Flower."""
+    message = _message("batch.segment", segment_id, epoch)
+    message.set(argsrepr=f"({batch_id}, segment {number}, epoch {epoch})")
+    _deliver(message, batch_id=batch_id, segment_id=segment_id)
+
+
+def deliver(delivery_id: str, attempts: int) -> None:
+    _deliver(_message("webhook.deliver", delivery_id, attempts), delivery_id=delivery_id)
 
 
 def finish(batch_id: str, steps: Iterable[str]) -> None:

@@ -15,18 +15,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, Writer
+from store.batches import PlannedSegment
+from store.speeds import RequestClass
 from tasks import parts
 
 SCHEMA = pa.schema([("line", pa.int64()), ("custom_id", pa.string()), ("body", pa.string())])
 # A row group is held in memory whole, so a segment of huge requests ends before it has all its rows.
 SEGMENT_BYTES = 32 * 1024 * 1024
+# With these a segment is told to be more of reading prompts or more of writing answers; no count depends on them.
+BYTES_PER_TOKEN = 4
+ORDINARY_OUTPUT = 256
+
+
+def request_class(size: int, output_tokens: int) -> RequestClass:
+    """Whether requests with bodies of `size` bytes are more work to read than to answer with so many tokens."""
+    return "prefill" if size / BYTES_PER_TOKEN > output_tokens else "decode"
 
 
 class PlanWriter:
     """Cuts requests into segments of one model each and writes them as they fill up.
 
     Attributes:
-        segments: (model, requests) of each segment, row group by row group.
+        segments: row group by row group.
         refused: by number, the segments that need not run, each with the SHA-256 of the part that holds its answers.
     """
 
@@ -39,11 +49,24 @@ class PlanWriter:
         self._segment_requests = segment_requests
         self._artifacts = artifacts
         self._open: dict[tuple[str, bool], _Rows] = {}
-        self.segments: list[tuple[str, int]] = []
+        self.segments: list[PlannedSegment] = []
         self.refused: dict[int, str] = {}
 
-    def add(self, model: str, line: int, custom_id: str, body: bytes, answer: str | None = None) -> None:
-        """`answer`: the output line of a request that is refused; such requests make up segments of their own."""
+    def add(
+        self,
+        model: str,
+        line: int,
+        custom_id: str,
+        body: bytes,
+        answer: str | None = None,
+        output_limit: int | None = None,
+    ) -> None:
+        """Add a request.
+
+        Args:
+            answer: the output line of a request that is refused; such requests make up segments of their own.
+            output_limit: most tokens it may be answered with; None if it does not say.
+        """
         key = model, answer is not None
         rows = self._open.get(key)
         if rows is None:
@@ -51,6 +74,7 @@ class PlanWriter:
         rows.lines.append(line)
         rows.custom_ids.append(custom_id.encode())
         rows.bodies.append(body)
+        rows.output_tokens += ORDINARY_OUTPUT if output_limit is None else output_limit
         if answer is not None:
             rows.answers.append(answer.encode())
         size = len(rows.custom_ids.data) + len(rows.bodies.data)
@@ -70,7 +94,9 @@ class PlanWriter:
         self._writer.write_table(table, row_group_size=table.num_rows)
         if len(rows.answers.ends) > 1:
             self.refused[len(self.segments)] = self._part(rows)
-        self.segments.append((key[0], table.num_rows))
+        size = len(rows.bodies.data)
+        kind = request_class(size, rows.output_tokens)
+        self.segments.append(PlannedSegment(key[0], table.num_rows, size, kind))
 
     def _part(self, rows: _Rows) -> str:
         if self._artifacts is None:
@@ -103,6 +129,7 @@ class _Rows:
     custom_ids: _Texts = field(default_factory=_Texts)
     bodies: _Texts = field(default_factory=_Texts)
     answers: _Texts = field(default_factory=_Texts)
+    output_tokens: int = 0
 
 
 def _numbers(values: array.array[int]) -> pa.Int64Array:

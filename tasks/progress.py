@@ -1,6 +1,6 @@
 """Live progress: `batch_job_status:{id}` in Redis, a JSON object that can be lost without losing anything.
 
-Counts come from the records; rates are measured over the last minute's parts.
+Counts come from the records; rates are measured over the last minute's parts; forecasts are tasks.deadlines'.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 import redis
 
-from store import batches
-from store.records import Batch
+from store import speeds
+from store.records import Batch, Part
+from tasks import deadlines
 from tasks.house import House
 
 log = logging.getLogger(__name__)
@@ -26,20 +28,14 @@ def key(batch_id: str) -> str:
     return f"batch_job_status:{batch_id}"
 
 
-def eta_seconds(rows_left: int, rows_per_second: float | None) -> float | None:
-    """Seconds until `rows_left` rows are answered at the measured rate; None while nothing was measured."""
-    if rows_left == 0:
-        return 0.0
-    return rows_left / rows_per_second if rows_per_second else None
-
-
 def measure(house: House, batch_id: str) -> dict[str, Any]:
     """The progress of a batch, as it is published."""
     with house.database.read() as session:
         batch = session.get_one(Batch, batch_id)
-        rates = batches.throughput(session, batch_id) if batch.status == "in_progress" else None
-    rows_per_second, tokens_per_second = rates or (None, None)
-    left = batch.total - batch.completed - batch.failed
+        rates = speeds.recent(session, Part.batch_id, batch_id) if batch.status == "in_progress" else {}
+    rows_per_second, tokens_per_second = rates.get(batch_id, (None, None))
+    moment = time.time()
+    expected = deadlines.read(house, [batch_id]).get(batch_id) if batch.status == "in_progress" else None
     return {
         "status": batch.status,
         "total": batch.total,
@@ -47,8 +43,9 @@ def measure(house: House, batch_id: str) -> dict[str, Any]:
         "failed": batch.failed,
         "rows_per_second": rows_per_second,
         "tokens_per_second": tokens_per_second,
-        "eta_seconds": eta_seconds(left, rows_per_second) if batch.status == "in_progress" else None,
-        "updated_at": time.time(),
+        "eta_seconds": None if expected is None else max(0.0, expected.at - moment),
+        "sla": batch.sla,
+        "updated_at": moment,
     }
 
 
@@ -60,7 +57,7 @@ def publish(house: House, batch_id: str) -> None:
         log.warning("progress not published: %s", error, extra={"batch_id": batch_id})
 
 
-def count(house: House, model: str, **amounts: int) -> None:
+def count(house: House, model: str, amounts: Mapping[str, int]) -> None:
     """Add to the model's totals, which /metrics shows: counters that begin anew when Redis loses them."""
     try:
         with house.redis.pipeline(transaction=False) as pipeline:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
@@ -18,11 +19,13 @@ import pyarrow.parquet as pq
 
 from batchyard.errors import EngineError, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
+from inference import output
 from store import segments
 from store.records import Part
-from tasks import dispatch, finish, parts, plan, progress, results
+from tasks import dispatch, engines, finish, parts, plan, progress, results
 from tasks.heartbeat import Heartbeat
 from tasks.house import House
+from tasks.meter import Meter
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -97,6 +100,7 @@ def run(house: House, segment_id: int, epoch: int, holder: str) -> None:
 def _fail(house: House, work: segments.Work, error: str, *, counted: bool) -> None:
     with house.database.write() as session:
         segments.fail(session, work, error, RETRY_SECONDS * 2**work.attempts, counted=counted)
+    progress.count(house, work.model["name"], {"retries": 1})
 
 
 class _ClusterWatch:
@@ -146,10 +150,11 @@ def _hold(house: House, work: segments.Work) -> None:
 def _answer(
     house: House, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
 ) -> dict[str, str] | None:
-    from inference import cluster, pipeline  # imports Ray, which only a process that runs segments needs
+    from inference import cluster, pipeline, resident  # imports Ray, which only a process that runs segments needs
 
     spec = ModelSpec.model_validate(work.model)
-    writer = _PartWriter(house, work)
+    meter = Meter(work, spec.config_sha256)
+    writer = _PartWriter(house, work, meter)
     rows = _unanswered(house, work)
     if rows.num_rows == 0:
         return None
@@ -165,10 +170,15 @@ def _answer(
     }
     engine: dict[str, str] | None = None
     tables = pipeline.run(spec, work.endpoint, rows, **terms)
+    looked_at = 0.0
     try:
-        engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
+        with meter.excluded():
+            engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
         while not heartbeat.stopped.is_set() and (table := interruption.call(lambda: next(tables, None))) is not None:
             writer.add(table)
+            if time.monotonic() - looked_at >= engines.INTERVAL_SECONDS:
+                looked_at = time.monotonic()
+                engines.publish(house, resident.states(timeout=1.0))
     except _Stopped:
         log.info("segment interrupted", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
     finally:
@@ -176,6 +186,7 @@ def _answer(
             writer.flush()
         finally:
             tables.close()
+    engines.publish(house, resident.states(timeout=1.0))
     return engine
 
 
@@ -201,9 +212,10 @@ def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
 class _PartWriter:
     """Collects answers and appends them to the segment about once a second."""
 
-    def __init__(self, house: House, work: segments.Work) -> None:
+    def __init__(self, house: House, work: segments.Work, meter: Meter) -> None:
         self._house = house
         self._work = work
+        self._meter = meter
         self._tables: list[pa.Table] = []
         self._flushed_at = time.monotonic()
 
@@ -232,8 +244,16 @@ class _PartWriter:
         )
         with self._house.database.write() as session:
             segments.append(session, self._work, part)
+            self._meter.measure(session, part)
         self._tables = []
         self._flushed_at = time.monotonic()
         progress.publish(self._house, self._work.batch_id)
         amounts = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens")
-        progress.count(self._house, self._work.model["name"], **{name: getattr(part, name) for name in amounts})
+        counted = {name: getattr(part, name) for name in amounts} | _errors(table)
+        progress.count(self._house, self._work.model["name"], counted)
+
+
+def _errors(table: pa.Table) -> dict[str, int]:
+    """How many requests failed with each code, as `error:<code>`."""
+    failed = table.filter(pc.invert(table["ok"]))["answer"].to_pylist()
+    return {f"error:{code}": number for code, number in Counter(map(output.error_code, failed)).items()}

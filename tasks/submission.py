@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from batchyard import durations
-from batchyard.errors import RateLimitError, RequestError
+from batchyard.errors import RateLimitError, RequestError, UnavailableError
 from batchyard.settings import Settings
-from store import batches, files
+from inference import bodies
+from store import batches, files, speeds
 from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
-from store.records import Batch, File
+from store.records import Batch, File, Project
+from tasks import deadlines, forecast, plan
+from tasks.forecast import Forecast
 from tasks.house import House
+from tasks.lines import MAX_LINE_BYTES, LineError, parse
 
 # When to ask again for room that only the end of another batch makes.
 IN_FLIGHT_RETRY_SECONDS = 30.0
 
 
 def submit(house: House, session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
-    """A new batch (`options` are those of `batches.create`), if the project's batches have room for its input.
+    """A new batch (`options` are those of `batches.create`), if there is room for it.
 
-    Whoever calls this rings for a worker once the transaction is over: `messages.validate`.
+    Whoever calls this calls `forewarn` once the transaction is over, and rings for a worker (`messages.validate`).
 
     Raises:
-        RateLimitError: not now.
+        RateLimitError: the project's batches leave no room for its input; or it cannot be done in time, where the
+            deployment refuses such.
     """
     most = house.settings.max_bytes_in_flight
     waiting = batches.bytes_in_flight(session, project_id)
@@ -36,19 +42,70 @@ def submit(house: House, session: Session, project_id: str, *, input_file: File,
             retry_after=IN_FLIGHT_RETRY_SECONDS,
             param="input_file_id",
         )
-    return batches.create(session, project_id, input_file=input_file, **options)
+    tier = session.get_one(Project, project_id).tier
+    due_after = house.settings.tier_seconds.get(tier) if tier is not None else None
+    batch = batches.create(session, project_id, input_file=input_file, due_after=due_after, **options)
+    if house.settings.admission == "refuse":
+        _admit(batch, _expected(house, session, batch, input_file.bytes))
+    return batch
 
 
-def input_file(session: Session, project_id: str, file_id: str) -> File:
-    """The file of that id, which can be a batch's input. Raises RequestError."""
+def _admit(batch: Batch, expected: Forecast | None) -> None:
+    """Raises RateLimitError for a batch that will be late."""
+    late = 0.0 if expected is None else expected.at - deadlines.deadline(batch)
+    if late > 0:
+        raise RateLimitError(
+            f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
+            f"longer completion_window, or try again in {durations.text(late)}.",
+            retry_after=late,
+            code="deadline_out_of_reach",
+            param="completion_window",
+        )
+
+
+def forewarn(house: House, batch: Batch) -> None:
+    """Say when a new batch will be done, as far as its size and its first line tell, and that it will be late."""
+    with house.database.read() as session:
+        expected = _expected(house, session, batch, session.get_one(File, batch.input_file_id).bytes)
+    if expected is None:
+        return
+    deadlines.publish(house, batch.id, expected)
+    if expected.at > deadlines.deadline(batch):
+        with house.database.write() as session:
+            deadlines.warn(session, batch, "at_risk", expected.at)
+
+
+def _expected(house: House, session: Session, batch: Batch, size: int) -> Forecast | None:
+    """When a new batch with an input of `size` bytes will be done, by what is measured; None if that is not known.
+
+    Validation, which will know every request, is yet to come.
+    """
+    try:
+        with house.artifacts.open(batch.input_sha256) as source:
+            raw = source.readline(MAX_LINE_BYTES)
+        body = parse(1, raw)["body"]
+        spec = house.models[body["model"]]
+        limit = bodies.output_limit(batch.endpoint, body)
+        kind = plan.request_class(len(raw), plan.ORDINARY_OUTPUT if limit is None else limit)
+    except (LineError, UnavailableError, KeyError, TypeError, AttributeError):
+        return None  # validation will say what is wrong with it
+    pace = forecast.pace_of(spec.name, kind, speeds.paces(session, {spec.name: spec.config_sha256}))
+    if pace is None or not pace.bytes_per_request:
+        return None
+    ahead = deadlines.backlog(house, spec.name, batch.due_at)
+    return forecast.single(size, pace, ahead, time.time())
+
+
+def input_file(session: Session, project_id: str, file_id: str, *, param: str = "input_file_id") -> File:
+    """The file of that id, which can be a batch's input. Raises RequestError, which says that `param` is wrong."""
     source = files.find(session, project_id, file_id)
     if source is None:
-        raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param="input_file_id")
+        raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param=param)
     if source.purpose != "batch":
         raise RequestError(
             f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose 'batch'.",
             code="invalid_value",
-            param="input_file_id",
+            param=param,
         )
     return source
 

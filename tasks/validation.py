@@ -85,7 +85,7 @@ def run(house: House, batch_id: str, holder: str) -> None:
             if report.count:
                 batches.reject(session, batch_id, report.errors)
             else:
-                used = {model: house.models[model] for model, _ in plan.segments}
+                used = {segment.model: house.models[segment.model] for segment in plan.segments}
                 batches.plan(
                     session,
                     batch,
@@ -97,8 +97,7 @@ def run(house: House, batch_id: str, holder: str) -> None:
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     for number in () if report.count else plan.refused:
-        model, requests = plan.segments[number]
-        progress.count(house, model, failed=requests)
+        progress.count(house, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(house, batch_id)
     finish.start_ready(house)  # no request may be left to run
     dispatch.run(house)
@@ -195,7 +194,7 @@ class Validator:
         answer = None
         if refusal is not None:
             answer = output.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
-        plan.add(model, number, custom_id, written, answer)
+        plan.add(model, number, custom_id, written, answer, bodies.output_limit(self._endpoint, body))
 
     def _report_limit(self, report: Report, found: int, most: int | None, what: str) -> None:
         if most is not None and found > most:

@@ -17,6 +17,7 @@ from stacks import ROOT, RunningStack
 
 from store import batches, files, keys
 from store.artifacts import Artifacts
+from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Project
 
@@ -74,7 +75,7 @@ def project(database: Database) -> str:
 def new_batch(database: Database, project: str) -> Callable[..., Batch]:
     """Makes a batch; with `requests`, a planned one whose segments have these numbers of requests."""
 
-    def make(*requests: int, window: str = "24h", model: str = "echo") -> Batch:
+    def make(*requests: int, window: str = "24h", model: str = "echo", due_after: int | None = None) -> Batch:
         with database.write() as session:
             source = files.create(
                 session, project, filename="in.jsonl", purpose="batch", size=0, sha256="0" * 64, expires_after=None
@@ -88,13 +89,14 @@ def new_batch(database: Database, project: str) -> Callable[..., Batch]:
                 metadata=None,
                 post_process=[],
                 output_expires_after=None,
+                due_after=due_after,
             )
             if requests:
                 batches.plan(
                     session,
                     batch,
                     plan_sha256="1" * 64,
-                    segments=[(model, number) for number in requests],
+                    segments=[PlannedSegment(model, number, 100 * number) for number in requests],
                     models={model: {"name": model, "engine": "echo"}},
                     simulated=True,
                 )
@@ -171,6 +173,7 @@ max_model_len = 512
         BATCHYARD_MIN_WINDOW="1s",
         BATCHYARD_MAX_REQUESTS="200000",
         BATCHYARD_REQUEST_TIMEOUT="2",
+        BATCHYARD_WEBHOOKS_ALLOW_PRIVATE="1",
     )
 
 

@@ -32,7 +32,8 @@ BIN = Path(sys.executable).parent
 
 def test_the_services_are_those_of_the_design() -> None:
     assert set(SERVICES) == {
-        *("redis", "postgres", "migrate", "web", "worker", "beat", "flower", "ray-head", "ray-worker")
+        *("redis", "postgres", "migrate", "web", "worker", "webhooks", "beat", "flower", "ray-head", "ray-worker"),
+        *("prometheus", "grafana"),
     }
 
 
@@ -59,8 +60,10 @@ def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
     import celeryconfig
 
     queues = {queue.name for queue in celeryconfig.task_queues}
-    assert set(programs.QUEUES.split(",")) == queues
+    assert {*programs.QUEUES.split(","), programs.WEBHOOK_QUEUE} == queues
     assert f"--queues={programs.QUEUES}" in " ".join(SERVICES["worker"]["command"])
+    assert f"--queues={programs.WEBHOOK_QUEUE}" in SERVICES["webhooks"]["command"]
+    assert f"--concurrency={programs.WEBHOOK_THREADS}" in SERVICES["webhooks"]["command"]
 
 
 def test_both_images_copy_every_package_that_is_installed() -> None:
@@ -178,9 +181,9 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
     for name in ("ray-head", "web", "beat", "flower"):
         deployment.start(name)
     eventually(lambda: deployment.healthy("ray-head"), deployment, "ray-head")
-    for name in ("ray-worker", "worker"):
+    for name in ("ray-worker", "worker", "webhooks"):
         deployment.start(name)
-    for name in ("web", "worker", "flower"):
+    for name in ("web", "worker", "webhooks", "flower"):
         eventually(lambda name=name: deployment.healthy(name), deployment, name)  # type: ignore[misc]
     with urllib.request.urlopen(f"http://127.0.0.1:{deployment.web}/readyz", timeout=20) as answer:
         assert answer.status == 200
@@ -195,8 +198,8 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
 
 
 def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment) -> None:
-    for name in ("web", "beat", "flower", "worker"):
+    for name in ("web", "beat", "flower", "worker", "webhooks"):
         asked = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))
         deployment.processes[name].send_signal(asked)
-    for name in ("web", "beat", "flower", "worker"):
+    for name in ("web", "beat", "flower", "worker", "webhooks"):
         deployment.processes[name].wait(30)

@@ -21,10 +21,11 @@ from stacks import RunningStack, a_chat
 from store import segments
 from store.database import Database
 
+SEGMENT = 512
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_LEASE_SECONDS": "5",
-    "BATCHYARD_SEGMENT_REQUESTS": "256",
+    "BATCHYARD_SEGMENT_REQUESTS": str(SEGMENT),
     "BATCHYARD_SEGMENT_ATTEMPTS": "2",
     "BATCHYARD_MAX_SEGMENTS": "2",
     "BATCHYARD_REQUEST_TIMEOUT": "2",
@@ -100,9 +101,9 @@ def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(fau
     counts = Counter(line for line in calls.read_text().splitlines() if line in contents)
     assert set(counts) == contents
     twice = sum(count > 1 for count in counts.values())
-    # Two segments of 256 were in flight, and what they had not yet appended is run again; what was answered is not.
-    assert twice <= 2 * 256
-    assert answered_before > 2 * 256
+    # Two segments were in flight, and what they had not yet appended is run again; what was answered is not.
+    assert twice <= 2 * SEGMENT
+    assert answered_before > SEGMENT
     assert max(counts.values()) <= 2
 
 
@@ -153,7 +154,7 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         deadline = time.monotonic() + 60
         while len(app.control.ping(timeout=1) or []) < 3:
             assert time.monotonic() < deadline
-        batch = faulty.submit(requests(6000))
+        batch = faulty.submit(requests(3000))
         most_active = most_running = 0
         killed = False
         deadline = time.monotonic() + 150
@@ -174,7 +175,7 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         assert most_active == 2
         # A task that has just ended its segment is listed for a moment beside the one that took its slot.
         assert 1 <= most_running <= 3
-        assert_every_line_once(faulty, batch, 6000)
+        assert_every_line_once(faulty, batch, 3000)
     finally:
         database.close()
         for process in more:
@@ -217,17 +218,17 @@ def test_an_engine_that_cannot_start_gives_error_lines_with_its_reason_and_never
 def test_a_stack_that_is_killed_whole_goes_on_where_it_was(start_stack: Callable[..., RunningStack]) -> None:
     models = '[models.logged]\nengine = "echo"\nmax_in_flight = 32\n[models.logged.engine_args]\nlatency_ms = 150\n'
     stack = start_stack(models, **SETTINGS)
-    batch = stack.wait(stack.submit(requests(3000)), until=half_way)
-    late = stack.submit(requests(3000), completion_window="5s")
+    batch = stack.wait(stack.submit(requests(1500)), until=half_way)
+    late = stack.submit(requests(1500), completion_window="5s")
     stack.process.kill()
     stack.process.wait()
     while time.time() <= late.expires_at:  # the second batch's window passes while nothing runs
         time.sleep(0.2)
     again = RunningStack.restart(stack.data, **SETTINGS)
     try:
-        assert_every_line_once(again, again.wait(batch), 3000)
+        assert_every_line_once(again, again.wait(batch), 1500)
         late = again.wait(late)
         lines = again.lines(late.output_file_id) + again.lines(late.error_file_id)
-        assert (late.status, len(lines)) == ("expired", 3000)
+        assert (late.status, len(lines)) == ("expired", 1500)
     finally:
         again.stop()

@@ -22,7 +22,7 @@ from batchyard import process
 from batchyard.errors import ConfigurationError
 from batchyard.folder import DataFolder
 
-NAMES = ("web", "worker", "beat", "flower", "redis", "ray")
+NAMES = ("web", "worker", "webhooks", "beat", "flower", "redis", "ray")
 ECHO = "[models.echo]\nengine = 'echo'\n"
 SIMULATED = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 

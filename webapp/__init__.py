@@ -13,10 +13,26 @@ from flask import Flask
 
 from batchyard import logs, settings
 from tasks.house import REDIS_SECONDS, House, build
-from webapp import batches, document, errors, files, health, keys, limits, metrics, models, requests, start
+from webapp import (
+    batches,
+    document,
+    errors,
+    events,
+    files,
+    health,
+    keys,
+    limits,
+    metrics,
+    models,
+    projects,
+    requests,
+    schedules,
+    start,
+    webhooks,
+)
 
 SWITCH_SECONDS = 0.0005
-MODULES = (files, batches, models, keys, start, metrics, health, document)
+MODULES = (files, batches, events, webhooks, schedules, models, keys, projects, start, metrics, health, document)
 
 
 def create_app(house: House | None = None) -> Flask:

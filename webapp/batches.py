@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,9 +14,10 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from store import batches, keys
+from store import batches, keys, schedules
 from store.records import Batch
-from tasks import answers, messages, progress, steps, submission, unanswered
+from tasks import answers, deadlines, messages, progress, steps, submission, unanswered
+from tasks.forecast import Forecast
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_house, parse_body, query
@@ -47,7 +49,9 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
     with house.database.read() as session:
         artifacts = batches.artifacts(session, ids)
         retries = batches.retries(session, ids)
-    live = progress.read(house, [batch.id for batch in found if batch.status == "in_progress"])
+        scheduled = schedules.of_batches(session, ids)
+    running = [batch.id for batch in found if batch.status in ("validating", "in_progress")]
+    live, expected = progress.read(house, running), deadlines.read(house, running)
     return [
         wire.BatchObject(
             **{name: getattr(batch, name) for name in _SAME},
@@ -65,10 +69,10 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
                 expired=batch.expired,
                 cancelled=batch.cancelled,
                 simulated=batch.simulated,
-                **{
-                    name: live.get(batch.id, {}).get(name)
-                    for name in ("rows_per_second", "tokens_per_second", "eta_seconds")
-                },
+                **{name: live.get(batch.id, {}).get(name) for name in ("rows_per_second", "tokens_per_second")},
+                **_eta(expected.get(batch.id)),
+                sla=batch.sla,
+                due_at=deadlines.deadline(batch),
                 input_sha256=batch.input_sha256,
                 models={name: config["engine"] for name, config in batch.models.items()},
                 post_process=batch.post_process,
@@ -80,10 +84,19 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
                 ],
                 retry_of=batch.retry_of,
                 retries=retries[batch.id],
+                schedule_id=scheduled.get(batch.id),
             ),
         )
         for batch in found
     ]
+
+
+def _eta(expected: Forecast | None) -> dict[str, float | None]:
+    names = {"eta_seconds": "at", "eta_earliest_seconds": "earliest", "eta_latest_seconds": "latest"}
+    if expected is None:
+        return dict.fromkeys(names)
+    moment = time.time()
+    return {name: max(0.0, getattr(expected, attribute) - moment) for name, attribute in names.items()}
 
 
 def _answer(batch: Batch) -> wire.BatchObject:
@@ -147,7 +160,11 @@ def _once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Sessio
 
 
 def announce(batch: Batch) -> None:
-    """Ring for a worker once the answer is on its way: it is the record that counts, nobody waits for the message."""
+    """Tell of a new batch: to its client when it will be done, and to a worker that there is work.
+
+    The message goes once the answer is on its way: it is the record that counts, nobody waits for the message.
+    """
+    submission.forewarn(current_house(), batch)
 
     @flask.after_this_request
     def _after(response: Response) -> Response:

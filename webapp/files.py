@@ -35,7 +35,7 @@ class ListFiles(BaseModel):
     after: str | None = Field(None, description="the id of the last file of the page before")
     limit: int = Field(10000, ge=1, le=10000)
     order: Literal["asc", "desc"] = "desc"
-    purpose: str | None = None
+    purpose: str | None = Field(None, min_length=1)
 
 
 def to_wire(file: File) -> wire.FileObject:

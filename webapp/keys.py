@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from flask import Blueprint
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +15,25 @@ from webapp.requests import administrator, current_house, parse_body, query
 routes = Blueprint("keys", __name__)
 
 
+class KeyObject(BaseModel):
+    """An API key; `key` is shown once, when it is made."""
+
+    id: str
+    object: Literal["api_key"] = "api_key"
+    project: str
+    admin: bool
+    created_at: int
+    revoked_at: int | None
+
+
+class NewKeyObject(KeyObject):
+    key: str
+
+
+class KeyPage(wire.Page[KeyObject]):
+    pass
+
+
 class CreateKey(BaseModel):
     model_config = ConfigDict(extra="forbid")
     project: str = Field(strict=True, description="name of the project, which is made if there is none")
@@ -20,37 +41,37 @@ class CreateKey(BaseModel):
 
 
 class ListKeys(BaseModel):
-    project: str | None = Field(None, description="only this project's")
+    project: str | None = Field(None, min_length=1, description="only this project's")
     after: str | None = Field(None, description="the id of the last key of the page before")
     limit: int = Field(100, ge=1, le=1000)
 
 
 @routes.post("/v1/keys")
-@operation(wire.NewKeyObject, json=CreateKey, refusals=(403, 413))
-def create() -> wire.NewKeyObject:
+@operation(NewKeyObject, json=CreateKey, refusals=(403, 413))
+def create() -> NewKeyObject:
     """Make an API key. This answer is the only time it is seen."""
     administrator()
     asked = parse_body(CreateKey)
     with current_house().database.write() as session:
         made = keys.create(session, asked.project, admin=asked.admin)
-    return wire.NewKeyObject(**vars(made), revoked_at=None)
+    return NewKeyObject(**vars(made), revoked_at=None)
 
 
 @routes.get("/v1/keys")
-@operation(wire.KeyPage, query=ListKeys, refusals=(403,))
-def list_() -> wire.KeyPage:
+@operation(KeyPage, query=ListKeys, refusals=(403,))
+def list_() -> KeyPage:
     """List API keys, newest first, without their secrets."""
     administrator()
     asked = query(ListKeys)
     with current_house().database.read() as session:
         found, more = keys.page(session, project=asked.project, after=asked.after, limit=asked.limit)
-    return wire.KeyPage.of([wire.KeyObject(**vars(key)) for key in found], more=more)
+    return KeyPage.of([KeyObject(**vars(key)) for key in found], more=more)
 
 
 @routes.delete("/v1/keys/<key_id>")
-@operation(wire.KeyObject, refusals=(403, 404))
-def revoke(key_id: str) -> wire.KeyObject:
+@operation(KeyObject, refusals=(403, 404))
+def revoke(key_id: str) -> KeyObject:
     """Revoke an API key, at once and for good."""
     administrator()
     with current_house().database.write() as session:
-        return wire.KeyObject(**vars(keys.revoke(session, key_id)))
+        return KeyObject(**vars(keys.revoke(session, key_id)))

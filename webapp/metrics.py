@@ -2,87 +2,181 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Literal
 
 import flask
-import redis
 from flask import Blueprint, Flask, Response, current_app, g
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from pydantic import BaseModel, ConfigDict, Field
 
-from store import queue
-from tasks import progress
+from tasks import metrics
 from tasks.house import House
-from webapp import wire
+from tasks.metrics import Snapshot
 from webapp.document import operation
 from webapp.requests import caller, current_house
-
-log = logging.getLogger(__name__)
 
 routes = Blueprint("metrics", __name__)
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 TOKENS = {"input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output"}
+OUTCOMES = ("completed", "failed")
+
+Samples = Iterable[tuple[Sequence[str], float | None]]
 
 
-class _Queue(Collector):
-    """The queue, looked at when it is asked for."""
+class ModelQueueObject(BaseModel):
+    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
+
+    model: str
+    pending_segments: int
+    running_segments: int
+    waiting_requests: int
+    oldest_seconds: float | None
+    rows_per_second: float | None
+    tokens_per_second: float | None
+
+
+class EngineObject(BaseModel):
+    """A resident engine, as it was seen last."""
+
+    model_config = ConfigDict(from_attributes=True)
+    name: str
+    model: str
+    state: Literal["starting", "busy", "idle"]
+    answered: int
+    in_flight: int
+    idle_seconds: float
+    seen_at: float
+
+
+class QueueObject(BaseModel):
+    """What has not ended: batches by status and by SLA state, segments by model; and the engines that are up."""
+
+    object: Literal["queue"] = "queue"
+    batches: dict[str, int]
+    sla: dict[str, int]
+    next_deadline_seconds: float | None
+    models: list[ModelQueueObject]
+    messages: dict[str, int] | None = Field(description="waiting for a worker, by Celery queue; null: Redis is away")
+    engines: list[EngineObject] | None = Field(description="null: Redis is away")
+
+
+class _Deployment(Collector):
+    """The deployment, looked at when it is asked for."""
 
     def __init__(self, house: House) -> None:
         self._house = house
 
     def collect(self) -> Iterator[Metric]:
-        with self._house.database.read() as session:
-            now = queue.look(session)
-        batches = GaugeMetricFamily("batchyard_batches", "Batches that have not ended.", labels=["status"])
-        for status, count in now.batches.items():
-            batches.add_metric([status], count)
-        yield batches
-        if now.next_deadline_seconds is not None:
-            yield GaugeMetricFamily(
-                "batchyard_next_deadline_seconds", "Time to the first deadline.", value=now.next_deadline_seconds
-            )
-        segments = GaugeMetricFamily("batchyard_segments", "Segments that are not done.", labels=["model", "state"])
-        for model in now.models:
-            segments.add_metric([model.model, "pending"], model.pending_segments)
-            segments.add_metric([model.model, "running"], model.running_segments)
-        yield segments
-        for name, help_ in (
-            ("waiting_requests", "Requests of pending segments."),
-            ("oldest_seconds", "Age of the oldest batch with a pending segment."),
-            ("rows_per_second", "Requests answered a second, over the last minute."),
-            ("tokens_per_second", "Input and output tokens a second, over the last minute."),
-        ):
-            family = GaugeMetricFamily(f"batchyard_{name}", help_, labels=["model"])
-            for model in now.models:
-                value = getattr(model, name)
-                if value is not None:  # nothing was measured
-                    family.add_metric([model.model], value)
-            yield family
-        yield from self._totals()
+        seen = metrics.look(self._house)
+        yield from _queue(seen)
+        yield from _models(seen)
+        yield from _batches(seen)
+        yield from _totals(seen.totals or {})
+        yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(seen.deliveries))
+        if seen.messages is not None:
+            yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(seen.messages))
+        processes = seen.processes.items()
+        sizes = [((name,), float(size)) for name, (size, _) in processes]
+        yield _gauge("process_resident_bytes", "Memory of a process and all it started.", ["process"], sizes)
+        yield _gauge(
+            "process_cpu_seconds",
+            "CPU time of a process and all it started that are alive.",
+            ["process"],
+            [((name,), cpu) for name, (_, cpu) in processes],
+        )
 
-    def _totals(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
-        tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
-        try:
-            for (what, model), amount in progress.totals(self._house).items():
-                if what in TOKENS:
-                    tokens.add_metric([model, TOKENS[what]], amount)
-                else:
-                    requests.add_metric([model, what], amount)
-        except redis.RedisError as error:
-            log.warning("totals not read: %s", error)
-        yield requests
-        yield tokens
+
+def _gauge(name: str, meaning: str, labels: list[str], samples: Samples) -> GaugeMetricFamily:
+    """A gauge of these samples, without those whose value is not known."""
+    family = GaugeMetricFamily(f"batchyard_{name}", meaning, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def _by_name(numbers: Mapping[str, float]) -> Samples:
+    return [((name,), number) for name, number in numbers.items()]
+
+
+def _queue(seen: Snapshot) -> Iterator[Metric]:
+    now = seen.queue
+    yield _gauge("batches", "Batches that have not ended.", ["status"], _by_name(now.batches))
+    yield _gauge("batches_sla", "Batches that have not ended, by SLA state.", ["sla"], _by_name(now.sla))
+    yield _gauge(
+        "next_deadline_seconds",
+        "Time to the first end of a window, negative once it has passed.",
+        [],
+        [((), now.next_deadline_seconds)],
+    )
+
+
+def _models(seen: Snapshot) -> Iterator[Metric]:
+    models = seen.queue.models
+    states = {"pending": "pending_segments", "running": "running_segments"}
+    segments = [((entry.model, state), getattr(entry, name)) for entry in models for state, name in states.items()]
+    yield _gauge("segments", "Segments that are not done.", ["model", "state"], segments)
+    for name, meaning in (
+        ("waiting_requests", "Requests of pending segments."),
+        ("oldest_seconds", "Age of the oldest batch with a pending segment."),
+        ("rows_per_second", "Requests answered a second, over the last minute."),
+        ("tokens_per_second", "Input and output tokens a second, over the last minute."),
+    ):
+        yield _gauge(name, meaning, ["model"], [((entry.model,), getattr(entry, name)) for entry in models])
+    engines = seen.engines or []
+    states_seen = sorted({(engine.model, engine.state) for engine in engines})
+    yield _gauge(
+        "engines",
+        "Resident engines, as they were seen last.",
+        ["model", "state"],
+        [(key, sum((engine.model, engine.state) == key for engine in engines)) for key in states_seen],
+    )
+    yield _gauge(
+        "engine_in_flight",
+        "Requests in a model's engines, as they were seen last.",
+        ["model"],
+        [
+            ((model,), sum(engine.in_flight for engine in engines if engine.model == model))
+            for model in sorted({engine.model for engine in engines})
+        ],
+    )
+
+
+def _batches(seen: Snapshot) -> Iterator[Metric]:
+    """The batches that are due first, each with its id: as many as metrics.BATCHES, so that labels stay few."""
+    due = [((batch.batch_id,), batch.due_seconds) for batch in seen.batches]
+    yield _gauge("batch_due_seconds", "Time until an unfinished batch is due.", ["batch_id"], due)
+    eta = [((batch.batch_id,), batch.eta_seconds) for batch in seen.batches]
+    yield _gauge("batch_eta_seconds", "Time until an unfinished batch will be done.", ["batch_id"], eta)
+
+
+def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
+    tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
+    errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
+    retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
+    for (what, model), amount in totals.items():
+        if what in OUTCOMES:
+            requests.add_metric([model, what], amount)
+        elif what in TOKENS:
+            tokens.add_metric([model, TOKENS[what]], amount)
+        elif what == "retries":
+            retries.add_metric([model], amount)
+        else:
+            errors.add_metric([model, what.removeprefix("error:")], amount)
+    yield from (requests, tokens, errors, retries)
 
 
 def register(app: Flask, house: House) -> None:
     """Time every request, and collect the queue when asked."""
     registry = CollectorRegistry()
-    registry.register(_Queue(house))
+    registry.register(_Deployment(house))
     app.extensions["metrics"] = registry
     seconds = Histogram(
         "batchyard_http_request_seconds",
@@ -103,15 +197,16 @@ def register(app: Flask, house: House) -> None:
 
 @routes.get("/metrics")
 @operation(None, media_type="text/plain", public=True)
-def metrics() -> Response:
+def show() -> Response:
     """The deployment's metrics, as Prometheus reads them."""
     return Response(generate_latest(current_app.extensions["metrics"]), content_type=CONTENT_TYPE_LATEST)
 
 
 @routes.get("/v1/queue")
-@operation(wire.QueueObject)
-def look() -> wire.QueueObject:
+@operation(QueueObject)
+def look() -> QueueObject:
     """Look at the queue: what waits and what runs, over all projects."""
     caller()
-    with current_house().database.read() as session:
-        return wire.QueueObject.model_validate(queue.look(session), from_attributes=True)
+    seen = metrics.look(current_house())
+    engines = None if seen.engines is None else [EngineObject.model_validate(engine) for engine in seen.engines]
+    return QueueObject.model_validate(asdict(seen.queue) | {"messages": seen.messages, "engines": engines})

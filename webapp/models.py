@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from flask import Blueprint
+from pydantic import BaseModel
 
 from batchyard.errors import NotFoundError
 from batchyard.models import ModelSpec
@@ -13,27 +16,49 @@ from webapp.requests import caller, current_house
 routes = Blueprint("models", __name__)
 
 
-def to_wire(spec: ModelSpec) -> wire.ModelObject:
-    ours = wire.ModelExtension(
+class ModelExtension(BaseModel):
+    """What this project says of a model beside OpenAI's fields."""
+
+    engine: str
+    endpoints: list[str]
+    simulated: bool
+    config_sha256: str
+
+
+class ModelObject(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    shutdown_date: str | None = None
+    batchyard: ModelExtension
+
+
+class ModelPage(wire.Page[ModelObject]):
+    pass
+
+
+def to_wire(spec: ModelSpec) -> ModelObject:
+    ours = ModelExtension(
         engine=spec.engine,
         endpoints=list(spec.endpoints),
         simulated=spec.simulated,
         config_sha256=spec.config_sha256,
     )
-    return wire.ModelObject(id=spec.name, created=0, owned_by="batchyard", batchyard=ours)
+    return ModelObject(id=spec.name, created=0, owned_by="batchyard", batchyard=ours)
 
 
 @routes.get("/v1/models")
-@operation(wire.ModelPage)
-def list_() -> wire.ModelPage:
+@operation(ModelPage)
+def list_() -> ModelPage:
     """List the models this deployment serves."""
     caller()
-    return wire.ModelPage.of([to_wire(spec) for spec in current_house().models.values()], more=False)
+    return ModelPage.of([to_wire(spec) for spec in current_house().models.values()], more=False)
 
 
 @routes.get("/v1/models/<path:name>")
-@operation(wire.ModelObject, refusals=(404,))
-def retrieve(name: str) -> wire.ModelObject:
+@operation(ModelObject, refusals=(404,))
+def retrieve(name: str) -> ModelObject:
     """Look at a model."""
     caller()
     spec = current_house().models.get(name)

@@ -6,13 +6,14 @@ import difflib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeVar, cast
 
 import flask
 import orjson
 from flask import Flask, Response, current_app, g
 from pydantic import BaseModel, ValidationError
+from werkzeug.datastructures import MultiDict
 
 from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
 from store import keys
@@ -141,16 +142,13 @@ def parse_body(model: type[Parsed], *, max_bytes: int = MAX_JSON_BYTES, optional
 
 def query(model: type[Parsed]) -> Parsed:
     """The query parameters as `model`. Raises RequestError."""
-    return validated(model, dict(flask.request.args))
+    return validated(model, dict(_single(flask.request.args)))
 
 
 def form(model: type[Parsed]) -> Parsed:
     """The form fields as `model`; `a[b]` is the field b of a, as OpenAI's client writes it. Raises RequestError."""
     fields: dict[str, Any] = {}
-    for name, values in flask.request.form.lists():
-        if len(values) > 1:
-            raise RequestError(f"'{name[:100]}' is given twice.", code="invalid_value", param=name[:100])
-        value = values[0]
+    for name, value in _single(flask.request.form):
         outer, bracket, inner = name.partition("[")
         if bracket:
             nested = fields.setdefault(outer, {})
@@ -159,6 +157,14 @@ def form(model: type[Parsed]) -> Parsed:
         else:
             fields[name] = value
     return validated(model, fields)
+
+
+def _single(fields: MultiDict[str, str]) -> Iterator[tuple[str, str]]:
+    """Names and values. Raises RequestError for a name that is given twice."""
+    for name, values in fields.lists():
+        if len(values) > 1:
+            raise RequestError(f"'{name[:100]}' is given twice.", code="invalid_value", param=name[:100])
+        yield name, values[0]
 
 
 def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:

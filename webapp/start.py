@@ -27,6 +27,15 @@ JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop")
 
 
+class Started(BaseModel):
+    """What POST /start answers. A job that is one batch has that batch's id."""
+
+    job_id: str
+    batch_id: str
+    file_id: str
+    status_url: str
+
+
 class Start(BaseModel):
     """Prompts inline, or in a form's `file` (.txt, .csv, .jsonl); how to run them, and until when."""
 
@@ -54,7 +63,7 @@ class StartForm(Start):
 
 
 @routes.post("/start")
-@operation(wire.Started, status=202, json=Start, form=StartForm, refusals=(413,))
+@operation(Started, status=202, json=Start, form=StartForm, refusals=(413,))
 def start() -> tuple[dict[str, Any], int]:
     """Start a batch from prompts, sent as JSON or as a form."""
     owner = caller()
@@ -89,7 +98,7 @@ def start() -> tuple[dict[str, Any], int]:
             output_expires_after=None,
         )
     announce(batch)
-    answer = wire.Started(
+    answer = Started(
         job_id=batch.id,
         batch_id=batch.id,
         file_id=file.id,

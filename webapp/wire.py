@@ -32,6 +32,7 @@ Window = Annotated[
     str, Field(strict=True, pattern="^[1-9][0-9]{0,8}[smhd]$", examples=["24h"]), AfterValidator(_duration)
 ]
 Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
+Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Short], Field(max_length=16)]
 
@@ -65,16 +66,24 @@ class ExpiresAfter(BaseModel):
     seconds: int = Field(ge=3600, le=2592000)
 
 
-class CreateBatch(BaseModel):
-    """The body of POST /v1/batches. Unknown parameters are refused: a misspelt one must not be lost in silence."""
+class BatchOptions(BaseModel):
+    """How a batch is run. Unknown parameters are refused: a misspelt one must not be lost in silence."""
 
     model_config = ConfigDict(extra="forbid")
-    input_file_id: str = Field(strict=True)
     endpoint: Endpoint
     completion_window: Window
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
     post_process: Steps = Field(default_factory=list, max_length=16)
+
+
+class InputFile(BaseModel):
+    input_file_id: str = Field(strict=True)
+
+
+# Of two bases the last one's fields come first, so that a missing file is told before a missing endpoint.
+class CreateBatch(BatchOptions, InputFile):
+    """The body of POST /v1/batches."""
 
 
 class RetryBatch(BaseModel):
@@ -159,13 +168,20 @@ class Extension(BaseModel):
     simulated: bool
     rows_per_second: float | None
     tokens_per_second: float | None
-    eta_seconds: float | None
+    eta_seconds: float | None = Field(description="until the last answer, with all that runs before it")
+    eta_earliest_seconds: float | None
+    eta_latest_seconds: float | None
+    sla: Literal["on_track", "at_risk", "late"] = Field(
+        description="whether it will be done in time, and when it has ended, whether it was"
+    )
+    due_at: int = Field(description="when it is due, by its window or its project's tier")
     input_sha256: str
     models: dict[str, str] = Field(description="engine of each model")
     post_process: list[dict[str, Any]]
     artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")
+    schedule_id: str | None = Field(description="the schedule that has made it")
 
 
 class BatchObject(BaseModel):
@@ -194,78 +210,6 @@ class BatchObject(BaseModel):
     batchyard: Extension
 
 
-class ModelExtension(BaseModel):
-    """What this project says of a model beside OpenAI's fields."""
-
-    engine: str
-    endpoints: list[str]
-    simulated: bool
-    config_sha256: str
-
-
-class ModelObject(BaseModel):
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str
-    shutdown_date: str | None = None
-    batchyard: ModelExtension
-
-
-class KeyObject(BaseModel):
-    """An API key; `key` is shown once, when it is made."""
-
-    id: str
-    object: Literal["api_key"] = "api_key"
-    project: str
-    admin: bool
-    created_at: int
-    revoked_at: int | None
-
-
-class NewKeyObject(KeyObject):
-    key: str
-
-
-class Started(BaseModel):
-    """What POST /start answers. A job that is one batch has that batch's id."""
-
-    job_id: str
-    batch_id: str
-    file_id: str
-    status_url: str
-
-
-class Health(BaseModel):
-    status: Literal["ok"] = "ok"
-
-
-class Readiness(BaseModel):
-    status: Literal["ready", "not ready"]
-    parts: dict[str, str] = Field(description="what each part says: `ok`, or what is wrong with it")
-
-
-class ModelQueueObject(BaseModel):
-    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
-
-    model: str
-    pending_segments: int
-    running_segments: int
-    waiting_requests: int
-    oldest_seconds: float | None
-    rows_per_second: float | None
-    tokens_per_second: float | None
-
-
-class QueueObject(BaseModel):
-    """What has not ended: batches by status, segments by model."""
-
-    object: Literal["queue"] = "queue"
-    batches: dict[str, int]
-    next_deadline_seconds: float | None
-    models: list[ModelQueueObject]
-
-
 class Page(BaseModel, Generic[Item]):
     """A page of a list; `after=last_id` asks for the next one."""
 
@@ -286,14 +230,6 @@ class FilePage(Page[FileObject]):
 
 
 class BatchPage(Page[BatchObject]):
-    pass
-
-
-class ModelPage(Page[ModelObject]):
-    pass
-
-
-class KeyPage(Page[KeyObject]):
     pass
 
 

@@ -10,17 +10,13 @@ from typing import Any
 
 import click
 
-from batchyard import client
+from batchyard import client, durations
 from batchyard.client import Client
 from batchyard.commands import requests
-from batchyard.commands.local import data_option, load_settings
+from batchyard.commands.options import connect, data_option
 from batchyard.commands.output import json_option, say, table, when
 from batchyard.commands.watch import finished, watch
 from batchyard.errors import ConfigurationError
-
-
-def _connect(data: Path | None) -> Client:
-    return client.connect(load_settings(data=data).data)
 
 
 @click.command()
@@ -45,7 +41,7 @@ def submit(
     """Upload FILE and make a batch of it; prints the batch's id."""
     pairs = requests.pairs(metadata, "--metadata")
     steps = requests.steps(post_process)
-    server = _connect(data)
+    server = connect(data)
     batch = server.create(
         server.upload(file),
         endpoint=endpoint or requests.endpoint_of(file),
@@ -67,7 +63,7 @@ def submit(
 @json_option
 def status(batch_id: str | None, follow: bool, data: Path | None, as_json: bool) -> None:
     """How far a batch is; without BATCH, the newest."""
-    server = _connect(data)
+    server = connect(data)
     batch = server.batch(batch_id) if batch_id else _newest(server)
     if follow:
         batch = watch(server, batch["id"])
@@ -90,7 +86,7 @@ def results(
     batch_id: str, output: Path | None, errors: Path | None, follow: bool, data: Path | None, as_json: bool
 ) -> None:
     """Fetch a batch's answers, and with --errors its failed requests."""
-    server = _connect(data)
+    server = connect(data)
     if follow:
         if output is not None or errors is not None or as_json:
             raise click.UsageError("--follow prints to standard output, and goes with no other option")
@@ -118,7 +114,7 @@ def results(
 @json_option
 def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
     """Cancel a batch; what is answered is kept."""
-    batch = _connect(data).cancel(batch_id)
+    batch = connect(data).cancel(batch_id)
     say(batch, f"{batch['id']} is {batch['status']}", as_json)
 
 
@@ -128,7 +124,7 @@ def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
     """Make a batch of what BATCH did not answer; prints the new batch's id."""
-    batch = _connect(data).retry(batch_id)
+    batch = connect(data).retry(batch_id)
     say(batch, batch["id"], as_json)
 
 
@@ -138,11 +134,11 @@ def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def list_(limit: int, data: Path | None, as_json: bool) -> None:
     """The project's batches, newest first."""
-    found = [batch for _, batch in zip(range(limit), _connect(data).batches(), strict=False)]
+    found = [batch for _, batch in zip(range(limit), connect(data).batches(), strict=False)]
     if as_json:
         return say(found, "", True)
-    rows = [[b["id"], b["status"], _counts(b), b["model"], when(b["created_at"]), _eta(b)] for b in found]
-    table(["batch", "status", "answered/failed/total", "model", "created", "eta"], rows)
+    rows = [[b["id"], b["status"], _counts(b), b["model"], when(b["created_at"]), _eta(b), _sla(b)] for b in found]
+    table(["batch", "status", "answered/failed/total", "model", "created", "eta", "sla"], rows)
 
 
 @click.command()
@@ -150,7 +146,7 @@ def list_(limit: int, data: Path | None, as_json: bool) -> None:
 @json_option
 def models(data: Path | None, as_json: bool) -> None:
     """The models the server serves."""
-    found = _connect(data).models()
+    found = connect(data).models()
     if as_json:
         return say(found, "", True)
     rows = [
@@ -189,7 +185,8 @@ def _describe(batch: dict[str, Any]) -> None:
         "expired, cancelled": f"{ours['expired']}, {ours['cancelled']}",
         "tokens in, out": f"{usage.get('input_tokens')}, {usage.get('output_tokens')}",
         "rows/s, tokens/s": f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}",
-        "eta": _eta(batch),
+        "eta": _range(batch),
+        "sla": _sla(batch),
         "created": when(batch["created_at"]),
         "expires": when(batch["expires_at"]),
         "output file": batch["output_file_id"],
@@ -208,8 +205,26 @@ def _counts(batch: dict[str, Any]) -> str:
 
 
 def _eta(batch: dict[str, Any]) -> str | None:
-    eta = batch["batchyard"]["eta_seconds"]
-    return None if eta is None or batch["status"] in client.TERMINAL else f"{eta:.0f} s"
+    ours = batch["batchyard"]
+    if ours["eta_seconds"] is None or batch["status"] in client.TERMINAL:
+        return None
+    return durations.text(ours["eta_seconds"])
+
+
+def _sla(batch: dict[str, Any]) -> str:
+    return str(batch["batchyard"]["sla"]).replace("_", " ")
+
+
+def _range(batch: dict[str, Any]) -> str | None:
+    """The ETA, its range, and the time there is."""
+    ours, eta = batch["batchyard"], _eta(batch)
+    if eta is None:
+        return None
+    left = ours["due_at"] - time.time()
+    due = f"due in {durations.text(left)}" if left > 0 else f"due {durations.text(-left)} ago"
+    return (
+        f"{eta} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])}), {due}"
+    )
 
 
 def _rate(value: float | None) -> str:

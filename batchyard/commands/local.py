@@ -1,4 +1,4 @@
-"""Commands on this machine's data: `up`, `key create|list|revoke`, `migrate`."""
+"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set`, `migrate`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard import settings
+from batchyard.commands.options import data_option, load_settings, models_option
 from batchyard.commands.output import json_option, say, table, when
 from batchyard.stack import Stack
 
 if TYPE_CHECKING:  # imported where it is used: the other commands start faster without it
     from store import keys
     from store.database import Database
-
-data_option = click.option("--data", type=click.Path(path_type=Path), help="Folder that holds all state [./data].")
-models_option = click.option("--models", type=click.Path(path_type=Path), help="The models file [./models.toml].")
-
-
-def load_settings(**overrides: Any) -> settings.Settings:
-    """The settings in force, with what the command line gave."""
-    return settings.load(**{name: value for name, value in overrides.items() if value is not None})
+    from store.records import Project
 
 
 @click.command()
@@ -125,6 +118,63 @@ def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
     with _database(data) as database, database.write() as session:
         revoked = keys.revoke(session, key_id)
     say(asdict(revoked), f"key {revoked.id} of project {revoked.project} is revoked", as_json)
+
+
+@click.group()
+def project() -> None:
+    """Projects: their tiers and limits."""
+
+
+@project.command("list")
+@data_option
+@json_option
+def list_projects(data: Path | None, as_json: bool) -> None:
+    """List the projects; one is made with its first key."""
+    from store import projects
+
+    with _database(data) as database, database.read() as session:
+        found = projects.all_(session)
+        documents = [_described(entry) for entry in found]
+    if as_json:
+        say(documents, "", True)
+    else:
+        table(
+            ("id", "name", "tier", "max segments", "created"),
+            [
+                (entry["id"], entry["name"], entry["tier"], entry["max_segments"], when(entry["created_at"]))
+                for entry in documents
+            ],
+        )
+
+
+def _described(record: Project) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in ("id", "name", "tier", "max_segments", "created_at")}
+
+
+@project.command("set")
+@click.argument("name")
+@click.option("--tier", help="How soon its batches are due: one of BATCHYARD_TIERS, or none.")
+@click.option("--max-segments", type=click.IntRange(0), help="Most segments running at once.")
+@click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
+@data_option
+@json_option
+def set_project(
+    name: str, tier: str | None, max_segments: int | None, no_max_segments: bool, data: Path | None, as_json: bool
+) -> None:
+    """Settle the tier and the limit of the project NAME."""
+    from store import projects
+
+    in_force = load_settings(data=data)
+    settled: dict[str, str | int | None] = {}
+    if tier is not None:
+        settled["tier"] = projects.check_tier(None if tier == "none" else tier, in_force.tier_seconds)
+    if max_segments is not None or no_max_segments:
+        settled["max_segments"] = max_segments
+    with _database(data) as database, database.write() as session:
+        record = projects.settle(session, projects.named(session, name), **settled)
+        document = _described(record)
+    limit = "no limit" if record.max_segments is None else record.max_segments
+    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}", as_json)
 
 
 @click.command()

@@ -15,7 +15,7 @@ import click
 from batchyard import background, client
 from batchyard.client import Client
 from batchyard.commands import requests
-from batchyard.commands.local import data_option, load_settings, models_option
+from batchyard.commands.options import data_option, load_settings, models_option
 from batchyard.commands.output import json_option, table
 from batchyard.commands.watch import finished, watch
 from batchyard.models import vllm_installed

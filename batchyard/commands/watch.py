@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from batchyard import durations
 from batchyard.client import TERMINAL, Client
 from batchyard.errors import UnavailableError
 
@@ -85,11 +86,11 @@ def _speed(batch: dict[str, Any]) -> str:
     ours = batch["batchyard"]
     parts = [
         text.format(ours[name])
-        for name, text in (
-            ("rows_per_second", "{:.1f} rows/s"),
-            ("tokens_per_second", "{:.0f} tokens/s"),
-            ("eta_seconds", "done in {:.0f} s"),
-        )
+        for name, text in (("rows_per_second", "{:.1f} rows/s"), ("tokens_per_second", "{:.0f} tokens/s"))
         if ours[name] is not None
     ]
+    if ours["eta_seconds"] is not None:
+        parts.append(f"done in {durations.text(ours['eta_seconds'])}")
+    if ours["sla"] != "on_track":
+        parts.append(ours["sla"].replace("_", " "))
     return ", ".join(parts)

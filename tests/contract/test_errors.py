@@ -57,3 +57,8 @@ def test_health_and_readiness_need_no_key(http: httpx.Client) -> None:
     answer = httpx.get(f"{http.base_url}/readyz")
     assert (answer.status_code, set(answer.json()["parts"].values())) == (200, {"ok"})
     assert {"database", "artifacts", "broker", "worker", "ray"} <= set(answer.json()["parts"])
+
+
+def test_a_query_parameter_that_is_given_twice_is_refused(http: httpx.Client) -> None:
+    answer = http.get("/v1/batches?limit=5&limit=6")
+    assert (answer.status_code, refusal(answer)["param"]) == (400, "limit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -19,6 +20,22 @@ ROUTES = [
     ("GET", "/v1/batches/{batch}/results"),
     ("POST", "/v1/batches/{batch}/cancel"),
     ("POST", "/v1/batches/{batch}/retry"),
+    ("GET", "/v1/batches/{batch}/events"),
+    ("GET", "/v1/webhook_endpoints/{webhook}"),
+    ("POST", "/v1/webhook_endpoints/{webhook}"),
+    ("DELETE", "/v1/webhook_endpoints/{webhook}"),
+    ("POST", "/v1/webhook_endpoints/{webhook}/rotate_secret"),
+    ("POST", "/v1/webhook_endpoints/{webhook}/test"),
+    ("GET", "/v1/webhook_endpoints/{webhook}/deliveries"),
+    ("POST", "/v1/webhook_endpoints/{webhook}/deliveries/{delivery}/redeliver"),
+    ("GET", "/v1/schedules/{schedule}"),
+    ("POST", "/v1/schedules/{schedule}"),
+    ("DELETE", "/v1/schedules/{schedule}"),
+    ("POST", "/v1/schedules/{schedule}/pause"),
+    ("POST", "/v1/schedules/{schedule}/resume"),
+    ("POST", "/v1/schedules/{schedule}/run"),
+    ("GET", "/v1/schedules/{schedule}/runs"),
+    ("GET", "/v1/schedules/{schedule}/template"),
 ]
 
 
@@ -27,13 +44,37 @@ def stranger(http: httpx.Client, other_project: openai.OpenAI) -> httpx.Client:
     return httpx.Client(base_url=http.base_url, headers={"Authorization": f"Bearer {other_project.api_key}"})
 
 
+@pytest.fixture(scope="module")
+def told(stack: RunningStack, http: httpx.Client) -> dict[str, str]:
+    """The ids of a webhook and of a delivery to it."""
+    asked = {"name": "theirs", "url": "https://receiver.invalid/", "event_types": ["batch.failed"]}
+    webhook = f"/v1/webhook_endpoints/{http.post('/v1/webhook_endpoints', json=asked).json()['id']}"
+    stack.wait(stack.submit("no json"))
+    (delivery,) = http.get(f"{webhook}/deliveries").json()["data"]
+    http.post(webhook, json={"enabled": False})
+    return {"webhook": delivery["webhook_endpoint_id"], "delivery": delivery["id"]}
+
+
+@pytest.fixture(scope="module")
+def schedule(http: httpx.Client, created: dict[str, Any]) -> Iterator[str]:
+    """The id of a schedule."""
+    batch = {name: created[name] for name in ("endpoint", "completion_window")}
+    asked = {"name": "theirs", "cron": "0 0 29 2 *", "input": {"file_id": created["input_file_id"]}, "batch": batch}
+    schedule_id = http.post("/v1/schedules", json=asked).json()["id"]
+    yield schedule_id
+    http.delete(f"/v1/schedules/{schedule_id}")
+
+
 @pytest.mark.parametrize(("method", "route"), ROUTES)
-def test_not_yours_answers_exactly_as_not_there(stranger: httpx.Client, mixed: Any, method: str, route: str) -> None:
-    theirs = {"file": mixed.output_file_id, "batch": mixed.id}
+def test_not_yours_answers_exactly_as_not_there(
+    stranger: httpx.Client, mixed: Any, told: dict[str, str], schedule: str, method: str, route: str
+) -> None:
+    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, **told}
     nobodys = {name: f"{value[:-6]}ffffff" for name, value in theirs.items()}
     said = []
     for ids in (theirs, nobodys):
-        answer = stranger.request(method, route.format(**ids))
+        body = {"event_type": "batch.failed"} if route.endswith("/test") else {}
+        answer = stranger.request(method, route.format(**ids), json=body if method == "POST" else None)
         text = answer.text
         for value in ids.values():
             text = text.replace(value, "ID")

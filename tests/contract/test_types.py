@@ -11,9 +11,10 @@ import openai.pagination
 import openai.types
 import pytest
 from openai.types import batch_usage
+from openai.types import webhooks as their_webhooks
 from pydantic import BaseModel
 
-from webapp import wire
+from webapp import models, webhooks, wire
 
 PAIRS = [
     (openai.types.Batch, wire.BatchObject),
@@ -25,7 +26,13 @@ PAIRS = [
     (batch_usage.OutputTokensDetails, wire.OutputTokensDetails),
     (openai.types.FileObject, wire.FileObject),
     (openai.types.FileDeleted, wire.FileDeleted),
-    (openai.types.Model, wire.ModelObject),
+    (openai.types.Model, models.ModelObject),
+    (their_webhooks.WebhookEndpoint, webhooks.WebhookObject),
+    (their_webhooks.WebhookEndpointWithSecret, webhooks.NewSecret),
+    (their_webhooks.WebhookEndpointList, webhooks.WebhookPage),
+    (their_webhooks.DeletedWebhookEndpoint, webhooks.WebhookDeleted),
+    (their_webhooks.WebhookEndpointTestResult, webhooks.SampleSent),
+    (their_webhooks.WebhookEventTypeList, webhooks.EventTypes),
 ]
 OURS = {"batchyard"}
 

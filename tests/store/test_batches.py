@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
-from store import batches, segments
+from store import batches, events, segments
+from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Segment
 
@@ -107,7 +108,7 @@ def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Dat
             session,
             batch,
             plan_sha256="1" * 64,
-            segments=[("echo", 3), ("other", 2)],
+            segments=[PlannedSegment("echo", 3), PlannedSegment("other", 2)],
             models={"echo": {}, "other": {}},
             simulated=True,
             refused={0: "2" * 64, 1: "3" * 64},
@@ -123,12 +124,12 @@ def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Dat
 def test_of_a_plan_only_what_is_not_refused_is_left_to_run(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch()
     with database.write() as session:
-        planned = [("echo", 3), ("echo", 2)]
+        planned = [PlannedSegment("echo", 3), PlannedSegment("echo", 2)]
         models = {"echo": {"name": "echo", "engine": "echo"}}
         batches.plan(
             session, batch, plan_sha256="1" * 64, segments=planned, models=models, simulated=True, refused={0: "2" * 64}
         )
-        ((segment_id, *_),) = segments.waiting(session, 10)
+        ((*_, segment_id, _, _),) = segments.waiting(session, 10)
         assert session.get_one(Segment, segment_id).number == 1
         batches.end_running(session)
     assert status(database, batch) == "in_progress"
@@ -176,29 +177,21 @@ def test_an_unknown_cursor_is_refused(database: Database, new_batch: NewBatch) -
         batches.page(session, batch.project_id, after="batch_nope", limit=2)
 
 
-def test_throughput_is_unknown_before_two_parts(database: Database, new_batch: NewBatch) -> None:
-    from store.records import Part
-
-    batch = new_batch(100)
-    with database.read() as session:
-        segment_id = session.query(Segment.id).scalar()
-        assert batches.throughput(session, batch.id) is None
-    moment = time.time()
-    for second, rows in ((4.0, 50), (2.0, 10), (0.0, 30)):
+def test_an_sla_state_is_told_of_once_however_often_it_comes_back(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(10)
+    told = []
+    for state in ("at_risk", "on_track", "at_risk", "late", "on_track"):
         with database.write() as session:
-            session.add(
-                Part(
-                    batch_id=batch.id,
-                    segment_id=segment_id,
-                    sha256="0" * 64,
-                    completed=rows,
-                    failed=0,
-                    input_tokens=rows,
-                    cached_tokens=0,
-                    output_tokens=rows,
-                    created_at=moment - second,
-                )
-            )
+            current = session.get_one(Batch, batch.id)
+            told.append((state, batches.set_sla(session, current, state)))
+    assert told == [("at_risk", True), ("on_track", True), ("at_risk", False), ("late", True), ("on_track", False)]
     with database.read() as session:
-        rates = batches.throughput(session, batch.id)
-    assert rates == pytest.approx((10.0, 20.0))
+        found, _ = events.page(session, batch, after=None, limit=10)
+    assert [event.type for event in found] == ["batch.at_risk", "batch.on_track", "batch.late"]
+
+
+def test_of_two_that_set_the_same_sla_state_one_tells_of_it(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(10)
+    for told in (True, False):
+        with database.write() as session:
+            assert batches.set_sla(session, batch, "late") is told

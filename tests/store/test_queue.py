@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from store import batches, queue, segments
+from store import batches, queue, segments, speeds
 from store.database import Database
 from store.records import Batch, Part, Segment
 
@@ -38,7 +38,7 @@ def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_ba
     new_batch(2, model="b")
     new_batch()
     with database.write() as session:
-        first = segments.waiting(session, 1)[0].segment_id
+        first = min(segments.waiting(session, 1)).segment_id
         segments.dispatch(session, first, 60)
     with database.read() as session:
         now = queue.look(session)
@@ -57,7 +57,8 @@ def test_rates_are_of_the_last_minute_and_of_what_was_measured(
 ) -> None:
     batch = new_batch(1000, model="a")
     with database.write() as session:
-        segment_id = session.query(Segment).one().id
+        segment = session.query(Segment).one()
+        segment.epoch, segment_id = 1, segment.id
         session.add(part(batch, segment_id, 20, 500))  # starts the clock: it was answered before
     with database.read() as session:
         assert queue.look(session).models[0].rows_per_second is None
@@ -67,6 +68,8 @@ def test_rates_are_of_the_last_minute_and_of_what_was_measured(
         (model,) = queue.look(session).models
     assert model.rows_per_second == pytest.approx(10, rel=0.05)
     assert model.tokens_per_second == pytest.approx(40, rel=0.05)
+    with database.read() as session:
+        assert speeds.recent(session, Part.batch_id, batch.id) == {batch.id: pytest.approx((10, 40), rel=0.05)}
 
 
 def test_what_has_ended_is_not_in_the_queue(database: Database, new_batch: Callable[..., Batch]) -> None:

@@ -22,6 +22,7 @@ from stacks import RunningStack
 from batchyard.settings import Settings
 from store import batches, files
 from store.artifacts import INCOMING, SHARDS, Artifacts
+from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, File, Part, Segment
 from tasks import collect
@@ -98,7 +99,7 @@ def a_running_batch(house: House, source: File) -> Batch:
             session,
             batch,
             plan_sha256=house.artifacts.put(b"plan"),
-            segments=[("echo", 1)],
+            segments=[PlannedSegment("echo", 1)],
             models={"echo": {"name": "echo", "engine": "echo"}},
             simulated=True,
         )

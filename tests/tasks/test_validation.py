@@ -304,7 +304,7 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     report, planned, sha256 = validate(source, artifacts)
     assert report.errors == []
     ((number, part),) = planned.refused.items()
-    assert sorted(planned.segments) == [("echo", 1), ("nano", 1), ("nano", 2)]
+    assert sorted(segment[:2] for segment in planned.segments) == [("echo", 1), ("nano", 1), ("nano", 2)]
     assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
     with artifacts.open(part) as file:
         answers = pq.read_table(file)
@@ -319,7 +319,7 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
 def test_refused_requests_are_cut_into_segments_too(artifacts: Artifacts) -> None:
     body = {"model": "nano", "max_tokens": 65}
     _, planned, _ = validate(joined(*(a_request(str(n), body=body) for n in range(5))), artifacts, segment_requests=2)
-    assert planned.segments == [("nano", 2), ("nano", 2), ("nano", 1)]
+    assert [segment[:2] for segment in planned.segments] == [("nano", 2), ("nano", 2), ("nano", 1)]
     assert len(set(planned.refused.values())) == 3
 
 
@@ -350,7 +350,7 @@ def test_every_bad_line_is_reported_exactly_once_up_to_the_cap_and_no_good_one(
 def test_a_segment_of_huge_requests_ends_early(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SEGMENT_BYTES", 1000)
     long = joined(*(a_request(f"{number}" * 600) for number in range(4)))
-    assert validate(long, artifacts)[1].segments == [("echo", 2), ("echo", 2)]
+    assert [segment.requests for segment in validate(long, artifacts)[1].segments] == [2, 2]
 
 
 @given(
@@ -377,7 +377,7 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
     with artifacts.open(sha256) as file:
         parquet = pq.ParquetFile(file)
         assert parquet.num_row_groups == len(planned.segments)
-        for number, (model, requests) in enumerate(planned.segments):
+        for number, (model, requests, *_) in enumerate(planned.segments):
             rows = parquet.read_row_group(number).to_pylist()
             assert len(rows) == requests <= segment_requests
             for row in rows:

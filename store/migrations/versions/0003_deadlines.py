@@ -18,7 +18,9 @@ def upgrade() -> None:
         sa.Column("bytes", sa.Double(), nullable=False),
         sa.Column("tokens", sa.Double(), nullable=False),
         sa.Column("squares", sa.Double(), nullable=False),
-        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("parts", sa.Double(), nullable=False),
+        sa.Column("lead_seconds", sa.Double(), nullable=False),
+        sa.Column("leads", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("model", "config_sha256", "request_class", name=op.f("pk_speeds")),
     )
     op.create_table(
@@ -29,26 +31,33 @@ def upgrade() -> None:
         sa.Column("cron", sa.String(length=128), nullable=False),
         sa.Column("timezone", sa.String(length=64), nullable=False),
         sa.Column("input", sa.JSON(), nullable=False),
+        sa.Column("input_sha256", sa.String(length=64), nullable=False),
         sa.Column("batch", sa.JSON(), nullable=False),
         sa.Column("overlap", sa.String(length=16), nullable=False),
         sa.Column("catch_up", sa.String(length=16), nullable=False),
         sa.Column("paused", sa.Boolean(), nullable=False),
         sa.Column("next_run_at", sa.BigInteger(), nullable=True),
+        sa.Column("version", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_schedules_project_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_schedules")),
     )
+    op.create_index(op.f("ix_schedules_input_sha256"), "schedules", ["input_sha256"], unique=False)
     op.create_index(op.f("ix_schedules_next_run_at"), "schedules", ["next_run_at"], unique=False)
     op.create_index(op.f("ix_schedules_project_id_id"), "schedules", ["project_id", "id"], unique=False)
     op.create_table(
         "webhooks",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("project_id", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
         sa.Column("url", sa.String(length=2048), nullable=False),
-        sa.Column("events", sa.JSON(), nullable=False),
+        sa.Column("event_types", sa.JSON(), nullable=False),
         sa.Column("secret", sa.String(length=128), nullable=False),
+        sa.Column("old_secret", sa.String(length=128), nullable=True),
+        sa.Column("old_secret_until", sa.BigInteger(), nullable=True),
         sa.Column("enabled", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("updated_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_webhooks_project_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_webhooks")),
     )
@@ -72,10 +81,11 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("project_id", sa.String(length=64), nullable=False),
         sa.Column("schedule_id", sa.String(length=64), nullable=False),
-        sa.Column("scheduled_at", sa.BigInteger(), nullable=False),
+        sa.Column("scheduled_at", sa.BigInteger(), nullable=True),
+        sa.Column("missed_from", sa.BigInteger(), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("batch_id", sa.String(length=64), nullable=True),
-        sa.Column("error", sa.String(), nullable=True),
+        sa.Column("reason", sa.String(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["batch_id"], ["batches.id"], name=op.f("fk_schedule_runs_batch_id")),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_schedule_runs_project_id")),
@@ -83,6 +93,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_schedule_runs")),
         sa.UniqueConstraint("schedule_id", "scheduled_at", name=op.f("uq_schedule_runs_schedule_id_scheduled_at")),
     )
+    op.create_index(op.f("ix_schedule_runs_batch_id"), "schedule_runs", ["batch_id"], unique=False)
     op.create_index(op.f("ix_schedule_runs_schedule_id_id"), "schedule_runs", ["schedule_id", "id"], unique=False)
     op.create_table(
         "deliveries",
@@ -107,6 +118,7 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_deliveries_webhook_id_id"), "deliveries", ["webhook_id", "id"], unique=False)
     op.add_column("batches", sa.Column("due_at", sa.BigInteger(), nullable=False, server_default="0"))
+    op.add_column("batches", sa.Column("out_of_reach", sa.Boolean(), nullable=False, server_default=sa.text("false")))
     op.add_column("batches", sa.Column("sla", sa.String(length=16), nullable=False, server_default="on_track"))
     op.add_column("projects", sa.Column("tier", sa.String(length=64), nullable=True))
     op.add_column("projects", sa.Column("max_segments", sa.BigInteger(), nullable=True))

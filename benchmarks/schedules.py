@@ -1,0 +1,126 @@
+"""A schedule that fires every minute while beat is killed: is each time run, and none twice?
+
+Starts a stack of its own with engine `echo` (simulated), makes a schedule of `* * * * *`, kills beat with -9 at random
+moments right before a time is due (the stack starts it again), and after the minutes lists the runs: when each was due,
+how much later its batch was made, and how that ended. Writes `benchmarks/results/schedules.json` (every run) and
+`schedules.md` (the table).
+
+    python benchmarks/schedules.py [--minutes 10] [--kills 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import harness
+
+from batchyard.client import TERMINAL, Client
+
+SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1"}
+MODELS = '[models.echo]\nengine = "echo"\n'
+ENDPOINT = "/v1/chat/completions"
+MINUTE = 60
+# Beat is killed so long before a time is due, at most: the stack takes a second or more to start it again.
+LEAD_SECONDS = 2.0
+
+
+def template() -> str:
+    """A batch file of ten requests, with the places that each run fills."""
+    body = {"model": "echo", "messages": [{"role": "user", "content": "The wagons of {{datetime}}?"}]}
+    lines = [
+        {"custom_id": f"{{{{date}}}}-{number}", "method": "POST", "url": ENDPOINT, "body": body} for number in range(10)
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def kill_beat(data: Path) -> dict[str, Any]:
+    """Kill -9 beat and wait until the stack has started it again."""
+    file = data / "run" / "beat.pid"
+    pid = int(file.read_text())
+    killed_at = time.time()
+    os.kill(pid, signal.SIGKILL)
+    while int(file.read_text() or pid) == pid:
+        time.sleep(0.1)
+    return {"killed_at": round(killed_at, 1), "away_seconds": round(time.time() - killed_at, 1)}
+
+
+def measure(server: Client, data: Path, minutes: int, kills: int) -> dict[str, Any]:
+    schedule = server.create_schedule(
+        name="every minute",
+        cron="* * * * *",
+        input={"template": template()},
+        batch={"endpoint": ENDPOINT, "completion_window": "1h"},
+        overlap="allow",
+    )
+    first = schedule["next_run_at"]
+    killed = []
+    for number in sorted(random.sample(range(1, minutes), kills)):
+        time.sleep(max(0.0, first + MINUTE * number - random.uniform(0, LEAD_SECONDS) - time.time()))
+        killed.append(kill_beat(data))
+    time.sleep(max(0.0, first + minutes * MINUTE - 5 - time.time()))
+    server.pause_schedule(schedule["id"])
+    runs = sorted(server.schedule_runs(schedule["id"]), key=lambda run: run["scheduled_at"])
+    return {
+        "first": first,
+        "expected": [first + MINUTE * number for number in range(minutes)],
+        "kills": killed,
+        "runs": [run | {"batch": ended(server, run["batch_id"])} for run in runs],
+    }
+
+
+def ended(server: Client, batch_id: str) -> dict[str, Any]:
+    batch = server.batch(batch_id)
+    while batch["status"] not in TERMINAL:
+        time.sleep(0.2)
+        batch = server.batch(batch_id)
+    return {name: batch[name] for name in ("status", "created_at", "completed_at", "request_counts")}
+
+
+def clock(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
+
+
+def table(report: dict[str, Any]) -> str:
+    rows = []
+    for run in report["runs"]:
+        due = run["scheduled_at"]
+        kills = [kill for kill in report["kills"] if due - MINUTE / 2 <= kill["killed_at"] < due + MINUTE / 2]
+        said = "; ".join(f"{clock(kill['killed_at'])}, back after {kill['away_seconds']} s" for kill in kills)
+        counts = run["batch"]["request_counts"]
+        rows.append(
+            f"| {clock(due)} | {run['state']} | {run['created_at'] - due} | {run['batch']['status']} "
+            f"| {counts['completed']} of {counts['total']} | {said} |"
+        )
+    times = [run["scheduled_at"] for run in report["runs"]]
+    missing, twice = len(set(report["expected"]) - set(times)), len(times) - len(set(times))
+    notes = (
+        f"{len(times)} runs for {len(report['expected'])} minutes: {missing} missing, {twice} twice. Beat was killed "
+        f"with -9 {len(report['kills'])} times, up to {LEAD_SECONDS:g} s before a time. Times are UTC; a batch is 10 "
+        f"requests of engine `echo` (simulated)."
+    )
+    head = "| due | run | batch made after s | batch | answered | beat killed before |"
+    return "\n".join([head, "|---" * 6 + "|", *rows, "", notes])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=int, default=10, help="how often the schedule fires")
+    parser.add_argument("--kills", type=int, default=2, help="how often beat is killed meanwhile")
+    arguments = parser.parse_args()
+    machine = harness.machine("celery", "redis", "sqlalchemy", "cronsim")
+    with harness.stack(MODELS, SETTINGS) as (server, data):
+        measured = measure(server, data, arguments.minutes, arguments.kills)
+    report = {"machine": machine, "settings": SETTINGS, **measured}
+    harness.write("schedules", report, table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""The dispatch policy at a scale that this machine has not: recorded or made-up arrivals, replayed in simulated time.
+
+The policy is the code that dispatch runs (tasks.policy), over as many engines and batches as asked for. Beside it run
+first-come-first-served, the earliest due time without a floor for every project, and an oracle: policies that know how
+long everything takes and put aside what cannot be done in time any more; the best of them counts. Nothing here is a
+speed of any model. Writes `benchmarks/results/simulation.json` and `simulation.md`.
+
+    python benchmarks/simulation.py [--batches 40000] [--engines 50] [--seeds 2] [--database data/batchyard.db]
+    python benchmarks/simulation.py --batches 1000000 --engines 1000 --seeds 1 --loads 0.9 --brief --name simulation-1M
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import harness
+from sqlalchemy import func, select
+
+from store.database import Database
+from store.records import Batch, Segment, Speed
+from store.segments import Waiting
+from tasks.policy import Limits, Policy
+from tasks.replay import Cost, Replay
+
+SEGMENT_SECONDS = 120.0
+LEAD_SECONDS = 3.0
+WINDOWS = [(1, 0.15), (6, 0.2), (12, 0.25), (24, 0.3), (72, 0.1)]
+"""Completion windows in hours, and how many ask for them."""
+PROJECTS = [0.3, 0.2, 0.15, 0.1, *[0.025] * 10]
+"""How much of the work is each project's."""
+MODELS = [0.5, 0.25, 0.15, 0.1]
+"""How much of the work, and of the engines, is each model's."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A batch: `work` in seconds of one engine."""
+
+    at: float
+    project_id: str
+    model: str
+    work: float
+    due_at: float
+
+
+def arrivals(number: int, engines: int, load: float, seed: int) -> list[Arrival]:
+    """Made-up arrivals: Poisson, with days that are busier than nights, and sizes over three orders of magnitude."""
+    chance = random.Random(seed)
+    hours, weights = zip(*WINDOWS, strict=True)
+    drawn = []
+    for _ in range(number):
+        window = 3600.0 * chance.choices(hours, weights)[0]
+        (model,) = chance.choices(range(len(MODELS)), MODELS)
+        capacity = max(1, round(MODELS[model] * engines))
+        # Nobody asks for what would fill all engines for a third of the window.
+        work = min(chance.lognormvariate(math.log(300), 1.5), window * capacity / 3)
+        (project,) = chance.choices(range(len(PROJECTS)), PROJECTS)
+        drawn.append((f"p{project:02}", f"m{model}", work, window))
+    rate = load * engines / (sum(work for _, _, work, _ in drawn) / number)  # batches a second
+    found, at = [], 0.0
+    for project_id, model, work, window in drawn:
+        at += chance.expovariate(rate * (1 + 0.5 * math.sin(2 * math.pi * at / 86400)))
+        found.append(Arrival(at, project_id, model, work, at + window))
+    return found
+
+
+def recorded(url: str) -> list[Arrival]:
+    """The batches of a deployment's database that ended, with the work that its measured speeds say they were."""
+    database = Database(url)
+    with database.read() as session:
+        speeds = {
+            model: seconds / requests
+            for model, seconds, requests in session.execute(
+                select(Speed.model, func.sum(Speed.seconds), func.sum(Speed.requests)).group_by(Speed.model)
+            )
+        }
+        rows = session.execute(
+            select(Batch.created_at, Batch.project_id, Segment.model, func.sum(Segment.requests), Batch.due_at)
+            .join(Segment, Segment.batch_id == Batch.id)
+            .group_by(Batch.id, Segment.model)
+            .order_by(Batch.created_at)
+        ).all()
+    database.close()
+    return [
+        Arrival(at - rows[0][0], project_id, model, int(requests) * speeds[model], due_at - rows[0][0])
+        for at, project_id, model, requests, due_at in rows
+        if model in speeds
+    ]
+
+
+class Watched(Policy):
+    """The policy, told what is out of reach as its turn comes; dispatch is told every few seconds."""
+
+    def __init__(self, limits: Limits, hopeless: Callable[[Waiting], bool]) -> None:
+        super().__init__(limits)
+        self._hopeless = hopeless
+
+    def next(self) -> Waiting | None:
+        while (chosen := super().next()) is not None:
+            if chosen.out_of_reach or not self._hopeless(chosen):
+                return chosen
+            self.release(chosen.model, chosen.project_id)
+            self.add(chosen._replace(out_of_reach=True))
+        return None
+
+
+Urgency = Callable[[Arrival], float]
+Estimate = Callable[[], float]
+"""Draws what is thought of a batch's work, relative to the truth."""
+
+
+def kept(
+    batches: list[Arrival], engines: dict[str, int], floor: float, urgency: Urgency, estimate: Estimate | None = None
+) -> dict[str, float]:
+    """The share of batches that were done when they were due, in all and of the worst project, and the segments.
+
+    Args:
+        urgency: what is put in the place of a batch's due time.
+        estimate: None: nobody asks what can still be done in time.
+    """
+    limits = Limits(sum(engines.values()), engines, floor=floor)
+    left = [batch.work for batch in batches]
+    segments = [math.ceil(batch.work / SEGMENT_SECONDS) for batch in batches]
+    estimates = [] if estimate is None else [estimate() for _ in batches]
+    replay: Replay
+
+    def hopeless(waiting: Waiting) -> bool:
+        number = int(waiting.batch_id)
+        batch = batches[number]
+        least = max(batch.work / segments[number], left[number] / engines[batch.model])
+        return replay.now + least * estimates[number] > batch.due_at
+
+    policy = Watched(limits, hopeless) if estimate is not None else Policy(limits)
+    replay = Replay(policy, 0.0, engines)
+    done_at = [math.inf] * len(batches)
+    unfinished = list(segments)
+    next_id = 0
+
+    def note(ended: Iterable[tuple[float, Waiting]]) -> None:
+        for at, waiting in ended:
+            number = int(waiting.batch_id)
+            left[number] -= batches[number].work / segments[number]
+            unfinished[number] -= 1
+            if not unfinished[number]:
+                done_at[number] = at
+
+    for number, batch in enumerate(batches):
+        note(replay.run(until=batch.at))
+        cost = Cost(LEAD_SECONDS, batch.work / segments[number])
+        for part in range(segments[number]):
+            due = urgency(batch)
+            replay.submit(Waiting(False, due, str(number), part, next_id, batch.model, batch.project_id), cost)
+            next_id += 1
+    note(replay.run())
+    projects: dict[str, list[bool]] = {}
+    for batch, at in zip(batches, done_at, strict=True):
+        projects.setdefault(batch.project_id, []).append(at <= batch.due_at)
+    shares = [sum(ok) / len(ok) for ok in projects.values()]
+    return {
+        "kept": sum(map(sum, projects.values())) / len(batches),
+        "worst_project": min(shares),
+        "segments": next_id,
+    }
+
+
+def compare(batches: list[Arrival], engines: dict[str, int], floor: float, *, brief: bool) -> dict[str, Any]:
+    """Every policy over the same arrivals; `brief`: of the oracle's only one, and no variants of our own."""
+    began = time.perf_counter()
+    chance = random.Random(1)
+
+    def guess() -> float:
+        # An estimate is off by a quarter, and is taken to be as short as it may be (forecast.soonest).
+        return chance.lognormvariate(0, 0.25) / 1.5
+
+    found = {"batchyard": kept(batches, engines, floor, lambda batch: batch.due_at, guess)}
+    found["batchyard"]["seconds"] = time.perf_counter() - began
+    if not brief:
+        found["without a floor"] = kept(batches, engines, 0.0, lambda batch: batch.due_at, guess)
+        found["earliest due time only"] = kept(batches, engines, 0.0, lambda batch: batch.due_at)
+    found["first come, first served"] = kept(batches, engines, 0.0, lambda batch: batch.at)
+    orders: list[Urgency] = [
+        lambda batch: batch.due_at,
+        lambda batch: batch.due_at - batch.work / engines[batch.model],
+        lambda batch: batch.work,
+    ]
+    knowing = [kept(batches, engines, 0.0, order, lambda: 1.0) for order in orders[: 1 if brief else None]]
+    found["oracle"] = max(knowing, key=lambda outcome: outcome["kept"])
+    return found
+
+
+def capacities(engines: int) -> dict[str, int]:
+    return {f"m{number}": max(1, round(share * engines)) for number, share in enumerate(MODELS)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=40_000)
+    parser.add_argument("--engines", type=int, default=50)
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.7, 0.9, 1.0, 1.1])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--floor", type=float, default=0.25, help="BATCHYARD_FAIR_SHARE")
+    parser.add_argument("--brief", action="store_true", help="fewer policies beside ours")
+    parser.add_argument("--database", help="replay the batches recorded there, on as many engines as asked for")
+    parser.add_argument("--name", default="simulation", help="name of the results' files")
+    arguments = parser.parse_args()
+    runs = []
+    if arguments.database:
+        batches = recorded(arguments.database)
+        engines = dict.fromkeys({batch.model for batch in batches}, arguments.engines)
+        found = compare(batches, engines, arguments.floor, brief=arguments.brief)
+        runs.append({"load": None, "seed": None, "found": found})
+    else:
+        for load in arguments.loads:
+            for seed in range(arguments.seeds):
+                batches = arrivals(arguments.batches, arguments.engines, load, seed)
+                found = compare(batches, capacities(arguments.engines), arguments.floor, brief=arguments.brief)
+                runs.append({"load": load, "seed": seed, "found": found})
+    report = {"machine": harness.machine("sqlalchemy"), "arguments": vars(arguments), "runs": runs}
+    rows = []
+    for load in dict.fromkeys(run["load"] for run in runs):
+        here = [run["found"] for run in runs if run["load"] == load]
+        for policy in here[0]:
+            mean = {name: sum(found[policy][name] for found in here) / len(here) for name in ("kept", "worst_project")}
+            rows.append(["recorded" if load is None else f"{load:.0%}", policy, f"{mean['kept']:.2%}"])
+            rows[-1].append(f"{mean['worst_project']:.2%}")
+    first = runs[0]["found"]["batchyard"]
+    harness.write(
+        arguments.name,
+        report,
+        f"{len(batches):,} batches ({first['segments']:,} segments) on {arguments.engines:,} engines, simulated; means "
+        f"over {len({run['seed'] for run in runs})} seeds. One replay took {first['seconds']:.1f} s.",
+        harness.table(["load", "policy", "deadlines kept", "of the worst project's"], rows),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Webhook endpoints, as the `openai` package manages them, and what is our own: deliveries, events and the terminal."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from click.testing import CliRunner
+from openai.types.webhooks import WebhookEndpointWithSecret
+from receivers import Receiver, listening
+from stacks import RunningStack
+
+from batchyard.cli import cli
+from batchyard.errors import NotFoundError
+from store import events
+from tasks.webhooks import SAMPLE_ID
+
+URL = "https://receiver.invalid/hook"
+VALID = {"name": "ends", "url": URL, "event_types": ["batch.completed", "batch.failed"]}
+
+
+@pytest.fixture
+def project(stack: RunningStack) -> Iterator[RunningStack]:
+    """A new project, whose endpoints go at the end."""
+    asked = {"project": f"hooks-{time.time_ns()}"}
+    key: Any = stack.client.post("/keys", cast_to=object, body=asked)
+    own = RunningStack(stack.process, stack.data, stack.url, key["key"])
+    yield own
+    for endpoint in own.client.webhooks.list():
+        own.client.webhooks.delete(endpoint.id)
+
+
+def create(project: RunningStack, **changed: Any) -> WebhookEndpointWithSecret:
+    return project.client.webhooks.create(**VALID | changed)
+
+
+def get(project: RunningStack, path: str, **params: Any) -> Any:
+    return project.client.get(path, cast_to=object, options={"params": params})
+
+
+def test_an_endpoint_is_made_listed_changed_and_deleted_by_openais_client(project: RunningStack) -> None:
+    hooks = project.client.webhooks
+    made = create(project).to_dict()
+    secret = str(made.pop("signing_secret"))
+    assert secret.startswith("whsec_")
+    assert made == VALID | {
+        "id": made["id"],
+        "object": "webhook_endpoint",
+        "signing_secret_hint": f"whsec_...{secret[-4:]}",
+        "created_at": made["created_at"],
+        "updated_at": made["created_at"],
+        "batchyard": {"enabled": True},
+    }
+    endpoint_id = str(made["id"])
+    assert hooks.retrieve(endpoint_id).to_dict() == made
+    assert [endpoint.to_dict() for endpoint in hooks.list()] == [made]
+    assert hooks.update(endpoint_id, url=URL + "2").to_dict() == made | {"url": URL + "2", "updated_at": _any()}
+    wanted: Any = {"name": "late", "event_types": ["batch.late"]}
+    changed = hooks.update(endpoint_id, **wanted, extra_body={"enabled": False}).to_dict()
+    assert changed == made | wanted | {"url": URL + "2", "updated_at": _any(), "batchyard": {"enabled": False}}
+    assert hooks.retrieve(endpoint_id).to_dict() == changed
+    rotated = hooks.rotate_secret(endpoint_id)
+    assert rotated.signing_secret != secret
+    for path in ("", f"/{endpoint_id}", f"/{endpoint_id}/deliveries"):
+        shown = project.client.get(f"/webhook_endpoints{path}", cast_to=openai.HttpxBinaryResponseContent).text
+        assert '"signing_secret"' not in shown
+        assert rotated.signing_secret not in shown
+    assert hooks.delete(endpoint_id).to_dict() == {
+        "id": endpoint_id,
+        "object": "webhook_endpoint.deleted",
+        "deleted": True,
+    }
+    with pytest.raises(openai.NotFoundError, match="No webhook endpoint found"):
+        hooks.retrieve(endpoint_id)
+
+
+def _any() -> Any:
+    return pytest.approx(time.time(), abs=60)
+
+
+def test_the_event_types_are_those_that_can_happen_here(project: RunningStack) -> None:
+    listed = project.client.webhooks.event_types.list()
+    assert (listed.object, tuple(listed.data)) == ("list", events.TYPES)
+    assert create(project, event_types=listed.data).event_types == listed.data
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"name": None}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"url": "ftp://receiver.invalid"}, "url"),
+        ({"url": "https://user:password@receiver.invalid"}, "url"),
+        ({"url": 5}, "url"),
+        ({"event_types": []}, "event_types"),
+        ({"event_types": "batch.completed"}, "event_types"),
+        ({"event_types": ["batch.completed", "response.completed"]}, "event_types.1"),
+        ({"extra_body": {"secret": "mine"}}, "secret"),
+    ],
+)
+def test_what_is_no_endpoint_is_refused(project: RunningStack, changed: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(project, **changed)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("missing", VALID)
+def test_name_url_and_event_types_are_needed(project: RunningStack, missing: str) -> None:
+    body = {name: value for name, value in VALID.items() if name != missing}
+    with pytest.raises(openai.BadRequestError) as refused:
+        project.client.post("/webhook_endpoints", cast_to=object, body=body)
+    assert (refused.value.param, refused.value.code) == (missing, "missing_required_parameter")
+
+
+def test_a_type_that_never_happens_here_is_refused_with_those_that_do(project: RunningStack) -> None:
+    hooks, endpoint_id = project.client.webhooks, create(project).id
+    for ask in (
+        lambda: create(project, event_types=["fine_tuning.job.succeeded"]),
+        lambda: hooks.update(endpoint_id, event_types=["fine_tuning.job.succeeded"]),
+        lambda: hooks.test(endpoint_id, event_type="fine_tuning.job.succeeded"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask()
+        assert all(f"'{name}'" in refused.value.message for name in events.TYPES)
+
+
+def test_a_changed_url_is_checked_as_a_new_one_is(project: RunningStack) -> None:
+    endpoint_id = create(project).id
+    with pytest.raises(openai.BadRequestError) as refused:
+        project.client.webhooks.update(endpoint_id, url="https://receiver.invalid:99999")
+    assert refused.value.param == "url"
+    assert project.client.webhooks.retrieve(endpoint_id).url == URL
+
+
+def test_endpoints_come_in_pages_and_the_twenty_first_of_a_project_is_refused(project: RunningStack) -> None:
+    hooks = project.client.webhooks
+    made = [create(project, name=f"number {number}").id for number in range(20)][::-1]
+    page = hooks.list()
+    assert ([endpoint.id for endpoint in page.data], page.has_more) == (made, False)
+    page = hooks.list(limit=2, after=made[4])
+    assert ([endpoint.id for endpoint in page.data], page.has_more) == (made[5:7], True)
+    assert [endpoint.id for endpoint in hooks.list(limit=7)] == made
+    with pytest.raises(openai.BadRequestError, match="no object with id"):
+        hooks.list(after="wh_unknown")
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(project)
+    assert refused.value.code == "too_many_webhook_endpoints"
+
+
+def test_a_sample_is_sent_at_once_and_its_receivers_status_is_told_whatever_it_is(project: RunningStack) -> None:
+    hooks = project.client.webhooks
+    with listening(Receiver()) as receiver:
+        endpoint = create(project, url=receiver.url())
+        hooks.update(endpoint.id, extra_body={"enabled": False})
+        for receiver.status in (204, 307, 410, 500):
+            assert hooks.test(endpoint.id, event_type="batch.expired").to_dict() == {
+                "object": "webhook_endpoint.test",
+                "webhook_endpoint_id": endpoint.id,
+                "event_type": "batch.expired",
+                "status_code": receiver.status,
+                "success": True,
+            }
+    samples = [request.unwrap(endpoint.signing_secret) for request in receiver.received]
+    assert [(sample.type, sample.data.id) for sample in samples] == [("batch.expired", SAMPLE_ID)] * 4
+    assert len({sample.id for sample in samples}) == 4
+    assert get(project, f"/webhook_endpoints/{endpoint.id}/deliveries")["data"] == []
+    patient = project.client.with_options(max_retries=2)
+    with pytest.raises(openai.BadRequestError, match="refused") as unreachable:  # and the client does not ask again
+        patient.webhooks.test(endpoint.id, event_type="batch.expired")
+    assert unreachable.value.code == "webhook_endpoint_unreachable"
+
+
+def test_for_a_day_after_a_rotation_either_secret_verifies_if_that_was_asked_for(project: RunningStack) -> None:
+    hooks = project.client.webhooks
+    with listening(Receiver()) as receiver:
+        first = create(project, url=receiver.url())
+        second = hooks.rotate_secret(first.id, keep_old_secret_active_for_24_hours=True)
+        ended(project)
+        (request,) = receiver.wait(1)
+        third = hooks.rotate_secret(first.id)
+        hooks.test(first.id, event_type="batch.failed")
+    for secret in (first.signing_secret, second.signing_secret):
+        assert request.unwrap(secret).type == "batch.failed"
+    receiver.received[1].unwrap(third.signing_secret)
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        receiver.received[1].unwrap(second.signing_secret)
+
+
+def ended(project: RunningStack) -> Any:
+    """A batch that has failed, at once."""
+    return project.wait(project.submit("no json"))
+
+
+def tried(project: RunningStack, endpoint_id: str) -> dict[str, Any]:
+    """The endpoint's newest delivery, once it was tried."""
+    deadline = time.monotonic() + 60
+    while True:
+        data = get(project, f"/webhook_endpoints/{endpoint_id}/deliveries")["data"]
+        if data and data[0]["error"]:
+            return dict(data[0])
+        assert time.monotonic() < deadline, data
+        time.sleep(0.1)
+
+
+def test_deliveries_say_what_became_of_them_come_in_pages_and_are_sent_again_on_demand(project: RunningStack) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        receiver = Receiver(port=server.getsockname()[1])
+    endpoint = create(project, url=receiver.url())
+    batches = [ended(project) for _ in range(3)][::-1]
+    path = f"/webhook_endpoints/{endpoint.id}/deliveries"
+    newest = tried(project, endpoint.id)
+    first = get(project, path, limit=2)
+    rest = get(project, path, limit=2, after=first["last_id"])
+    happened = [get(project, f"/batches/{batch.id}/events")["data"][0] for batch in batches]
+    assert [d["event_id"] for d in first["data"] + rest["data"]] == [event["id"] for event in happened]
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    with pytest.raises(openai.BadRequestError, match="no object with id"):
+        get(project, path, after="dlv_unknown")
+    assert newest == newest | {
+        "object": "webhook_endpoint.delivery",
+        "webhook_endpoint_id": endpoint.id,
+        "event_type": "batch.failed",
+        "state": "pending",
+        "attempts": 1,
+        "status_code": None,
+    }
+    assert newest["next_attempt_at"] >= newest["created_at"]
+    with listening(receiver):
+        again = project.client.post(f"{path}/{newest['id']}/redeliver", cast_to=object)
+        assert again["next_attempt_at"] <= time.time() + 1  # type: ignore[index]
+        receiver.wait(1)
+    sent = {request.id: json.loads(request.body) for request in receiver.received}
+    assert sent[newest["event_id"]] == happened[0]
+    assert happened[0] == {
+        "id": newest["event_id"],
+        "object": "event",
+        "created_at": batches[0].failed_at,
+        "type": "batch.failed",
+        "data": {"id": batches[0].id},
+    }
+    project.client.webhooks.update(endpoint.id, extra_body={"enabled": False})
+    with pytest.raises(openai.ConflictError) as disabled:
+        project.client.post(f"{path}/{newest['id']}/redeliver", cast_to=object)
+    assert disabled.value.response.headers["x-should-retry"] == "false"
+
+
+def test_the_terminal_makes_lists_and_deletes_webhooks(project: RunningStack) -> None:
+    runner = CliRunner(env={"BATCHYARD_URL": project.url, "BATCHYARD_API_KEY": project.key})
+
+    def terminal(*arguments: str) -> str:
+        return runner.invoke(cli, ["webhook", *arguments], catch_exceptions=False, standalone_mode=False).output
+
+    webhook_id, secret = terminal("create", URL).split()
+    assert secret.startswith("whsec_")
+    made = project.client.webhooks.retrieve(webhook_id)
+    assert (made.name, tuple(made.event_types)) == ("receiver.invalid", events.TYPES)
+    other = json.loads(terminal("create", URL, "--name", "late", "--event", "batch.late", "--json"))
+    assert (other["name"], other["event_types"]) == ("late", ["batch.late"])
+    assert webhook_id in terminal("list")
+    ended(project)
+    delivery = tried(project, webhook_id)
+    assert delivery["id"] in terminal("deliveries", webhook_id)
+    assert terminal("redeliver", webhook_id, delivery["id"]).startswith(delivery["id"])
+    assert json.loads(terminal("delete", webhook_id, "--json"))["deleted"]
+    with pytest.raises(NotFoundError):
+        terminal("deliveries", webhook_id)

@@ -1,0 +1,77 @@
+"""Speeds follow what is measured, and nothing is said of what was not."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from store import speeds
+from store.database import Database
+from store.speeds import Measured, Pace
+
+KEY = ("m", "config", "decode")
+
+
+def measured(seconds: float, requests: int, tokens: int = 0) -> Measured:
+    return Measured(seconds=seconds, requests=requests, bytes=100.0 * requests, tokens=tokens)
+
+
+def known(database: Database) -> Pace | None:
+    with database.read() as session:
+        return speeds.paces(session, {"m": "config"}).get(("m", "decode"))
+
+
+def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
+    assert known(database) is None
+    with database.write() as session:
+        speeds.measure_lead(session, *KEY, 3.0, measured(3.0, 10, 90))
+        for _ in range(5):
+            speeds.measure(session, *KEY, measured(1.0, 20, 380))
+        speeds.measure_lead(session, *KEY, 5.0, measured(5.0, 40, 760))  # of which the answers took two
+    pace = known(database)
+    assert pace is not None
+    assert pace.work_per_second == pytest.approx(400)
+    assert pace.work_per_request == pytest.approx(20)
+    assert pace.bytes_per_request == pytest.approx(100)
+    assert pace.lead_seconds == pytest.approx(3)
+    assert pace.spread == pytest.approx(0, abs=1e-6)
+
+
+def test_where_segments_have_one_part_their_whole_time_is_the_speed(database: Database) -> None:
+    with database.write() as session:
+        for _ in range(3):
+            speeds.measure_lead(session, *KEY, 4.0, measured(2.0, 10))
+    pace = known(database)
+    assert pace is not None
+    assert (pace.work_per_second, pace.lead_seconds) == (pytest.approx(5), 0.0)
+
+
+def test_a_speed_of_another_configuration_is_not_this_ones(database: Database) -> None:
+    with database.write() as session:
+        speeds.measure(session, "m", "other", "decode", measured(1.0, 20))
+        speeds.measure(session, "m", "config", "prefill", measured(1.0, 30))
+    assert known(database) is None
+
+
+def test_a_speed_follows_a_machine_that_has_become_slower(database: Database) -> None:
+    with database.write() as session:
+        for speed in (100, 20):
+            for _ in range(120):
+                speeds.measure(session, *KEY, measured(10.0, 10 * speed))
+    pace = known(database)
+    assert pace is not None
+    old = math.exp(-1200 / speeds.MEMORY_SECONDS)
+    assert pace.work_per_second == pytest.approx((20 + 100 * old) / (1 + old), rel=0.02)
+
+
+def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
+    rng = random.Random(3)
+    with database.write() as session:
+        for _ in range(400):
+            speeds.measure(session, *KEY, measured(1.0, round(rng.gauss(1000, 200))))
+    pace = known(database)
+    assert pace is not None
+    assert pace.spread == pytest.approx(0.2, rel=0.15)
+    assert pace.measurements > 200

@@ -1,0 +1,138 @@
+"""What `deploy/` gives Prometheus and Grafana works with what a running stack exports, in a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import yaml
+from stacks import ROOT, RunningStack, a_chat
+
+from batchyard import ports
+
+FOLDER = ROOT / "deploy/prometheus"
+PROMETHEUS = shutil.which("prometheus")
+
+pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here; on Debian: apt install prometheus")
+
+
+@pytest.fixture(scope="module")
+def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A Prometheus with the shipped configuration, which looks at the shared stack once a second."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    text = (FOLDER / "prometheus.yml").read_text()
+    text = text.replace("127.0.0.1:8000", urlsplit(stack.url).netloc).replace("_interval: 10s", "_interval: 1s")
+    (folder / "prometheus.yml").write_text(text)
+    shutil.copy(FOLDER / "rules.yml", folder)
+    port = ports.free()
+    command = [str(PROMETHEUS), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10) as client:
+            deadline = time.monotonic() + 60
+            while not values(client, 'up{job="batchyard"} == 1'):
+                assert time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.2)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def values(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
+    """What a query finds. Fails if Prometheus cannot evaluate it."""
+    try:
+        answer = client.get("/query", params={"query": expression})
+    except httpx.ConnectError:
+        return []
+    assert answer.status_code == 200, f"{expression}: {answer.text}"
+    return list(answer.json()["data"]["result"])
+
+
+def board() -> list[str]:
+    """The queries of the Grafana board."""
+    panels = json.loads((ROOT / "deploy/grafana/batchyard.json").read_text())["panels"]
+    return [target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel.get("targets", [])]
+
+
+@pytest.fixture(scope="module")
+def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
+    """Some batches have run, some requests have failed, and one batch runs while Prometheus looks."""
+    for model in ("echo", "failing"):
+        stack.wait(stack.submit([a_chat(f"id-{number}", "hello there", model=model) for number in range(60)]))
+    running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(1000)])
+    stack.wait(running, until=lambda batch: batch.batchyard["eta_seconds"] is not None)
+    time.sleep(3)  # Prometheus looks once a second, and a rate takes two looks
+    yield
+    stack.client.batches.cancel(running.id)
+
+
+def test_the_shipped_configuration_is_valid() -> None:
+    checked = subprocess.run(
+        [shutil.which("promtool") or "promtool", "check", "config", FOLDER / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_panel_of_the_board_shows_something(prometheus: httpx.Client) -> None:
+    empty = [expression for expression in board() if not values(prometheus, expression)]
+    # Nothing was retried, no segment waits and this engine caches nothing: those have nothing to show.
+    assert [expression for expression in empty if not re.search("retries|oldest|cached", expression)] == []
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_rule_is_evaluated_and_none_fires_for_a_healthy_stack(prometheus: httpx.Client) -> None:
+    groups = prometheus.get("/rules").json()["data"]["groups"]
+    found = [rule for group in groups for rule in group["rules"]]
+    assert len(found) == len(yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"])
+    assert [(rule["name"], rule["health"], rule.get("lastError")) for rule in found if rule["health"] != "ok"] == []
+    assert [rule["name"] for rule in found if rule.get("state") == "firing" and rule["name"] == "BatchyardDown"] == []
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack) -> None:
+    exported = httpx.get(f"{stack.url}/metrics").text
+    named = set(re.findall(r"\bbatchyard_\w+", (FOLDER / "rules.yml").read_text() + " ".join(board())))
+    missing = [name for name in named if not re.search(rf"^# TYPE {re.sub('_bucket$', '', name)} ", exported, re.M)]
+    assert missing == []
+
+
+def test_flower_shows_each_task_by_name_with_its_batch(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit([a_chat("id", "x")]))
+    flower = json.loads((stack.data / "run" / "stack.json").read_text())["flower"]
+    user, password = (stack.data / "flower.auth").read_text().strip().split(":")
+    deadline = time.monotonic() + 30
+    while True:
+        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
+        mine = {task["name"]: task["args"] for task in tasks if batch.id in (task["args"] or "")}
+        if {"batch.validate", "batch.segment", "batch.merge", "batch.finish"} <= mine.keys():
+            break
+        assert time.monotonic() < deadline, mine
+        time.sleep(0.5)
+    assert re.fullmatch(rf"\({batch.id}, segment 0, epoch 1\)", mine["batch.segment"].strip("'\""))
+
+
+@pytest.mark.usefixtures("busy")
+def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
+    deadline = time.monotonic() + 30
+    file = stack.data / "metrics.json"
+    while not file.is_file() or not json.loads(file.read_text())["queue"]["models"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    seen = json.loads(Path(file).read_text())
+    assert {"at", "queue", "batches", "engines", "totals", "messages", "deliveries", "processes"} <= set(seen)
+    assert {"web", "worker", "beat", "redis", "ray"} <= set(seen["processes"])
+    assert any(entry["what"] == "error:status_400" for entry in seen["totals"]), seen["totals"]

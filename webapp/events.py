@@ -1,0 +1,47 @@
+"""/v1/batches/{id}/events: what has happened to a batch, as its webhooks are told."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from flask import Blueprint
+from pydantic import BaseModel, Field
+
+from store import batches, events
+from tasks import webhooks
+from webapp import wire
+from webapp.document import operation
+from webapp.requests import caller, current_house, query
+
+routes = Blueprint("events", __name__)
+
+
+class ListEvents(BaseModel):
+    after: str | None = Field(None, description="the id of the last event of the page before")
+    limit: int = Field(20, ge=1, le=100)
+
+
+class EventObject(BaseModel):
+    """Something that happened to a batch: the body of what its webhooks are sent."""
+
+    id: str
+    object: Literal["event"]
+    created_at: int
+    type: events.Type
+    data: dict[str, Any] = Field(description="the batch's `id`, and more for types that are our own")
+
+
+class EventPage(wire.Page[EventObject]):
+    pass
+
+
+@routes.get("/v1/batches/<batch_id>/events")
+@operation(EventPage, query=ListEvents, refusals=(404,))
+def list_(batch_id: str) -> EventPage:
+    """List what has happened to a batch, oldest first."""
+    owner = caller()
+    asked = query(ListEvents)
+    with current_house().database.read() as session:
+        batch = batches.get(session, owner.project_id, batch_id)
+        found, more = events.page(session, batch, after=asked.after, limit=asked.limit)
+    return EventPage.of([EventObject.model_validate(webhooks.payload(event)) for event in found], more=more)

@@ -1,0 +1,284 @@
+"""/v1/schedules: recurring batches. Make, list, look at, change, pause, run now, delete; and the runs they have had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+from itertools import islice
+from typing import Annotated, Any, Literal, Self
+
+from flask import Blueprint, Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from batchyard import cron
+from batchyard.cron import Cron
+from batchyard.errors import NotFoundError
+from store import schedules
+from store.records import Schedule, ScheduleRun, now
+from store.schedules import CatchUp, Overlap, State
+from tasks import inputs
+from tasks import schedules as recurring
+from webapp import wire
+from webapp.document import operation
+from webapp.requests import caller, current_house, parse_body, query, validated
+
+routes = Blueprint("schedules", __name__)
+
+NEXT_RUNS = 5
+# What is filled into a text is as long at every time.
+_ANY_TIME = Cron("* * * * *", UTC)
+
+Expression = Annotated[str, StringConstraints(strict=True, max_length=128)]
+TimeZone = Annotated[str, StringConstraints(strict=True, max_length=64)]
+
+
+class ScheduleArtifact(BaseModel):
+    """What an ended batch has produced, by its name in that batch."""
+
+    model_config = ConfigDict(extra="forbid")
+    batch_id: str = Field(strict=True, max_length=64)
+    name: str = Field(strict=True, max_length=128)
+
+
+class ScheduleInputObject(BaseModel):
+    """What the runs of a schedule are made of; `sha256` is that of the content that is kept for them."""
+
+    kind: Literal["file", "artifact", "template"]
+    file_id: str | None
+    artifact: ScheduleArtifact | None
+    sha256: str
+    bytes: int
+
+
+class ScheduleRunObject(BaseModel):
+    """One run of a schedule, and what has become of it."""
+
+    id: str
+    object: Literal["schedule.run"] = "schedule.run"
+    schedule_id: str
+    scheduled_at: int | None = Field(description="the time that was due; null if it was asked for by hand")
+    missed_from: int | None = Field(description="the first of the times before that were missed and are not run")
+    state: State
+    batch_id: str | None
+    reason: str | None = Field(description="why there is no batch")
+    created_at: int
+
+
+class ScheduleObject(BaseModel):
+    id: str
+    object: Literal["schedule"] = "schedule"
+    name: str
+    cron: str
+    timezone: str
+    input: ScheduleInputObject
+    batch: wire.BatchOptions
+    overlap: Overlap
+    catch_up: CatchUp
+    paused: bool
+    created_at: int
+    next_run_at: int | None = Field(description="null while it is paused")
+    next_runs: list[int] = Field(description="the next five times, from next_run_at on")
+    last_run: ScheduleRunObject | None
+
+
+class ScheduleDeleted(BaseModel):
+    id: str
+    object: Literal["schedule"] = "schedule"
+    deleted: Literal[True] = True
+
+
+class SchedulePage(wire.Page[ScheduleObject]):
+    pass
+
+
+class ScheduleRunPage(wire.Page[ScheduleRunObject]):
+    pass
+
+
+class ScheduleInput(BaseModel):
+    """What each run is made of: one of these."""
+
+    model_config = ConfigDict(extra="forbid")
+    file_id: str | None = Field(None, strict=True, max_length=64, description="an uploaded batch file")
+    artifact: ScheduleArtifact | None = None
+    template: str | None = Field(
+        None,
+        strict=True,
+        description="a batch file's text with {{date}}, {{datetime}} and {{scheduled_at}}, which each run fills",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if [self.file_id, self.artifact, self.template].count(None) != 2:
+            raise ValueError("name one of 'file_id', 'artifact' and 'template'")
+        return self
+
+
+class CreateSchedule(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: wire.Name
+    cron: Expression = Field(description="minute, hour, day of month, month, day of week: '30 6 * * MON-FRI'")
+    timezone: TimeZone = Field("UTC", description="IANA name: 'Europe/Berlin'")
+    input: ScheduleInput
+    batch: wire.BatchOptions = Field(description="the places of a template are filled in metadata's values, too")
+    overlap: Overlap = Field("skip", description="what a run does when the batch of an earlier one has not ended")
+    catch_up: CatchUp = Field("latest", description="what is run of times that were missed")
+    paused: bool = Field(False, strict=True)
+
+
+class UpdateSchedule(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: wire.Name | None = None
+    cron: Expression | None = None
+    timezone: TimeZone | None = None
+    input: ScheduleInput | None = None
+    batch: wire.BatchOptions | None = None
+    overlap: Overlap | None = None
+    catch_up: CatchUp | None = None
+
+
+class ListSchedules(BaseModel):
+    after: str | None = Field(None, description="the id of the last one of the page before")
+    limit: int = Field(20, ge=1, le=100)
+
+
+def to_wire(found: Sequence[Schedule]) -> list[ScheduleObject]:
+    with current_house().database.read() as session:
+        last_runs = schedules.last_runs(session, [schedule.id for schedule in found])
+    return [
+        ScheduleObject(
+            **{name: getattr(schedule, name) for name in _SAME},
+            input=ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256),
+            batch=wire.BatchOptions(**schedule.batch),
+            next_runs=_next_runs(schedule),
+            last_run=_run(last_runs[schedule.id]) if schedule.id in last_runs else None,
+        )
+        for schedule in found
+    ]
+
+
+def _next_runs(schedule: Schedule) -> list[int]:
+    if schedule.next_run_at is None:
+        return []
+    times = cron.parse(schedule.cron, schedule.timezone)
+    return list(islice(times.after(schedule.next_run_at - 1), NEXT_RUNS))
+
+
+def _run(run: ScheduleRun) -> ScheduleRunObject:
+    fields = ScheduleRunObject.model_fields.keys() - {"object"}
+    return ScheduleRunObject(**{name: getattr(run, name) for name in fields})
+
+
+def _answer(schedule: Schedule) -> ScheduleObject:
+    return to_wire([schedule])[0]
+
+
+_SAME = ScheduleObject.model_fields.keys() - {"object", "input", "batch", "next_runs", "last_run"}
+
+
+def _said(asked: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
+    """What was given; metadata whose places are filled has to be within its limits, too. Raises RequestError."""
+    said = {name: value for name, value in asked.model_dump().items() if value is not None}
+    if asked.batch is not None:
+        filled = inputs.fill_values(asked.batch.metadata, _ANY_TIME, now())
+        validated(type(asked), said | {"batch": said["batch"] | {"metadata": filled}})
+    return said
+
+
+@routes.post("/v1/schedules")
+@operation(ScheduleObject, json=CreateSchedule, refusals=(413,))
+def create() -> ScheduleObject:
+    """Make a schedule. The content of its input is kept for it, whatever becomes of the file."""
+    owner, house = caller(), current_house()
+    values = recurring.define(house, owner.project_id, _said(parse_body(CreateSchedule)))
+    with house.database.write(serial=True) as session:
+        schedule = schedules.create(session, owner.project_id, **values)
+    return _answer(schedule)
+
+
+@routes.get("/v1/schedules")
+@operation(SchedulePage, query=ListSchedules)
+def list_() -> SchedulePage:
+    """List the project's schedules, newest first."""
+    owner = caller()
+    asked = query(ListSchedules)
+    with current_house().database.read() as session:
+        found, more = schedules.page(session, owner.project_id, after=asked.after, limit=asked.limit)
+    return SchedulePage.of(to_wire(found), more=more)
+
+
+def _get(schedule_id: str) -> Schedule:
+    owner = caller()
+    with current_house().database.read() as session:
+        return schedules.get(session, owner.project_id, schedule_id)
+
+
+@routes.get("/v1/schedules/<schedule_id>")
+@operation(ScheduleObject, refusals=(404,))
+def retrieve(schedule_id: str) -> ScheduleObject:
+    """Look at a schedule."""
+    return _answer(_get(schedule_id))
+
+
+@routes.post("/v1/schedules/<schedule_id>")
+@operation(ScheduleObject, json=UpdateSchedule, refusals=(404, 409, 413))
+def update(schedule_id: str) -> ScheduleObject:
+    """Change a schedule. Another cron expression or time zone counts from now on."""
+    old, house = _get(schedule_id), current_house()
+    values = recurring.define(house, old.project_id, _said(parse_body(UpdateSchedule)), old)
+    with house.database.write() as session:
+        return _answer(schedules.change(session, old, **values))
+
+
+@routes.delete("/v1/schedules/<schedule_id>")
+@operation(ScheduleDeleted, refusals=(404,))
+def delete(schedule_id: str) -> ScheduleDeleted:
+    """Delete a schedule and the history of its runs. Their batches stay."""
+    owner = caller()
+    with current_house().database.write() as session:
+        schedules.delete(session, owner.project_id, schedule_id)
+    return ScheduleDeleted(id=schedule_id)
+
+
+@routes.post("/v1/schedules/<schedule_id>/pause")
+@operation(ScheduleObject, refusals=(404,))
+def pause(schedule_id: str) -> ScheduleObject:
+    """Pause a schedule. Times that pass meanwhile are not run, and are not missed."""
+    return _answer(recurring.set_paused(current_house(), caller().project_id, schedule_id, paused=True))
+
+
+@routes.post("/v1/schedules/<schedule_id>/resume")
+@operation(ScheduleObject, refusals=(404,))
+def resume(schedule_id: str) -> ScheduleObject:
+    """Let a paused schedule run again, from its next time on."""
+    return _answer(recurring.set_paused(current_house(), caller().project_id, schedule_id, paused=False))
+
+
+@routes.post("/v1/schedules/<schedule_id>/run")
+@operation(ScheduleRunObject, refusals=(404, 409))
+def run(schedule_id: str) -> ScheduleRunObject:
+    """Run a schedule now, also one that is paused. Its times stay as they are."""
+    return _run(recurring.run_now(current_house(), caller().project_id, schedule_id))
+
+
+@routes.get("/v1/schedules/<schedule_id>/runs")
+@operation(ScheduleRunPage, query=ListSchedules, refusals=(404,))
+def runs(schedule_id: str) -> ScheduleRunPage:
+    """List the runs of a schedule, newest first."""
+    schedule = _get(schedule_id)
+    asked = query(ListSchedules)
+    with current_house().database.read() as session:
+        found, more = schedules.runs(session, schedule, after=asked.after, limit=asked.limit)
+    return ScheduleRunPage.of([_run(entry) for entry in found], more=more)
+
+
+@routes.get("/v1/schedules/<schedule_id>/template")
+@operation(None, media_type="application/jsonl", refusals=(404,))
+def template(schedule_id: str) -> Response:
+    """Download the template of a schedule whose input is one."""
+    text = inputs.template(current_house(), _get(schedule_id))
+    if text is None:
+        raise NotFoundError(f"Schedule '{schedule_id}' has no template.", param="schedule_id")
+    return Response(text, mimetype="application/jsonl")

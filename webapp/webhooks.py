@@ -1,0 +1,258 @@
+"""/v1/webhook_endpoints: where a project's events are sent to, and what became of each."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from flask import Blueprint
+from pydantic import BaseModel, ConfigDict, Field
+
+from store import events, webhooks
+from store.records import Delivery, Webhook
+from tasks import outbound
+from tasks import webhooks as sender
+from webapp import wire
+from webapp.document import operation
+from webapp.requests import caller, current_house, parse_body, query
+
+routes = Blueprint("webhooks", __name__)
+
+Url = Annotated[str, Field(strict=True, min_length=1, max_length=outbound.MAX_URL)]
+Types = Annotated[list[events.Type], Field(min_length=1, max_length=32, description="what is sent there")]
+
+
+class CreateWebhook(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: wire.Name
+    url: Url
+    event_types: Types
+
+
+class UpdateWebhook(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: wire.Name | None = None
+    url: Url | None = None
+    event_types: Types | None = None
+    enabled: Annotated[bool, Field(strict=True)] | None = None
+
+
+class RotateSecret(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    keep_old_secret_active_for_24_hours: bool = Field(False, strict=True)
+
+
+class SendSample(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    event_type: events.Type
+
+
+class ListWebhooks(BaseModel):
+    after: str | None = Field(None, description="the id of the last one of the page before")
+    limit: int = Field(20, ge=1, le=100)
+
+
+class WebhookExtension(BaseModel):
+    """What this project says of a webhook endpoint beside OpenAI's fields."""
+
+    enabled: bool
+
+
+class WebhookObject(BaseModel):
+    id: str
+    object: Literal["webhook_endpoint"] = "webhook_endpoint"
+    name: str
+    url: str
+    event_types: list[str]
+    signing_secret_hint: str = Field(description="how the signing secret ends")
+    created_at: int
+    updated_at: int = Field(description="when its fields or its secret last became others")
+    batchyard: WebhookExtension
+
+
+class NewSecret(WebhookObject):
+    """A webhook endpoint with its signing secret, which is shown when it is made and never again."""
+
+    signing_secret: str
+
+
+class WebhookDeleted(BaseModel):
+    id: str
+    object: Literal["webhook_endpoint.deleted"] = "webhook_endpoint.deleted"
+    deleted: Literal[True] = True
+
+
+class SampleSent(BaseModel):
+    """A sample event that the endpoint has answered, with whatever status."""
+
+    object: Literal["webhook_endpoint.test"] = "webhook_endpoint.test"
+    webhook_endpoint_id: str
+    event_type: str
+    status_code: int
+    success: Literal[True] = True
+
+
+class EventTypes(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[str]
+
+
+class DeliveryObject(BaseModel):
+    """One event on its way to one webhook."""
+
+    id: str
+    object: Literal["webhook_endpoint.delivery"] = "webhook_endpoint.delivery"
+    webhook_endpoint_id: str
+    event_id: str = Field(description="sent as `webhook-id` at each attempt")
+    event_type: str
+    state: Literal["pending", "sending", "delivered", "failed"]
+    attempts: int = Field(description="those begun so far")
+    status_code: int | None = Field(description="what the receiver last answered")
+    error: str | None = Field(description="why the last attempt failed")
+    created_at: int
+    next_attempt_at: int | None
+    delivered_at: int | None
+
+
+class WebhookPage(wire.Page[WebhookObject]):
+    pass
+
+
+class DeliveryPage(wire.Page[DeliveryObject]):
+    pass
+
+
+def _fields(webhook: Webhook) -> dict[str, object]:
+    same = ("id", "name", "url", "event_types", "created_at", "updated_at")
+    fields = {name: getattr(webhook, name) for name in same}
+    fields["signing_secret_hint"] = f"whsec_...{webhook.secret[-4:]}"
+    return fields | {"batchyard": {"enabled": webhook.enabled}}
+
+
+def _answer(webhook: Webhook) -> WebhookObject:
+    return WebhookObject.model_validate(_fields(webhook))
+
+
+def _with_secret(webhook: Webhook) -> NewSecret:
+    return NewSecret.model_validate(_fields(webhook) | {"signing_secret": webhook.secret})
+
+
+def _delivery(found: tuple[Delivery, str]) -> DeliveryObject:
+    delivery, type_ = found
+    same = ("id", "event_id", "state", "attempts", "status_code", "error", "created_at", "delivered_at")
+    fields = {name: getattr(delivery, name) for name in same}
+    fields |= {"webhook_endpoint_id": delivery.webhook_id, "event_type": type_}
+    waits = math.ceil(delivery.next_attempt_at) if delivery.state == "pending" else None
+    return DeliveryObject.model_validate(fields | {"next_attempt_at": waits})
+
+
+def _check(url: str) -> None:
+    outbound.check(url, allow_private=current_house().settings.webhooks_allow_private)
+
+
+@routes.post("/v1/webhook_endpoints")
+@operation(NewSecret, json=CreateWebhook, refusals=(413,))
+def create() -> NewSecret:
+    """Have the project's events sent to a URL, signed with the secret that only this answer shows."""
+    owner = caller()
+    asked = parse_body(CreateWebhook)
+    _check(asked.url)
+    with current_house().database.write() as session:
+        return _with_secret(webhooks.create(session, owner.project_id, **asked.model_dump()))
+
+
+@routes.get("/v1/webhook_endpoints")
+@operation(WebhookPage, query=ListWebhooks)
+def list_() -> WebhookPage:
+    """List the project's webhook endpoints, newest first, without their secrets."""
+    owner = caller()
+    asked = query(ListWebhooks)
+    with current_house().database.read() as session:
+        found, more = webhooks.page(session, owner.project_id, after=asked.after, limit=asked.limit)
+    return WebhookPage.of([_answer(webhook) for webhook in found], more=more)
+
+
+@routes.get("/v1/webhook_endpoints/<webhook_endpoint_id>")
+@operation(WebhookObject, refusals=(404,))
+def retrieve(webhook_endpoint_id: str) -> WebhookObject:
+    """Look at a webhook endpoint."""
+    owner = caller()
+    with current_house().database.read() as session:
+        return _answer(webhooks.get(session, owner.project_id, webhook_endpoint_id))
+
+
+@routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>")
+@operation(WebhookObject, json=UpdateWebhook, refusals=(404, 413))
+def update(webhook_endpoint_id: str) -> WebhookObject:
+    """Change a webhook endpoint. While it is disabled no events are added for it, and those that are pending wait."""
+    owner = caller()
+    asked = parse_body(UpdateWebhook)
+    if asked.url is not None:
+        _check(asked.url)
+    values = asked.model_dump(exclude_none=True)
+    with current_house().database.write() as session:
+        return _answer(webhooks.change(session, owner.project_id, webhook_endpoint_id, values))
+
+
+@routes.delete("/v1/webhook_endpoints/<webhook_endpoint_id>")
+@operation(WebhookDeleted, refusals=(404,))
+def delete(webhook_endpoint_id: str) -> WebhookDeleted:
+    """Delete a webhook endpoint with its deliveries. The events stay with their batches."""
+    owner = caller()
+    with current_house().database.write(serial=True) as session:
+        webhooks.remove(session, owner.project_id, webhook_endpoint_id)
+    return WebhookDeleted(id=webhook_endpoint_id)
+
+
+@routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/rotate_secret")
+@operation(NewSecret, json=RotateSecret, body_optional=True, refusals=(404, 413))
+def rotate_secret(webhook_endpoint_id: str) -> NewSecret:
+    """Replace the signing secret: everything from now on is signed with the new one, for a day with both if asked."""
+    owner = caller()
+    keep_old = parse_body(RotateSecret, optional=True).keep_old_secret_active_for_24_hours
+    with current_house().database.write() as session:
+        return _with_secret(webhooks.rotate_secret(session, owner.project_id, webhook_endpoint_id, keep_old=keep_old))
+
+
+@routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/test")
+@operation(SampleSent, json=SendSample, refusals=(404, 413))
+def send_sample(webhook_endpoint_id: str) -> SampleSent:
+    """Send a sample event at once, also to a disabled endpoint. One that does not answer is refused."""
+    owner, house = caller(), current_house()
+    type_ = parse_body(SendSample).event_type
+    with house.database.read() as session:
+        webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
+    status = sender.send_sample(house, webhook, type_)
+    return SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
+
+
+@routes.get("/v1/webhook_event_types")
+@operation(EventTypes)
+def event_types() -> EventTypes:
+    """List the types of events there are."""
+    caller()
+    return EventTypes(data=list(events.TYPES))
+
+
+@routes.get("/v1/webhook_endpoints/<webhook_endpoint_id>/deliveries")
+@operation(DeliveryPage, query=ListWebhooks, refusals=(404,))
+def deliveries(webhook_endpoint_id: str) -> DeliveryPage:
+    """List what was sent to a webhook endpoint and what waits to be, newest first."""
+    owner = caller()
+    asked = query(ListWebhooks)
+    with current_house().database.read() as session:
+        webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
+        found, more = webhooks.deliveries(session, webhook, after=asked.after, limit=asked.limit)
+    return DeliveryPage.of([_delivery(entry) for entry in found], more=more)
+
+
+@routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/deliveries/<delivery_id>/redeliver")
+@operation(DeliveryObject, refusals=(404, 409))
+def redeliver(webhook_endpoint_id: str, delivery_id: str) -> DeliveryObject:
+    """Send a delivery again at once, whatever became of it; one that is being sent stays as it is."""
+    owner = caller()
+    with current_house().database.write() as session:
+        webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
+        return _delivery(webhooks.redeliver(session, webhook, delivery_id))
