@@ -34,7 +34,10 @@ bench: dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/validation.py
 	$(BIN)/python benchmarks/api.py
+	$(BIN)/python benchmarks/deadlines.py
+	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/schedules.py
+	$(BIN)/python benchmarks/webhooks.py
 
 clean:
 	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
