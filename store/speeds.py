@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from store.records import Batch, Part, Project, Segment, Speed
@@ -100,11 +101,15 @@ def _add(speed: Speed, measured: Measured, kept: float) -> None:
 
 def _speed(session: Session, *key: str) -> Speed:
     speed = session.get(Speed, key, with_for_update=True)
-    if speed is None:
-        names = ("model", "config_sha256", "request_class")
-        sums = ("seconds", "requests", "bytes", "tokens", "squares", "parts", "lead_seconds", "leads")
-        speed = Speed(**dict(zip(names, key, strict=True)), **dict.fromkeys(sums, 0.0))
-        session.add(speed)
+    if speed is not None:
+        return speed
+    names = ("model", "config_sha256", "request_class")
+    sums = ("seconds", "requests", "bytes", "tokens", "squares", "parts", "lead_seconds", "leads")
+    try:
+        with session.begin_nested():
+            session.add(speed := Speed(**dict(zip(names, key, strict=True)), **dict.fromkeys(sums, 0.0)))
+    except IntegrityError:  # another segment was the first to measure it, at the same moment
+        speed = session.get_one(Speed, key, with_for_update=True)
     return speed
 
 

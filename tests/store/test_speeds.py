@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from store import speeds
 from store.database import Database
+from store.records import Speed
 from store.speeds import Measured, Pace
 
 KEY = ("m", "config", "decode")
@@ -75,3 +77,14 @@ def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
     assert pace is not None
     assert pace.spread == pytest.approx(0.2, rel=0.15)
     assert pace.measurements > 200
+
+
+def test_segments_that_measure_a_model_first_at_the_same_moment_are_all_counted(database: Database) -> None:
+    def one(_: int) -> None:
+        with database.write() as session:
+            speeds.measure(session, *KEY, measured(0.001, 10))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(24)))
+    with database.read() as session:
+        assert session.query(Speed).one().requests == pytest.approx(240, rel=0.01)
