@@ -85,8 +85,8 @@ def waiting(session: Session, limit: int) -> list[Waiting]:
 
 
 def sharing(session: Session, model: str) -> int:
-    """How many segments run on a model now."""
-    running = select(func.count()).where(Segment.state == "running", Segment.model == model)
+    """How many segments have requests in a model's engine now: those that run and have had an answer."""
+    running = select(func.count()).where(Segment.state == "running", Segment.model == model, Segment.answered > 0)
     return session.scalar(running) or 0
 
 

@@ -39,8 +39,9 @@ class Meter:
         passed = moment - self._at - self._excluded
         speeds.serve(session, self._work.project_id, passed)
         rows = part.completed + part.failed
+        sharing = max(1, segments.sharing(session, self._model))
         measured = Measured(
-            seconds=passed / max(1, segments.sharing(session, self._model)),
+            seconds=passed / sharing,
             requests=rows,
             bytes=self._work.bytes * rows / self._work.requests,
             tokens=part.input_tokens + part.output_tokens,
@@ -48,5 +49,5 @@ class Meter:
         if self._begun:
             speeds.measure(session, *self._key, measured)
         else:
-            speeds.measure_lead(session, *self._key, passed, measured)
+            speeds.measure_lead(session, *self._key, passed, measured, beside=sharing > 1)
         self._at, self._excluded, self._begun = moment, 0.0, True
