@@ -140,15 +140,15 @@ def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
 
 def urgent(server: Client, other: Client, data: Path, rows: int) -> dict[str, Any]:
     """A big batch alone, and one beside which another project sends small ones that are due soon."""
-    big = ended(server, submit(server, data.parent, rows, "fast"))
+    big = ended(server, submit(server, data.parent, rows, "steady"))
     seconds_alone = answered_at(data, big["id"]) - big["in_progress_at"]
-    big_id = submit(server, data.parent, rows, "fast")
+    big_id = submit(server, data.parent, rows, "steady")
     while done(server.batch(big_id)) < 0.1:
         time.sleep(0.2)
     took = []
     for _ in range(URGENT):
         began = time.time()
-        small = submit(other, data.parent, 10, "fast", "10m")
+        small = submit(other, data.parent, 10, "steady", "10m")
         ended(other, small)
         took.append(time.time() - began)
         time.sleep(seconds_alone * 0.8 / URGENT / 2)
@@ -204,7 +204,7 @@ def texts(report: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=50_000, help="requests of the big batch")
-    parser.add_argument("--alone", type=int, default=16_000, help="requests of the batch whose ETA is followed")
+    parser.add_argument("--alone", type=int, default=40_000, help="requests of the batch whose ETA is followed")
     parser.add_argument("--queue", type=int, default=20, help="batches in the queue")
     arguments = parser.parse_args()
     machine = harness.machine("celery", "ray", "sqlalchemy")
