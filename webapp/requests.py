@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeVar, cast
@@ -24,6 +25,9 @@ from webapp import limits
 log = logging.getLogger("webapp")
 
 MAX_JSON_BYTES = 1024 * 1024
+# A connection that is closed over what it has not read loses the answer, or its client's next request.
+DRAIN_BYTES = 16 * 1024 * 1024
+DRAIN_SECONDS = 2.0
 
 
 class Upload(Writer):
@@ -185,6 +189,27 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param)
 
 
+def _drain() -> None:
+    """Read what is left of a refused request's body, unless that is too much or too slow."""
+    environ = flask.request.environ
+    connection: socket.socket | None = environ.get("gunicorn.socket")
+    if connection is None or (flask.request.content_length or 0) > DRAIN_BYTES:
+        return
+    patience, until = connection.gettimeout(), time.monotonic() + DRAIN_SECONDS
+    left = DRAIN_BYTES
+    try:
+        while left > 0 and (remaining := until - time.monotonic()) > 0:
+            connection.settimeout(remaining)
+            read = len(environ["wsgi.input"].read(min(left, 65536)))
+            if not read:
+                return
+            left -= read
+    except OSError as error:  # the client is gone, or slow: the connection is closed then
+        log.debug("request body not read: %s", error)
+    finally:
+        connection.settimeout(patience)
+
+
 def register(app: Flask) -> None:
     """Give every answer its request id, log it, and drop what an upload left behind."""
 
@@ -195,6 +220,8 @@ def register(app: Flask) -> None:
 
     @app.after_request
     def _end(response: Response) -> Response:
+        if response.status_code >= 400:
+            _drain()
         response.headers["x-request-id"] = g.request_id
         log.info(
             "%s %s",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client as http_client
+import json
+
 import httpx
 import pytest
 
@@ -45,6 +48,19 @@ def test_a_json_body_that_is_too_large_is_a_413(http: httpx.Client) -> None:
     answer = http.post("/v1/batches", content=b'{"a": "' + b"x" * 2_000_000 + b'"}')
     assert answer.status_code == 413
     refusal(answer)
+
+
+def test_a_connection_goes_on_after_a_body_that_was_refused(http: httpx.Client) -> None:
+    connection = http_client.HTTPConnection(http.base_url.host, http.base_url.port, timeout=30)
+    connection.connect()
+    connection.auto_open = 0  # it would connect again otherwise, and hide that it was closed
+    for _ in range(10):
+        connection.request("POST", "/v1/files", body=b"x" * 4_000_000, headers={"Content-Type": "text/plain"})
+        refused = connection.getresponse()
+        assert (refused.status, json.loads(refused.read())["error"]["code"]) == (401, "invalid_api_key")
+        connection.request("GET", "/healthz")
+        assert json.loads(connection.getresponse().read()) == {"status": "ok"}
+    connection.close()
 
 
 def test_every_answer_has_a_request_id_of_its_own(http: httpx.Client) -> None:
