@@ -52,37 +52,18 @@ worker_soft_shutdown_timeout = 5.0
 worker_send_task_events = True
 task_send_sent_event = True
 
+
+def _every(task: str, seconds: float, *, ticks: int = 1) -> dict[str, object]:
+    """A task that beat rings; one that waited longer than `ticks` of them is done by the next."""
+    return {"task": task, "schedule": float(seconds), "options": {"expires": ticks * seconds}}
+
+
 beat_schedule = {
-    "housekeeping": {
-        "task": "housekeeping.tick",
-        "schedule": float(_settings.housekeeping_seconds),
-        # A tick that waited longer than this is done by the next one.
-        "options": {"expires": 10 * _settings.housekeeping_seconds},
-    },
-    "deadlines": {
-        "task": "housekeeping.deadlines",
-        "schedule": float(_settings.forecast_seconds),
-        "options": {"expires": _settings.forecast_seconds},
-    },
-    "webhooks": {
-        "task": "webhook.ring",
-        "schedule": float(_settings.housekeeping_seconds),
-        "options": {"expires": 10 * _settings.housekeeping_seconds},
-    },
-    "schedules": {
-        "task": "schedule.tick",
-        "schedule": float(_settings.housekeeping_seconds),
-        "options": {"expires": 10 * _settings.housekeeping_seconds},
-    },
-    "metrics": {
-        "task": "housekeeping.metrics",
-        "schedule": METRICS_SECONDS,
-        "options": {"expires": METRICS_SECONDS},
-    },
-    "garbage": {
-        "task": "housekeeping.collect",
-        "schedule": float(collect.INTERVAL_SECONDS),
-        "options": {"expires": collect.INTERVAL_SECONDS},
-    },
+    "housekeeping": _every("housekeeping.tick", _settings.housekeeping_seconds, ticks=10),
+    "deadlines": _every("housekeeping.deadlines", _settings.forecast_seconds),
+    "webhooks": _every("webhook.ring", _settings.housekeeping_seconds, ticks=10),
+    "schedules": _every("schedule.tick", _settings.housekeeping_seconds, ticks=10),
+    "metrics": _every("housekeeping.metrics", METRICS_SECONDS),
+    "garbage": _every("housekeeping.collect", collect.INTERVAL_SECONDS),
 }
 timezone = "UTC"

@@ -276,7 +276,7 @@ def residents() -> dict[str, ActorHandle]:
 
 
 def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
-    """`Resident.state` of each resident that answers in time; one that is busy starting has an empty state."""
+    """`Resident.state` of each resident; one that is busy starting does not answer, and has only its `model`."""
     handles = residents()
     asked = {name: handle.state.remote() for name, handle in handles.items()}
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
@@ -285,7 +285,7 @@ def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
         try:
             found[name] = ray.get(reference, timeout=0.1)
         except ray.exceptions.GetTimeoutError:
-            found[name] = {}
+            found[name] = {"model": _model(name)}
         except ray.exceptions.RayActorError:
             log.info("engine ended while it was listed", extra={"engine": name})
     return found
@@ -300,7 +300,7 @@ def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
 
 def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
     """Stop the residents that have had no work for `seconds`; their names."""
-    idle = {name for name, state in states().items() if state and state["idle_seconds"] >= max(seconds, 1e-9)}
+    idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
     return _stop({name: handle for name, handle in residents().items() if name in idle}, timeout)
 
 

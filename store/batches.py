@@ -14,7 +14,7 @@ from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from store import events, listing
 from store.database import changed
-from store.records import Artifact, Batch, Event, File, Part, Segment, new_id, now
+from store.records import Artifact, Batch, Event, File, Part, Segment, Sla, new_id, now
 from store.speeds import RequestClass
 
 
@@ -293,7 +293,7 @@ def set_reach(session: Session, batch: Batch, *, out_of_reach: bool) -> None:
     session.execute(update(Batch).where(Batch.id == batch.id).values(out_of_reach=out_of_reach))
 
 
-def set_sla(session: Session, batch: Batch, state: str, **data: Any) -> bool:
+def set_sla(session: Session, batch: Batch, state: Sla, **data: Any) -> bool:
     """Compare-and-set the batch's SLA state; whether that is to be told of: each state is, once, as an event.
 
     `data` goes into the event.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from store import speeds
 from store.batches import RUNNING
-from store.records import Batch, Segment
+from store.records import Batch, Segment, Sla
 from store.speeds import RequestClass
 
 
@@ -53,7 +53,7 @@ def look(session: Session) -> Queue:
     """The queue now. Costs what is in it, not what has ever been."""
     moment = time.time()
     batches = dict.fromkeys(RUNNING, 0)
-    sla = dict.fromkeys(("on_track", "at_risk", "late"), 0)
+    sla = dict.fromkeys(get_args(Sla), 0)
     rows = session.execute(
         select(Batch.status, Batch.sla, func.count(), func.min(Batch.expires_at))
         .where(Batch.status.in_(RUNNING))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Sla = Literal["on_track", "at_risk", "late"]
+"""How a batch that has not ended stands to its deadline."""
 
 
 def new_id(prefix: str) -> str:

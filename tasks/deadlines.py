@@ -6,13 +6,13 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import redis
 from sqlalchemy.orm import Session
 
 from store import batches, queue, speeds
-from store.records import Batch
+from store.records import Batch, Sla
 from tasks import dispatch, forecast
 from tasks.forecast import Forecast
 from tasks.house import House
@@ -24,8 +24,6 @@ FORECASTS = "batchyard:forecasts"
 BACKLOG = "batchyard:backlog"
 AT_RISK = 0.7
 """The part of its window after which a batch that has less than this part answered is at risk."""
-
-Sla = Literal["on_track", "at_risk", "late"]
 
 
 def sla(now: float, created_at: float, deadline: float, done: float, at: float | None) -> Sla:

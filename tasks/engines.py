@@ -43,10 +43,9 @@ def publish(house: House, states: Mapping[str, Mapping[str, Any]]) -> None:
     moment = time.time()
     values: dict[Any, Any] = {}
     for name, said in states.items():
-        model = said.get("model") or name.removeprefix("engine:").rsplit(":", 4)[0]
-        state: State = "starting" if not said else "busy" if said["in_flight"] else "idle"
+        state: State = "starting" if "in_flight" not in said else "busy" if said["in_flight"] else "idle"
         numbers = (said.get("asked", 0), said.get("in_flight", 0), said.get("idle_seconds", 0.0))
-        values[name] = json.dumps(asdict(EngineState(name, model, state, *numbers, moment)))
+        values[name] = json.dumps(asdict(EngineState(name, said["model"], state, *numbers, moment)))
     try:
         with house.redis.pipeline() as pipeline:
             pipeline.delete(ENGINES)

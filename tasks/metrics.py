@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import redis
+from celery import current_app
+from kombu.transport.redis import Channel
 
 from store import queue, webhooks
 from store.queue import Queue
@@ -25,8 +27,6 @@ log = logging.getLogger(__name__)
 FILE = "metrics.json"
 BATCHES = 100
 """Of so many unfinished batches, those that are due first, the deadline and the ETA are shown one by one."""
-PRIORITIES = 4
-QUEUES = ("batch_job_queue", "post", "housekeeping", "webhooks")
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,15 @@ def _state(batch: Batch, expected: Forecast | None, moment: float) -> BatchState
 
 
 def _messages(house: House) -> dict[str, int]:
-    """Messages that no worker has taken; Celery keeps each queue as one list for each priority (celeryconfig.py)."""
+    """Messages that no worker has taken; kombu keeps each queue as one list for each priority, the first unmarked."""
+    queues = [queue.name for queue in current_app.conf.task_queues]
+    steps = current_app.conf.broker_transport_options["priority_steps"]
     with house.redis.pipeline(transaction=False) as pipeline:
-        for name in QUEUES:
-            for priority in ("", "\x06\x163", "\x06\x166", "\x06\x169"):
-                pipeline.llen(f"{name}{priority}")
+        for name in queues:
+            for step in steps:
+                pipeline.llen(f"{name}{Channel.sep}{step}" if step else name)
         lengths: list[int] = pipeline.execute()
-    return {name: sum(lengths[index * PRIORITIES : (index + 1) * PRIORITIES]) for index, name in enumerate(QUEUES)}
+    return {name: sum(lengths[index * len(steps) :][: len(steps)]) for index, name in enumerate(queues)}
 
 
 def _processes(data: Path) -> dict[str, tuple[int, float]]:

@@ -55,7 +55,7 @@ class _Outcome:
 
     state: State
     reason: str | None = None
-    batch_id: str | None = None
+    batch: Batch | None = None
 
 
 def turn(cron: Cron, catch_up: CatchUp, first: int, moment: int) -> Turn:
@@ -107,7 +107,7 @@ def run_one(house: House, schedule: Schedule, moment: int) -> None:
             return
         outcome = outcome or _make(house, session, schedule, times, current.time, written)
         run = _note(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
-    _tell(house, run)
+    _tell(house, run, outcome.batch)
 
 
 def run_now(house: House, project_id: str, schedule_id: str) -> ScheduleRun:
@@ -126,7 +126,7 @@ def run_now(house: House, project_id: str, schedule_id: str) -> ScheduleRun:
         schedule = schedules.change(session, schedule)  # nobody else makes a run of it meanwhile
         outcome = _make(house, session, schedule, times, moment, written)
         run = _note(session, schedule, outcome, scheduled_at=None, missed_from=None)
-    _tell(house, run)
+    _tell(house, run, outcome.batch)
     return run
 
 
@@ -171,7 +171,7 @@ def _make(
     for earlier in before:
         with suppress(ConflictError):  # it has just ended by itself
             batches.cancel(session, schedule.project_id, earlier.id)
-    return _Outcome("created", batch_id=batch.id)
+    return _Outcome("created", batch=batch)
 
 
 def _note(
@@ -183,18 +183,16 @@ def _note(
         outcome.state,
         scheduled_at=scheduled_at,
         missed_from=missed_from,
-        batch_id=outcome.batch_id,
+        batch_id=outcome.batch.id if outcome.batch else None,
         reason=outcome.reason,
     )
 
 
-def _tell(house: House, run: ScheduleRun) -> None:
+def _tell(house: House, run: ScheduleRun, batch: Batch | None) -> None:
     ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id}
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
-    if run.batch_id is not None:
-        messages.validate(run.batch_id)
-        with house.database.read() as session:
-            batch = session.get_one(Batch, run.batch_id)
+    if batch is not None:
+        messages.validate(batch.id)
         submission.forewarn(house, batch)
 
 

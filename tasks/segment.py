@@ -153,12 +153,11 @@ def _answer(
     from inference import cluster, pipeline, resident  # imports Ray, which only a process that runs segments needs
 
     spec = ModelSpec.model_validate(work.model)
-    meter = Meter(work, spec.config_sha256)
-    writer = _PartWriter(house, work, meter)
     rows = _unanswered(house, work)
     if rows.num_rows == 0:
         return None
     if work.attempts >= house.settings.segment_attempts:
+        writer = _PartWriter(house, work, meter=None)  # no engine answers these, so nothing is measured
         writer.add(_engine_error(rows, work))
         writer.flush()
         return None
@@ -168,9 +167,11 @@ def _answer(
         "start_timeout": float(house.settings.engine_start_timeout),
         "idle_seconds": float(house.settings.engine_idle_seconds),
     }
+    meter = Meter(work, spec.config_sha256)
+    writer = _PartWriter(house, work, meter)
     engine: dict[str, str] | None = None
     tables = pipeline.run(spec, work.endpoint, rows, **terms)
-    looked_at = 0.0
+    looked_at = time.monotonic()
     try:
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
@@ -212,7 +213,7 @@ def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
 class _PartWriter:
     """Collects answers and appends them to the segment about once a second."""
 
-    def __init__(self, house: House, work: segments.Work, meter: Meter) -> None:
+    def __init__(self, house: House, work: segments.Work, meter: Meter | None) -> None:
         self._house = house
         self._work = work
         self._meter = meter
@@ -244,7 +245,8 @@ class _PartWriter:
         )
         with self._house.database.write() as session:
             segments.append(session, self._work, part)
-            self._meter.measure(session, part)
+            if self._meter is not None:
+                self._meter.measure(session, part)
         self._tables = []
         self._flushed_at = time.monotonic()
         progress.publish(self._house, self._work.batch_id)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks import metrics
+from tasks.engines import State
 from tasks.house import House
 from tasks.metrics import Snapshot
 from webapp.document import operation
@@ -47,7 +48,7 @@ class EngineObject(BaseModel):
     model_config = ConfigDict(from_attributes=True)
     name: str
     model: str
-    state: Literal["starting", "busy", "idle"]
+    state: State
     answered: int
     in_flight: int
     idle_seconds: float

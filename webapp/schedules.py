@@ -229,7 +229,8 @@ def update(schedule_id: str) -> ScheduleObject:
     old, house = _get(schedule_id), current_house()
     values = recurring.define(house, old.project_id, _said(parse_body(UpdateSchedule)), old)
     with house.database.write() as session:
-        return _answer(schedules.change(session, old, **values))
+        changed = schedules.change(session, old, **values)
+    return _answer(changed)
 
 
 @routes.delete("/v1/schedules/<schedule_id>")

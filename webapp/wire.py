@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from batchyard import durations
 from batchyard.models import Endpoint
+from store.records import Sla
 from tasks import steps
 
 Item = TypeVar("Item")
@@ -171,9 +172,7 @@ class Extension(BaseModel):
     eta_seconds: float | None = Field(description="until the last answer, with all that runs before it")
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None
-    sla: Literal["on_track", "at_risk", "late"] = Field(
-        description="whether it will be done in time, and when it has ended, whether it was"
-    )
+    sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")
     input_sha256: str
     models: dict[str, str] = Field(description="engine of each model")
