@@ -1,5 +1,8 @@
 """The caller: what Ray Data maps over the rows. It asks the resident engines until every row is answered.
 
+It runs in Ray's tasks, whose processes are used again: an actor of its own for each run would take a new process, which
+costs 1.5 s and 2.3 s of CPU where this takes 0.07 and 0.1.
+
 An engine that dies takes every request that was in it along, and one of them may be the reason. So these are run again
 on a fresh engine with nothing else in it, in halves, until the one that kills is alone. It is answered `engine_died`;
 all others get their answers.
@@ -21,7 +24,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import output
-from inference.resident import ENDED, Reply, Terms, obtain
+from inference.resident import ENDED, Reply, Run, Terms, obtain
 
 LIST_SIZE = 32
 FAILED = -1
@@ -52,6 +55,7 @@ class Row:
     """One request, and its reply once it has one."""
 
     body: str
+    position: int
     reply: Reply | None = None
     strikes: int = 0
 
@@ -62,19 +66,22 @@ class Replica:
 
     index: int
     handle: ActorHandle | None = None
-    outstanding: int = 0
+    load: int = 0
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     isolating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Caller:
-    """Maps a table of (line, custom_id, body) to a table with the schema ANSWERS.
+    """One process's part of a run: maps a table of (position, line, custom_id, body) to one with the schema ANSWERS.
+
+    Each replica has its own stretch of the run, because requests that begin alike stand together there; what a replica
+    is behind with by more than it holds at once goes to another.
 
     An error that ends the run (engines die without end, or one does not start again) is a table for `raise_failure`,
     because Ray Data hands on an exception as text only.
     """
 
-    def __init__(self, spec: ModelSpec, endpoint: str, run: str, terms: Terms) -> None:
+    def __init__(self, spec: ModelSpec, endpoint: str, run: Run, terms: Terms) -> None:
         self._spec = spec
         self._endpoint = endpoint
         self._run = run
@@ -85,9 +92,10 @@ class Caller:
         self._failure: EngineError | None = None
 
     async def __call__(self, table: pa.Table) -> pa.Table:
-        rows = [Row(body) for body in table.column("body").to_pylist()]
+        rows = list(map(Row, table.column("body").to_pylist(), table.column("position").to_pylist()))
         size = max(1, min(LIST_SIZE, self._spec.max_in_flight // 4))
         try:
+            await self._look()
             async with asyncio.TaskGroup() as lists:
                 for start in range(0, len(rows), size):
                     lists.create_task(self._answer(rows[start : start + size]))
@@ -100,8 +108,8 @@ class Caller:
     async def _answer(self, rows: list[Row]) -> None:
         """Fill in the reply of each row."""
         while rows and self._failure is None:
-            replica = min(self._replicas, key=lambda replica: replica.outstanding)
-            replica.outstanding += len(rows)
+            replica = self._choose(rows[0].position)
+            replica.load += len(rows)
             try:
                 async with replica.isolating:
                     pass  # what is sent while suspects run alone would only become suspect itself
@@ -110,8 +118,23 @@ class Caller:
                 if died:
                     await self._isolate(replica, rows)
             finally:
-                replica.outstanding -= len(rows)
+                replica.load -= len(rows)
             rows = [row for row in rows if row.reply is None]
+
+    async def _look(self) -> None:
+        """Ask the replicas how much they have to do; other processes ask them too."""
+        if len(self._replicas) == 1:
+            return
+        handles = [await self._ready(replica) for replica in self._replicas]
+        asked = (_result(handle.load.remote()) for handle in handles)
+        for replica, load in zip(self._replicas, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            replica.load = load if isinstance(load, int) else 0  # one that died is started again when it is asked
+
+    def _choose(self, position: int) -> Replica:
+        """The replica for a list that stands there in the run."""
+        own = self._replicas[position * len(self._replicas) // self._run.rows]
+        least = min(self._replicas, key=lambda replica: replica.load)
+        return own if own.load - least.load <= self._spec.max_in_flight else least
 
     async def _isolate(self, replica: Replica, suspects: list[Row]) -> None:
         """Run rows that were in an engine as it died with nothing else in it, down to the one that kills."""
@@ -152,7 +175,8 @@ class Caller:
                 return False
         bodies = [row.body for row in rows]
         try:
-            replies = await self._watch(handle, handle.answer.remote(self._run, self._endpoint, bodies, permit))
+            call = handle.answer.remote(self._run, rows[0].position, self._endpoint, bodies, permit)
+            replies = await self._watch(handle, call)
         except EngineDied as death:
             self._lost(replica, handle, death.message)
             return True
@@ -245,6 +269,19 @@ class Caller:
                 f"engine {self._spec.engine} of model {self._spec.name} died {self._deaths} times in one run, "
                 f"{self._deaths_in_a_row} of them without an answer between: {reason}"
             )
+
+
+_callers: dict[str, Caller] = {}
+"""By run, the caller of this process, which takes one table at a time and so has one."""
+_runner = asyncio.Runner()
+
+
+def answer(table: pa.Table, spec: ModelSpec, endpoint: str, run: Run, terms: Terms) -> pa.Table:
+    """Map a block of a run's rows with this process's caller."""
+    if run.name not in _callers:
+        _callers.clear()
+        _callers[run.name] = Caller(spec, endpoint, run, terms)
+    return _runner.run(_callers[run.name](table))
 
 
 def _first(errors: BaseExceptionGroup[EngineError]) -> EngineError:

@@ -76,30 +76,39 @@ class Answer:
         return cls.failed("request_timeout", f"the request ran longer than {request_timeout:g} seconds")
 
 
-class Engine(ABC):
-    """Answers requests for one model. Made, started and asked in one process, from one event loop.
+class Capabilities(ABC):
+    """What can be asked of an engine, told without starting it.
 
     Attributes:
         simulated: answers are not a model's.
-        has_processes: it runs in processes of its own, which have to end when the one it was started in does.
-        arguments: what `engine_args` may hold, or None where the engine itself checks them at start.
-        answered_at: time.monotonic() of the last sign of work; an engine that is long silent while it has work hangs.
+        arguments: what `engine_args` may hold, or None where the engine itself checks them at start. A schema that
+            allows extra keys leaves those to the engine.
     """
 
     simulated: ClassVar[bool] = False
-    has_processes: ClassVar[bool] = False
     arguments: ClassVar[type[BaseModel] | None] = None
+
+    @classmethod
+    @abstractmethod
+    def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+        """The first parameter of `body` that this engine cannot honour, as (param, message). Pure, and light."""
+
+
+class Engine(Capabilities):
+    """Answers requests for one model. Made, started and asked in one process, from one event loop.
+
+    Attributes:
+        has_processes: it runs in processes of its own, which have to end when the one it was started in does.
+        answered_at: time.monotonic() of the last sign of work; an engine that is long silent while it has work hangs.
+    """
+
+    has_processes: ClassVar[bool] = False
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """`request_timeout`: the longest one request may run, in seconds."""
         self.spec = spec
         self.request_timeout = request_timeout
         self.answered_at = time.monotonic()
-
-    @classmethod
-    @abstractmethod
-    def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        """The first parameter of `body` that this engine cannot honour, as (param, message). Pure, and light."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -120,6 +129,10 @@ class Engine(ABC):
     @abstractmethod
     def versions(self) -> dict[str, str]:
         """The engine and what its answers depend on: engine, version, torch, model_sha256, …"""
+
+    def endpoints(self) -> list[dict[str, Any]]:
+        """Servers elsewhere that it asks: url, health, reason, in_flight, limit, answers_per_second of each."""
+        return []
 
     @abstractmethod
     async def stop(self) -> None:

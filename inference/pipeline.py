@@ -6,6 +6,7 @@ import logging
 import math
 import uuid
 from collections.abc import Generator
+from types import ModuleType
 
 import pyarrow as pa
 import ray
@@ -14,11 +15,13 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
-from inference.caller import ANSWERS, Caller, raise_failure, start_error, start_timed_out
-from inference.resident import Terms, actor_name, obtain, residents
+from inference.caller import ANSWERS, answer, raise_failure, start_error, start_timed_out
+from inference.resident import Run, Terms, actor_name, obtain, residents
 
-BLOCK_ROWS = 128
-"""Rows of a block, which is what comes back at once."""
+BLOCK_ROWS = range(32, 513)
+"""Rows of a block, which is what comes back at once: as many as a replica holds, so that one fills it."""
+REQUESTS = ["line", "custom_id", "body"]
+"""Columns of the rows of a run."""
 HANG_MARGIN = 30.0
 """Seconds an engine may stay silent beyond the longest a request may run, before it is killed."""
 START_ATTEMPTS = 5
@@ -55,25 +58,27 @@ def run(
     """
     if rows.num_rows == 0:
         return
+    if spec.engine == "vllm-job":
+        _quieten()
+        yield from _job().run(spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout)
+        return
     terms = Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
     _start(spec, terms)
-    name = uuid.uuid4().hex
-    in_flight = math.ceil(spec.max_in_flight * spec.replicas / BLOCK_ROWS) + 2
-    blocks = [rows.slice(start, BLOCK_ROWS) for start in range(0, rows.num_rows, BLOCK_ROWS)]
+    known = Run(uuid.uuid4().hex, rows.num_rows)
     _quieten()
-    dataset = ray.data.from_arrow(blocks)
+    size = min(max(spec.max_in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
+    dataset = ray.data.from_arrow(_blocks(rows, size, spec.replicas))
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
     answered = dataset.map_batches(
-        Caller,
-        fn_constructor_args=(spec, endpoint, name, terms),
+        answer,
+        fn_args=(spec, endpoint, known, terms),
         batch_size=None,
         batch_format="pyarrow",
         num_cpus=0.1,
-        compute=ray.data.ActorPoolStrategy(
-            size=1, max_tasks_in_flight_per_actor=in_flight, max_concurrent_calls_per_actor=in_flight
-        ),
+        # One that fills up while the one before it empties, and one on its way.
+        concurrency=math.ceil(spec.max_in_flight * spec.replicas / size) + 2,
     )
     tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
     try:
@@ -86,7 +91,16 @@ def run(
         close = getattr(tables, "close", None)
         if close is not None:
             close()
-        _drop(spec, terms, name)
+        _drop(spec, terms, known.name)
+
+
+def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:
+    """The rows in blocks, with their position; the replicas' stretches of the rows go forward side by side."""
+    rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
+    stretch = math.ceil(rows.num_rows / replicas)
+    starts = [first + ahead for ahead in range(0, stretch, size) for first in range(0, rows.num_rows, stretch)]
+    ends = [min(start + size, (start // stretch + 1) * stretch) for start in starts]
+    return [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True) if start < rows.num_rows]
 
 
 def engine_versions(
@@ -97,7 +111,18 @@ def engine_versions(
     Raises:
         EngineStartError: it is not running and does not start.
     """
+    if spec.engine == "vllm-job":
+        found: dict[str, str] = _job().versions(spec, start_timeout=start_timeout)
+        return found
     return _start(spec, Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN))
+
+
+def _job() -> ModuleType:
+    try:
+        from inference import job  # imports torch
+    except ImportError as error:
+        raise EngineStartError(f"engine vllm-job needs vLLM where segments run: {error}") from error
+    return job
 
 
 def _start(spec: ModelSpec, terms: Terms) -> dict[str, str]:

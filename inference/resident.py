@@ -25,7 +25,7 @@ from batchyard.models import ModelSpec
 from inference import guard
 from inference.engine import Answer, Engine
 from inference.engines import check_arguments, engine_class
-from inference.gate import Gate
+from inference.gate import Gate, Rank
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
@@ -51,8 +51,11 @@ class Resident:
         self._gate = Gate(spec.max_in_flight)
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._work: dict[str, set[asyncio.Task[Any]]] = {}
+        self._ranks: dict[str, float] = {}
         self._calls = 0
         self._asked = 0
+        self._busy_seconds = 0.0
+        self._busy_since = 0.0
         self._over = False
         self._idle_seconds = 0.0
         self._used_at = time.monotonic()
@@ -107,22 +110,25 @@ class Resident:
         if self._permits.pop(permit, None) is not None:
             self._gate.reopen()
 
-    async def answer(self, run: str, endpoint: str, bodies: list[str], permit: str | None = None) -> list[Reply] | None:
+    async def answer(
+        self, run: Run, position: int, endpoint: str, bodies: list[str], permit: str | None = None
+    ) -> list[Reply] | None:
         """A reply for each body (JSON), in the same order; None: the engine is over and was asked nothing.
 
-        With a permit of `reserve` these are the only requests in the engine. A request that was in the engine as it
-        ended has the error code `engine_died`.
+        `position` is where in its run the list stands: what comes first there is asked first. With a permit of
+        `reserve` these are the only requests in the engine. A request that was in the engine as it ended has the error
+        code `engine_died`.
         """
         if self._over or self._engine is None:
             return None
         task = asyncio.current_task()
         assert task is not None
-        tasks = self._work.setdefault(run, set())
+        tasks = self._work.setdefault(run.name, set())
         tasks.add(task)
         try:
             with self._busy():
                 if permit is None:
-                    async with self._gate.admit(len(bodies)):
+                    async with self._gate.admit(len(bodies), self._rank(run, position)):
                         return await self._ask(endpoint, bodies)
                 timer = self._permits.pop(permit, None)
                 if timer is None:
@@ -136,7 +142,19 @@ class Resident:
         finally:
             tasks.discard(task)
             if not tasks:
-                self._work.pop(run, None)
+                self._work.pop(run.name, None)
+
+    def _rank(self, run: Run, position: int) -> Rank:
+        """Runs go in the order in which they would be done if each had the engine alone from its begin on.
+
+        So a run that began before one of its size has the whole engine, which keeps its prefixes cached and lets the
+        other take over when it drains; a small one need not wait for a big one, and a big one waits no longer than it
+        would have run.
+        """
+        if run.name not in self._ranks:
+            busy = self._busy_seconds + time.monotonic() - self._busy_since
+            self._ranks[run.name] = time.monotonic() + (run.rows * busy / self._asked if self._asked else 0.0)
+        return self._ranks[run.name], position
 
     async def _ask(self, endpoint: str, bodies: list[str]) -> list[Reply] | None:
         if self._over or self._engine is None:
@@ -158,12 +176,16 @@ class Resident:
     def _busy(self) -> Any:
         if self._calls == 0 and self._engine is not None:
             self._engine.answered_at = time.monotonic()
+        if self._calls == 0:
+            self._busy_since = time.monotonic()
         self._calls += 1
         try:
             yield
         finally:
             self._calls -= 1
             self._used_at = time.monotonic()
+            if self._calls == 0:
+                self._busy_seconds += self._used_at - self._busy_since
 
     async def quiet(self) -> float:
         """Seconds since the engine last showed work, or since it got some; 0 when it has none."""
@@ -173,17 +195,23 @@ class Resident:
 
     async def drop(self, run: str) -> None:
         """Cancel what a run still has in here: nobody waits for it any more."""
+        self._ranks.pop(run, None)
         for task in list(self._work.get(run, ())):
             task.cancel()
 
+    async def load(self) -> int:
+        """Requests in the engine and waiting for it."""
+        return self._gate.inside + self._gate.waiting
+
     async def state(self) -> dict[str, Any]:
-        """Model, process id, requests asked so far and in the engine now, and seconds without work."""
+        """Model, process id, requests asked so far and in the engine now, seconds without work, and endpoints."""
         return {
             "model": self._spec.name,
             "pid": os.getpid(),
             "asked": self._asked,
             "in_flight": self._gate.inside,
             "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
+            "endpoints": self._engine.endpoints() if self._engine else [],
         }
 
     async def stop(self) -> None:
@@ -216,6 +244,14 @@ def _reply(answer: Answer) -> Reply:
         details.get("cached_tokens") or 0,
         usage.get("completion_tokens") or 0,
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its engines know it: a name of its own, and how many requests it has in all."""
+
+    name: str
+    rows: int
 
 
 @dataclass(frozen=True)

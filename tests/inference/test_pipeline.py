@@ -195,7 +195,7 @@ def callers() -> list[psutil.Process]:
     return [
         process
         for process in psutil.Process().children(recursive=True)
-        if process.name().startswith("ray::MapWorker") and process.status() != psutil.STATUS_ZOMBIE
+        if process.name().startswith("ray::MapBatches") and process.status() != psutil.STATUS_ZOMBIE
     ]
 
 
@@ -210,10 +210,11 @@ def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
 
 def test_idle_engines_are_stopped_on_demand_and_busy_ones_are_not() -> None:
     run(echo("idle"), chat("hi"))
-    busy = echo("busy", latency_ms=200, max_in_flight=32)
+    busy = echo("busy", latency_ms=1000, max_in_flight=32)
     rows = table(chat(*map(str, range(512))))
     answers = pipeline.run(busy, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60)
     next(answers)
+    until(lambda: any(state["in_flight"] for state in resident.states().values()))
     assert [name.split(":")[1] for name in resident.stop_idle(0)] == ["idle"]
     answers.close()
     assert [name.split(":")[1] for name in resident.stop_all("busy")] == ["busy"]

@@ -19,7 +19,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference import guard, resident
 from inference.engines import ENGINES, check_arguments, engine_class
-from inference.gate import Gate
+from inference.gate import Gate, Rank
 
 OWNER = """
 import subprocess, sys, time
@@ -74,7 +74,7 @@ def test_the_gate_lets_in_what_fits_first_come_first_served() -> None:
         doors = {name: asyncio.Event() for name in "abc"}
 
         async def enter(name: str, requests: int) -> None:
-            async with gate.admit(requests):
+            async with gate.admit(requests, (0.0, 0)):
                 log.append(name)
                 await doors[name].wait()
 
@@ -92,12 +92,31 @@ def test_the_gate_lets_in_what_fits_first_come_first_served() -> None:
     assert soon(scene()) == ["a", "b", "c"]
 
 
+def test_the_gate_lets_in_the_lowest_rank_first() -> None:
+    async def scene() -> list[Rank]:
+        gate, log = Gate(2), []
+
+        async def enter(rank: Rank) -> None:
+            async with gate.admit(1, rank):
+                log.append(rank)
+
+        await gate.drain()
+        ranks: list[Rank] = [(2.0, 0), (1.0, 32), (1.0, 0), (3.0, 0)]
+        tasks = [asyncio.create_task(enter(rank)) for rank in ranks]
+        await asyncio.sleep(0)
+        gate.reopen()
+        await asyncio.gather(*tasks)
+        return log
+
+    assert soon(scene()) == [(1.0, 0), (1.0, 32), (2.0, 0), (3.0, 0)]
+
+
 def test_who_has_the_gate_alone_is_alone_and_a_cancelled_wait_blocks_nobody() -> None:
     async def scene() -> None:
         gate = Gate(4)
         await gate.drain()
         waiting = asyncio.create_task(gate.drain())
-        after = asyncio.create_task(gate._enter(1))
+        after = asyncio.create_task(gate._enter(1, (0.0, 0)))
         await asyncio.sleep(0)
         assert not waiting.done() and not after.done()
         waiting.cancel()
@@ -119,7 +138,7 @@ def test_a_residents_name_holds_all_that_its_answers_depend_on() -> None:
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_every_engine_can_be_imported_without_its_heavy_parts(name: str) -> None:
     code = (
-        "import sys; from inference.engines import engine_class; engine_class(sys.argv[1]); "
+        "import sys; from inference.engines import capabilities; capabilities(sys.argv[1]); "
         "sys.exit(any(heavy in sys.modules for heavy in ('torch', 'vllm', 'transformers', 'ray', 'flask', 'celery')))"
     )
     assert subprocess.run([sys.executable, "-c", code, name], check=False).returncode == 0
