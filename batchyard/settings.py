@@ -91,7 +91,9 @@ class Settings(BaseSettings):
     admission: Literal["accept", "refuse"] = Field(
         "accept", description="a batch that cannot make its window: `accept` it and say so, or `refuse` it with 429"
     )
-    segment_requests: PositiveInt = Field(2000, description="most requests in one segment")
+    segment_requests: PositiveInt = Field(
+        10_000, description="most requests in one segment, of which a model's measured speed says how many it has"
+    )
     lease_seconds: PositiveInt = Field(30, description="a segment whose holder is silent this long runs again")
     segment_attempts: PositiveInt = Field(
         3, description="times a segment may fail before its requests are answered with errors"

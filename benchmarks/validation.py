@@ -75,7 +75,7 @@ def validate(path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="by-", dir=path.parent) as folder:
         artifacts = Artifacts(f"file://{folder}")
         with path.open("rb") as source, artifacts.create() as target:
-            plan = PlanWriter(target, settings.segment_requests, artifacts)
+            plan = PlanWriter(target, dict.fromkeys(models, settings.segment_requests), artifacts)
             Validator(models, ENDPOINT, 10**9, settings.max_embedding_inputs).run(source, plan, report)
             plan.close()
     if report.count:

@@ -200,11 +200,7 @@ def plan(
             batch_id=batch.id,
             segment_id=record.id,
             sha256=refused[record.number],
-            completed=0,
             failed=record.requests,
-            input_tokens=0,
-            cached_tokens=0,
-            output_tokens=0,
             created_at=time.time(),
         )
         for record in records

@@ -97,7 +97,29 @@ class Leased:
     lease_expires_at: Mapped[float | None]
 
 
-class Batch(Leased, Base):
+AMOUNTS = (
+    *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens"),
+    *("shared_requests", "shared_input_tokens", "shared_output_tokens"),
+)
+
+
+class Answered:
+    """What answers add up to; of requests and tokens, those are shared that no engine computed: another's answer did.
+
+    `cached_tokens` are those of the input that the engine's prefix cache had.
+    """
+
+    completed: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    input_tokens: Mapped[int] = mapped_column(default=0)
+    cached_tokens: Mapped[int] = mapped_column(default=0)
+    output_tokens: Mapped[int] = mapped_column(default=0)
+    shared_requests: Mapped[int] = mapped_column(default=0)
+    shared_input_tokens: Mapped[int] = mapped_column(default=0)
+    shared_output_tokens: Mapped[int] = mapped_column(default=0)
+
+
+class Batch(Leased, Answered, Base):
     """A batch of requests; field names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: the end of the completion window, or what the project's tier says. What is `out_of_reach`
@@ -129,13 +151,8 @@ class Batch(Leased, Base):
     cancelling_at: Mapped[int | None]
     cancelled_at: Mapped[int | None]
     total: Mapped[int] = mapped_column(default=0)
-    completed: Mapped[int] = mapped_column(default=0)
-    failed: Mapped[int] = mapped_column(default=0)
     expired: Mapped[int] = mapped_column(default=0)
     cancelled: Mapped[int] = mapped_column(default=0)
-    input_tokens: Mapped[int] = mapped_column(default=0)
-    cached_tokens: Mapped[int] = mapped_column(default=0)
-    output_tokens: Mapped[int] = mapped_column(default=0)
     request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     output_expires_after: Mapped[int | None]
@@ -181,7 +198,7 @@ class Segment(Leased, Base):
     )
 
 
-class Part(Base):
+class Part(Answered, Base):
     """Answers a segment has appended: an artifact that holds them, and what they add up to."""
 
     __tablename__ = "parts"
@@ -189,11 +206,6 @@ class Part(Base):
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
     segment_id: Mapped[int] = mapped_column(ForeignKey("segments.id"))
     sha256: Mapped[str] = mapped_column(String(64), index=True)
-    completed: Mapped[int]
-    failed: Mapped[int]
-    input_tokens: Mapped[int]
-    cached_tokens: Mapped[int]
-    output_tokens: Mapped[int]
     created_at: Mapped[float]
     __table_args__ = (Index(None, "batch_id", "created_at"), Index(None, "segment_id"))
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from store.database import changed
 from store.leases import Lease
-from store.records import Batch, Part, Segment
+from store.records import AMOUNTS, Batch, Part, Segment
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,7 @@ def append(session: Session, work: Work, part: Part) -> None:
     session.execute(
         update(Batch)
         .where(Batch.id == work.batch_id)
-        .values(
-            completed=Batch.completed + part.completed,
-            failed=Batch.failed + part.failed,
-            input_tokens=Batch.input_tokens + part.input_tokens,
-            cached_tokens=Batch.cached_tokens + part.cached_tokens,
-            output_tokens=Batch.output_tokens + part.output_tokens,
-        )
+        .values({name: getattr(Batch, name) + (getattr(part, name) or 0) for name in AMOUNTS})
     )
     session.add(part)
 

@@ -11,7 +11,7 @@ from batchyard import __version__
 from batchyard.models import ModelSpec
 from store import batches, segments
 from store.leases import Lease
-from store.records import Batch, File
+from store.records import AMOUNTS, Batch, File
 from tasks import messages, progress, results, steps
 from tasks.heartbeat import hold_batch
 from tasks.house import House
@@ -188,7 +188,7 @@ def _manifest(house: House, batch: Batch, status: str) -> bytes:
         ],
         "post_process": batch.post_process,
         "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
-        "usage": {name: getattr(batch, name) for name in ("input_tokens", "cached_tokens", "output_tokens")},
+        "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
         "timings": {
             name: getattr(batch, name)
             for name in ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "expires_at")

@@ -38,13 +38,13 @@ class Meter:
         moment = time.monotonic()
         passed = moment - self._at - self._excluded
         speeds.serve(session, self._work.project_id, passed)
-        rows = part.completed + part.failed
+        rows = part.completed + part.failed - part.shared_requests
         sharing = max(1, segments.sharing(session, self._model))
         measured = Measured(
             seconds=passed / sharing,
             requests=rows,
             bytes=self._work.bytes * rows / self._work.requests,
-            tokens=part.input_tokens + part.output_tokens,
+            tokens=part.input_tokens + part.output_tokens - part.shared_input_tokens - part.shared_output_tokens,
         )
         if self._begun:
             speeds.measure(session, *self._key, measured)

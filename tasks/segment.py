@@ -21,8 +21,9 @@ from batchyard.errors import EngineError, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
 from inference import output
 from store import segments
-from store.records import Part
+from store.records import AMOUNTS, Part
 from tasks import dispatch, engines, finish, parts, plan, progress, results
+from tasks.copies import Copies
 from tasks.heartbeat import Heartbeat
 from tasks.house import House
 from tasks.meter import Meter
@@ -35,6 +36,7 @@ FLUSH_ROWS = 20_000
 BEAT_SECONDS = 1.0
 CLUSTER_BEATS = 3
 RETRY_SECONDS = 5.0
+TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 
 
 class _Stopped(Exception):
@@ -156,6 +158,7 @@ def _answer(
     rows = _unanswered(house, work)
     if rows.num_rows == 0:
         return None
+    copies, asked = Copies(rows), rows.filter(pc.is_null(rows["same_as"]))
     if work.attempts >= house.settings.segment_attempts:
         writer = _PartWriter(house, work, meter=None)  # no engine answers these, so nothing is measured
         writer.add(_engine_error(rows, work))
@@ -170,13 +173,13 @@ def _answer(
     meter = Meter(work, spec.config_sha256)
     writer = _PartWriter(house, work, meter)
     engine: dict[str, str] | None = None
-    tables = pipeline.run(spec, work.endpoint, rows, **terms)
+    tables = pipeline.run(spec, work.endpoint, asked.select(pipeline.REQUESTS), **terms)
     looked_at = time.monotonic()
     try:
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
         while not heartbeat.stopped.is_set() and (table := interruption.call(lambda: next(tables, None))) is not None:
-            writer.add(table)
+            writer.add(copies.join(table))
             if time.monotonic() - looked_at >= engines.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
                 engines.publish(house, resident.states(timeout=1.0))
@@ -205,9 +208,10 @@ def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
     message = f"The engine could not run this request in {work.attempts} attempts: {work.error}"
     lines = results.error_lines(rows, "engine_unavailable", message)
     zeros = pa.array([0] * rows.num_rows, pa.int64())
-    for name in ("input_tokens", "cached_tokens", "output_tokens"):
+    for name in TOKENS:
         lines = lines.append_column(name, zeros)
-    return lines.add_column(1, "ok", pa.array([False] * rows.num_rows))
+    none = pa.array([False] * rows.num_rows)
+    return lines.add_column(1, "ok", none).append_column("shared", none)
 
 
 class _PartWriter:
@@ -231,16 +235,17 @@ class _PartWriter:
         if not self._tables:
             return
         table = pa.concat_tables(self._tables)
-        completed = pc.sum(table["ok"]).as_py() or 0
+        completed, shared = _sum(table["ok"]), table.filter(table["shared"])
         part = Part(
             batch_id=self._work.batch_id,
             segment_id=self._work.lease.id,
             sha256=parts.write(self._house.artifacts, table),
             completed=completed,
             failed=table.num_rows - completed,
-            input_tokens=pc.sum(table["input_tokens"]).as_py() or 0,
-            cached_tokens=pc.sum(table["cached_tokens"]).as_py() or 0,
-            output_tokens=pc.sum(table["output_tokens"]).as_py() or 0,
+            **{name: _sum(table[name]) for name in TOKENS},
+            shared_requests=shared.num_rows,
+            shared_input_tokens=_sum(shared["input_tokens"]),
+            shared_output_tokens=_sum(shared["output_tokens"]),
             created_at=time.time(),
         )
         with self._house.database.write() as session:
@@ -250,9 +255,12 @@ class _PartWriter:
         self._tables = []
         self._flushed_at = time.monotonic()
         progress.publish(self._house, self._work.batch_id)
-        amounts = ("completed", "failed", "input_tokens", "cached_tokens", "output_tokens")
-        counted = {name: getattr(part, name) for name in amounts} | _errors(table)
+        counted = {name: getattr(part, name) for name in AMOUNTS} | _errors(table)
         progress.count(self._house, self._work.model["name"], counted)
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column).as_py() or 0)
 
 
 def _errors(table: pa.Table) -> dict[str, int]:

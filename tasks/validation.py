@@ -15,10 +15,10 @@ import orjson
 
 from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
-from inference import bodies, engines, output
+from inference import bodies, engines, ordering, output
 from inference.context import Context
-from inference.engine import Engine
-from store import batches
+from inference.engine import Capabilities
+from store import batches, speeds
 from store.records import Batch, now
 from tasks import dispatch, finish, progress
 from tasks.heartbeat import hold_batch
@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 MAX_ERRORS = 1000
 MAX_MESSAGE = 350
 MAX_PARAM = 100
+# A segment's end costs a tenth of a second of CPU, and until then nothing else takes its place.
+SEGMENT_SECONDS = 30
+# It fills its engines so many times at least, however slow they are.
+SEGMENT_FILLS = 2
+UNMEASURED_REQUESTS = 2000
 
 
 class Report:
@@ -73,9 +78,9 @@ def run(house: House, batch_id: str, holder: str) -> None:
         validator = Validator(house.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
         try:
             with house.artifacts.open(batch.input_sha256) as source, house.artifacts.create() as target:
-                plan = PlanWriter(target, settings.segment_requests, house.artifacts)
+                plan = PlanWriter(target, segment_sizes(house), house.artifacts)
                 validator.run(source, plan, report)
-                plan.close()
+                plan.discard() if report.count else plan.close()
         except UnavailableError as error:
             if now() < batch.expires_at:
                 raise  # housekeeping tries again
@@ -103,12 +108,25 @@ def run(house: House, batch_id: str, holder: str) -> None:
     dispatch.run(house)
 
 
+def segment_sizes(house: House) -> dict[str, int]:
+    """How many requests of each model make up a segment: SEGMENT_SECONDS of work, where its speed was measured."""
+    most = house.settings.segment_requests
+    sizes = dict.fromkeys(house.models, min(most, UNMEASURED_REQUESTS))
+    with house.database.read() as session:
+        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
+    for (name, _), pace in paces.items():
+        spec = house.models[name]
+        filling = SEGMENT_FILLS * spec.max_in_flight * spec.replicas
+        sizes[name] = min(most, max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS)))
+    return sizes
+
+
 class _Model:
     """What validation asks about one model."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        self.engine: type[Engine] = engines.engine_class(spec.engine)
+        self.engine: type[Capabilities] = engines.capabilities(spec.engine)
         self.context = Context(spec)
 
 
@@ -191,10 +209,19 @@ class Validator:
         custom_id, body = request["custom_id"], request["body"]
         written = orjson.dumps(body)
         refusal = self._model(model).context.refusal(self._endpoint, body, len(written))
-        answer = None
         if refusal is not None:
             answer = output.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
-        plan.add(model, number, custom_id, written, answer, bodies.output_limit(self._endpoint, body))
+            plan.add(model, number, custom_id, written, answer)
+            return
+        plan.add(
+            model,
+            number,
+            custom_id,
+            written,
+            output_limit=bodies.output_limit(self._endpoint, body),
+            order_key=ordering.order_key(self._endpoint, body),
+            fingerprint=ordering.fingerprint(self._endpoint, body),
+        )
 
     def _report_limit(self, report: Report, found: int, most: int | None, what: str) -> None:
         if most is not None and found > most:

@@ -68,6 +68,11 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
             batchyard=wire.Extension(
                 expired=batch.expired,
                 cancelled=batch.cancelled,
+                shared=wire.Shared(
+                    requests=batch.shared_requests,
+                    input_tokens=batch.shared_input_tokens,
+                    output_tokens=batch.shared_output_tokens,
+                ),
                 simulated=batch.simulated,
                 **{name: live.get(batch.id, {}).get(name) for name in ("rows_per_second", "tokens_per_second")},
                 **_eta(expected.get(batch.id)),

@@ -24,7 +24,13 @@ from webapp.requests import caller, current_house
 routes = Blueprint("metrics", __name__)
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
-TOKENS = {"input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output"}
+TOKENS = {
+    "input_tokens": "input",
+    "cached_tokens": "cached",
+    "output_tokens": "output",
+    "shared_input_tokens": "shared_input",
+    "shared_output_tokens": "shared_output",
+}
 OUTCOMES = ("completed", "failed")
 
 Samples = Iterable[tuple[Sequence[str], float | None]]
@@ -159,6 +165,7 @@ def _batches(seen: Snapshot) -> Iterator[Metric]:
 
 def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
+    shared = CounterMetricFamily("batchyard_shared_requests", "Requests that got another's answer.", labels=["model"])
     tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
     errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
     retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
@@ -167,11 +174,13 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
             requests.add_metric([model, what], amount)
         elif what in TOKENS:
             tokens.add_metric([model, TOKENS[what]], amount)
+        elif what == "shared_requests":
+            shared.add_metric([model], amount)
         elif what == "retries":
             retries.add_metric([model], amount)
         else:
             errors.add_metric([model, what.removeprefix("error:")], amount)
-    yield from (requests, tokens, errors, retries)
+    yield from (requests, shared, tokens, errors, retries)
 
 
 def register(app: Flask, house: House) -> None:

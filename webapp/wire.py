@@ -161,11 +161,20 @@ class ArtifactObject(BaseModel):
     lines: int | None
 
 
+class Shared(BaseModel):
+    """Of a batch's requests and usage, those whose answer was another's. What engines computed is the rest."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+
+
 class Extension(BaseModel):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
+    shared: Shared = Field(description="what no engine computed, because another request's answer served")
     simulated: bool
     rows_per_second: float | None
     tokens_per_second: float | None

@@ -47,9 +47,9 @@ def validate(
 ) -> tuple[Report, PlanWriter, str]:
     report = Report()
     with artifacts.create() as file:
-        planned = PlanWriter(file, segment_requests, artifacts)
+        planned = PlanWriter(file, dict.fromkeys(MODELS, segment_requests), artifacts)
         Validator(MODELS, endpoint, max_requests, max_inputs).run(io.BytesIO(source), planned, report)
-        planned.close()
+        planned.discard() if report.count else planned.close()
     return report, planned, file.sha256
 
 
