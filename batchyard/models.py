@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, ValidationInfo, field_validator
 
 from batchyard.errors import ConfigurationError
 
@@ -25,14 +25,27 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    engine: Literal["vllm", "transformers", "echo"]
+    engine: Literal["vllm", "vllm-job", "openai", "transformers", "echo"]
     source: str = ""
     endpoints: tuple[Endpoint, ...] = ("/v1/chat/completions", "/v1/completions")
     replicas: PositiveInt = 1
-    max_segments: PositiveInt = 2
+    max_replicas: PositiveInt | None = Field(None, description="engine vllm-job: as many as there is room and work for")
+    max_segments: PositiveInt = Field(
+        # Two overlap so that a resident engine never drains; of vllm-job they would be two sets of engines.
+        default_factory=lambda given: 1 if given.get("engine") == "vllm-job" else 2
+    )
     max_in_flight: PositiveInt = Field(256, description="requests given to one replica at once")
     num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
     engine_args: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("max_replicas")
+    @classmethod
+    def _range(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("engine") != "vllm-job":
+            raise ValueError("Only engine vllm-job adds replicas as it runs; set replicas")
+        if value is not None and value < info.data.get("replicas", 1):
+            raise ValueError("Input should be at least replicas")
+        return value
 
     @property
     def simulated(self) -> bool:
@@ -97,6 +110,8 @@ def _spec(path: Path, name: str, entry: Any, allow_simulated: bool) -> ModelSpec
                 f"{where}: engine echo gives simulated answers; set BATCHYARD_ALLOW_SIMULATED=1 to allow it"
             )
         return spec
+    if spec.engine == "openai" and not spec.source:
+        return spec  # its endpoints have the model; a folder only says how long its context is
     return spec.model_copy(update={"source": _source(path, where, spec.source)})
 
 

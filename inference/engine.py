@@ -81,11 +81,13 @@ class Capabilities(ABC):
 
     Attributes:
         simulated: answers are not a model's.
+        starts_each_run: it is started for each run and stops after it, so that runs should be long.
         arguments: what `engine_args` may hold, or None where the engine itself checks them at start. A schema that
             allows extra keys leaves those to the engine.
     """
 
     simulated: ClassVar[bool] = False
+    starts_each_run: ClassVar[bool] = False
     arguments: ClassVar[type[BaseModel] | None] = None
 
     @classmethod

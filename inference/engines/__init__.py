@@ -9,17 +9,19 @@ from pydantic import ValidationError
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
-from inference.engine import Engine
+from inference.engine import Capabilities, Engine
 
 ENGINES = {
     "vllm": "inference.engines.vllm:VLLM",
+    "vllm-job": "inference.engines.vllm_job:VLLMJob",
+    "openai": "inference.engines.openai:OpenAI",
     "transformers": "inference.engines.transformers:Transformers",
     "echo": "inference.engines.echo:Echo",
 }
 
 
-def engine_class(name: str) -> type[Engine]:
-    """The class of the engine with this name.
+def capabilities(name: str) -> type[Capabilities]:
+    """What the engine with this name can be asked.
 
     Raises:
         ConfigurationError: no engine has that name; names the nearest.
@@ -28,7 +30,19 @@ def engine_class(name: str) -> type[Engine]:
         nearest = difflib.get_close_matches(name, ENGINES, n=1, cutoff=0)[0]
         raise ConfigurationError(f"no engine is named {name!r}; did you mean {nearest}?")
     module, attribute = ENGINES[name].split(":")
-    found: type[Engine] = getattr(import_module(module), attribute)
+    found: type[Capabilities] = getattr(import_module(module), attribute)
+    return found
+
+
+def engine_class(name: str) -> type[Engine]:
+    """The class of the engine with this name.
+
+    Raises:
+        ConfigurationError: no engine has that name, or it is not one that is started and asked.
+    """
+    found = capabilities(name)
+    if not issubclass(found, Engine):
+        raise ConfigurationError(f"engine {name} cannot be started by itself: it runs within a job")
     return found
 
 
@@ -38,11 +52,11 @@ def check_arguments(spec: ModelSpec) -> None:
     Raises:
         ConfigurationError: names the model, the key and the nearest right one, or the value and what is wrong with it.
     """
-    schema = engine_class(spec.engine).arguments
+    schema = capabilities(spec.engine).arguments
     if schema is None:
         return
     for key in spec.engine_args:
-        if key not in schema.model_fields:
+        if key not in schema.model_fields and schema.model_config.get("extra") != "allow":
             nearest = difflib.get_close_matches(key, schema.model_fields, n=1, cutoff=0)[0]
             raise ConfigurationError(
                 f"models.{spec.name}.engine_args.{key}: engine {spec.engine} has no such argument; "

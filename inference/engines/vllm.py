@@ -1,7 +1,7 @@
 """Engine `vllm`: AsyncLLM in this process behind vLLM's own OpenAI handlers, so that answers are those of `vllm serve`.
 
-All that is vLLM's internal API is here; tests/inference/test_vllm.py pins it. Modelled on
-vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
+What is vLLM's internal API is here and in inference/job_stage.py; tests/inference/test_vllm.py and test_job.py pin it.
+Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import re
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -57,7 +58,6 @@ class VLLM(Engine):
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)
-        self._local = Path(spec.source).is_dir()
         self._logs: list[tuple[Path, int]] = []
         self._client: Any = None
         self._handlers: dict[str, tuple[Any, Any]] = {}
@@ -74,13 +74,13 @@ class VLLM(Engine):
         return None
 
     async def start(self) -> None:
-        self._logs = _own_logs()
+        self._logs = own_logs()
         try:
             await self._start()
             await self._try_out()
         except Exception as error:  # whatever vLLM may raise, it is why the engine does not start
             await self.stop()
-            raise EngineStartError(_reason(error, self._logs)) from error
+            raise EngineStartError(reason(error, self._logs)) from error
 
     async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
         return list(await asyncio.gather(*(self._one(endpoint, body, self.request_timeout) for body in bodies)))
@@ -94,11 +94,7 @@ class VLLM(Engine):
             self._client = None
 
     async def _start(self) -> None:
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        if self._local:
-            os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        # Ray gives an actor with a share of a CPU one thread; vLLM chooses for itself what it is not given.
-        os.environ.pop("OMP_NUM_THREADS", None)
+        set_environment(self.spec)
         sha256 = asyncio.create_task(asyncio.to_thread(model_sha256, self.spec.source))
         import torch
         import transformers
@@ -150,21 +146,15 @@ class VLLM(Engine):
             return await asyncio.to_thread(model_sha256, self.spec.source)
 
     async def _one(self, endpoint: str, body: dict[str, Any], seconds: float | None) -> Answer:
-        from pydantic import TypeAdapter, ValidationError
         from vllm.entrypoints.serve import create_error_response
         from vllm.v1.engine.exceptions import EngineDeadError
 
         schema, handler = self._handlers[endpoint]
         if not handler:
             return Answer.refused(f"model {self.spec.name} has no {endpoint}", code="unsupported_endpoint")
-        try:
-            request = TypeAdapter(schema).validate_python(body)
-        except ValidationError as error:
-            first = error.errors()[0]
-            param = ".".join(str(part) for part in first["loc"] if part in body) or None
-            return Answer.refused(first["msg"], param=param, code="invalid_value")
-        except ValueError as error:  # vLLM's validators have errors of their own
-            return _refusal(create_error_response(error))
+        request = parse(schema, body)
+        if isinstance(request, Answer):
+            return request
         # Not wait_for: the handlers answer a cancellation with an error response, which it would take for the result.
         call = asyncio.create_task(handler(request))
         try:
@@ -178,20 +168,20 @@ class VLLM(Engine):
         except Exception as error:  # noqa: BLE001  vLLM's own HTTP layer turns any of them into an error response
             if self._client.errored:
                 return self._died(error)
-            return _refusal(create_error_response(error))
+            return refusal(create_error_response(error))
         finally:
             call.cancel()
         self.answered_at = time.monotonic()
         return self._answered(response)
 
     def _died(self, error: Exception) -> Answer:
-        return Answer.failed("engine_died", _reason(error, self._logs))
+        return Answer.failed("engine_died", reason(error, self._logs))
 
     def _answered(self, response: Any) -> Answer:
         if hasattr(response, "error"):
             if self._client.errored:
                 return self._died(RuntimeError(response.error.message))
-            return _refusal(response)
+            return refusal(response)
         if hasattr(response, "model_dump"):
             return Answer(200, response.model_dump())
         return Answer(response.status_code, json.loads(response.body))
@@ -205,26 +195,19 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
-    from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    known = [field.name for kind in (AsyncEngineArgs, BaseFrontendArgs) for field in dataclasses.fields(kind)]
-    for key in spec.engine_args:
-        if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0)[0]
-            raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest}?")
+    check_names(spec.engine_args, AsyncEngineArgs, BaseFrontendArgs)
     parser = FlexibleArgumentParser()
     BaseFrontendArgs.add_cli_args(parser)
     AsyncEngineArgs.add_cli_args(parser)
     arguments: Namespace = parser.parse_args([])
     ours = {
+        **defaults(),
         "model": spec.source,
         "served_model_name": [spec.name],
-        "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,
-        "disable_log_stats": True,
         "enable_log_requests": False,
-        **(CPU_DEFAULTS if current_platform.is_cpu() else {}),
     }
     if spec.endpoints == (EMBEDDINGS,):
         ours["runner"] = "pooling"
@@ -233,14 +216,63 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
     return arguments
 
 
-def _refusal(response: Any) -> Answer:
+def check_names(arguments: Mapping[str, Any], *kinds: Any) -> None:
+    """Refuse arguments that are fields of none of vLLM's `kinds`.
+
+    Raises:
+        EngineStartError: names the nearest.
+    """
+    known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    for key in arguments:
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0)[0]
+            raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest}?")
+
+
+def defaults() -> dict[str, Any]:
+    """Arguments of vLLM's engine that are ours unless `engine_args` says otherwise."""
+    from vllm.platforms import current_platform
+
+    ours = CPU_DEFAULTS if current_platform.is_cpu() else {}
+    return {"enable_prefix_caching": True, "disable_log_stats": True, **ours}
+
+
+def set_environment(spec: ModelSpec) -> None:
+    """What vLLM reads from the environment of the process it is started in."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if Path(spec.source).is_dir():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Ray gives an actor as many threads as CPUs, at least one; vLLM chooses for itself what it is not given.
+    os.environ.pop("OMP_NUM_THREADS", None)
+
+
+def parse(schema: Any, body: dict[str, Any]) -> Any:
+    """The body as vLLM's request, or the Answer that refuses it."""
+    from pydantic import TypeAdapter, ValidationError
+    from vllm.entrypoints.serve import create_error_response
+
+    try:
+        return TypeAdapter(schema).validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first["loc"] if part in body) or None
+        return Answer.refused(first["msg"], param=param, code="invalid_value")
+    except ValueError as error:  # vLLM's validators have errors of their own
+        return refusal(create_error_response(error))
+
+
+def refusal(response: Any) -> Answer:
     """vLLM's error response as OpenAI's error body."""
     error = response.error
-    code = "context_length_exceeded" if CONTEXT.search(error.message) else None
-    return Answer.refused(error.message, param=error.param, code=code, status=int(error.code))
+    return Answer.refused(error.message, param=error.param, code=refusal_code(error.message), status=int(error.code))
 
 
-def _own_logs() -> list[tuple[Path, int]]:
+def refusal_code(message: str) -> str | None:
+    """OpenAI's error code for vLLM's reason to refuse a request."""
+    return "context_length_exceeded" if CONTEXT.search(message) else None
+
+
+def own_logs() -> list[tuple[Path, int]]:
     """The files that this process's output goes to, with their present sizes."""
     logs = []
     for descriptor in (1, 2):
@@ -250,7 +282,7 @@ def _own_logs() -> list[tuple[Path, int]]:
     return logs
 
 
-def _reason(error: Exception, logs: list[tuple[Path, int]]) -> str:
+def reason(error: Exception, logs: list[tuple[Path, int]]) -> str:
     """Why vLLM did not start. Its engine process says that in the log, and only that it failed to us."""
     said = f"{type(error).__name__}: {error}"
     if "Engine" not in said:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from os.path import commonprefix
 from typing import Any
 
 import pytest
@@ -19,7 +18,9 @@ def chat(*contents: str, **body: Any) -> dict[str, Any]:
 
 
 def shared(left: bytes, right: bytes) -> int:
-    return len(commonprefix([left, right]))
+    return next(
+        (at for at, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]), min(len(left), len(right))
+    )
 
 
 def test_questions_about_one_document_stand_together_whatever_their_order_in_the_file() -> None:

@@ -1,0 +1,133 @@
+"""OpenAI-compatible servers on loopback whose answers a test chooses."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR
+from typing import Any
+
+
+@dataclass
+class Reply:
+    """What a server says to one request; `drop` closes the connection in the middle of it."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    drop: bool = False
+
+
+@dataclass
+class Server:
+    """An endpoint: answers a chat with its last message, after it has said what `script` holds."""
+
+    script: list[Reply] = field(default_factory=list)
+    always: Reply | None = None
+    latency: float = 0.0
+    most: int = 10_000
+    serves: str = "theirs"
+    probe: int = 200
+    stuck: threading.Event | None = None
+    port: int = 0
+    asked: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    at_once: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def chosen(self, body: dict[str, Any]) -> Reply:
+        with self.lock:
+            self.asked.append((time.monotonic(), body))
+            if self.at_once > self.most:
+                return Reply(429)
+            if self.script:
+                return self.script.pop(0)
+        return self.always or answer(body)
+
+
+def answer(body: dict[str, Any]) -> Reply:
+    said = {"message": {"role": "assistant", "content": body["messages"][-1]["content"]}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    return Reply(body=json.dumps({"model": body["model"], "choices": [{"index": 0, **said}], "usage": usage}).encode())
+
+
+@contextmanager
+def serving(*servers: Server) -> Iterator[tuple[Server, ...]]:
+    """The servers, listening until the block ends, on their port or a free one."""
+    with ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(listening(server))
+        yield servers
+
+
+@contextmanager
+def listening(server: Server) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+        disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            super().setup()
+            http.open.append(self.connection)
+
+        def do_GET(self) -> None:
+            if server.stuck is not None:
+                server.stuck.wait(10)
+            if self.path == "/v1/models" and server.probe == 200:
+                self.say(Reply(body=json.dumps({"data": [{"id": server.serves}]}).encode()))
+            elif self.path == "/version":
+                self.say(Reply(body=b'{"version": "1.2"}'))
+            else:
+                self.say(Reply(200 if self.path == "/health" and server.probe == 404 else server.probe))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.headers.append(dict(self.headers.items()))
+            with server.lock:
+                server.at_once += 1
+            reply = server.chosen(body)
+            if server.stuck is not None:
+                server.stuck.wait(10)
+            time.sleep(server.latency)
+            with server.lock:
+                server.at_once -= 1
+            self.say(reply)
+
+        def say(self, reply: Reply) -> None:
+            body = reply.body or b""
+            self.send_response(reply.status)
+            for name, value in {"Content-Length": str(len(body) + 9 * reply.drop), **reply.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+            self.close_connection = reply.drop
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class HTTP(ThreadingHTTPServer):
+        request_queue_size = 256
+        open: list[Any]
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # whoever called has gone
+
+    with HTTP(("127.0.0.1", server.port), Handler) as http:
+        http.open = []
+        server.port = http.server_address[1]
+        threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        http.shutdown()
+        for connection in http.open:  # as when its process ends
+            with suppress(OSError):
+                connection.shutdown(SHUT_RDWR)
