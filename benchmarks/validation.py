@@ -31,7 +31,7 @@ from batchyard.client import TERMINAL
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from store.artifacts import Artifacts
-from tasks.plan import PlanWriter
+from tasks.plan import PlanWriter, SegmentSize
 from tasks.validation import Report, Validator
 
 ROUNDS = 3
@@ -75,7 +75,7 @@ def validate(path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="by-", dir=path.parent) as folder:
         artifacts = Artifacts(f"file://{folder}")
         with path.open("rb") as source, artifacts.create() as target:
-            plan = PlanWriter(target, dict.fromkeys(models, settings.segment_requests), artifacts)
+            plan = PlanWriter(target, dict.fromkeys(models, SegmentSize(settings.segment_requests)), artifacts)
             Validator(models, ENDPOINT, 10**9, settings.max_embedding_inputs).run(source, plan, report)
             plan.close()
     if report.count:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
 import redis
@@ -27,7 +27,10 @@ State = Literal["starting", "busy", "idle"]
 
 @dataclass(frozen=True)
 class EngineState:
-    """One resident engine. `answered` and `in_flight` count requests; `seen_at` is when it said so, in Unix seconds."""
+    """One resident engine. `answered` and `in_flight` count requests; `seen_at` is when it said so, in Unix seconds.
+
+    `endpoints` are the servers elsewhere that it asks, as `inference.engine.Engine.endpoints` has them.
+    """
 
     name: str
     model: str
@@ -36,6 +39,7 @@ class EngineState:
     in_flight: int
     idle_seconds: float
     seen_at: float
+    endpoints: list[dict[str, Any]] = field(default_factory=list)
 
 
 def publish(house: House, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -45,7 +49,9 @@ def publish(house: House, states: Mapping[str, Mapping[str, Any]]) -> None:
     for name, said in states.items():
         state: State = "starting" if "in_flight" not in said else "busy" if said["in_flight"] else "idle"
         numbers = (said.get("asked", 0), said.get("in_flight", 0), said.get("idle_seconds", 0.0))
-        values[name] = json.dumps(asdict(EngineState(name, said["model"], state, *numbers, moment)))
+        values[name] = json.dumps(
+            asdict(EngineState(name, said["model"], state, *numbers, moment, said.get("endpoints", [])))
+        )
     try:
         with house.redis.pipeline() as pipeline:
             pipeline.delete(ENGINES)

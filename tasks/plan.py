@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,13 @@ def request_class(size: int, output_tokens: int) -> RequestClass:
     return "prefill" if size / BYTES_PER_TOKEN > output_tokens else "decode"
 
 
+class SegmentSize(NamedTuple):
+    """The most requests that run in one segment, and bytes of their bodies."""
+
+    requests: int
+    bytes: int = SEGMENT_BYTES
+
+
 class PlanWriter:
     """Sorts requests so that those that begin alike meet in the engine, and cuts them into segments of one model each.
 
@@ -62,8 +69,8 @@ class PlanWriter:
         refused: by number, the segments that need not run, each with the SHA-256 of the part that holds its answers.
     """
 
-    def __init__(self, file: Writer, sizes: Mapping[str, int], artifacts: Artifacts | None = None) -> None:
-        """`sizes`: most requests that run in one segment, by model. `artifacts`: where refusals go."""
+    def __init__(self, file: Writer, sizes: Mapping[str, SegmentSize], artifacts: Artifacts | None = None) -> None:
+        """`sizes`: of a segment, by model. `artifacts`: where refusals go."""
         # Bodies do not repeat, and only lines are ever looked up by their range.
         self._writer = pq.ParquetWriter(
             file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["line"]
@@ -115,14 +122,15 @@ class PlanWriter:
 
     def _cut(self, model: str, queue: _Queue, requests: Iterator[tuple[Any, ...]]) -> None:
         # Segments of one size, so that the last is not too small to keep an engine busy beside another.
-        size = math.ceil(queue.runs / math.ceil(queue.runs / self._sizes[model]))
+        most = self._sizes[model]
+        size = math.ceil(queue.runs / math.ceil(queue.runs / most.requests))
         rows, left = _Rows(), queue.runs
         leader: tuple[bytes, int] | None = None
         for _, _, fingerprint, line, tokens, custom_id, body, answer in requests:
             if leader is not None and leader[0] == fingerprint:
                 rows.add(line, custom_id, b"", leader[1], fingerprint, 0, answer)
                 continue
-            if rows.runs >= size or len(rows.bodies.data) + len(rows.custom_ids.data) >= SEGMENT_BYTES:
+            if rows.runs >= size or len(rows.bodies.data) + len(rows.custom_ids.data) >= most.bytes:
                 self._flush(model, rows)
                 rows = _Rows()
             leader = None if fingerprint is None else (fingerprint, line)

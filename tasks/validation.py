@@ -24,7 +24,7 @@ from tasks import dispatch, finish, progress
 from tasks.heartbeat import hold_batch
 from tasks.house import House
 from tasks.lines import LineError, cut, numbered_lines, parse, quoted
-from tasks.plan import PlanWriter
+from tasks.plan import PlanWriter, SegmentSize
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ SEGMENT_SECONDS = 30
 # It fills its engines so many times at least, however slow they are.
 SEGMENT_FILLS = 2
 UNMEASURED_REQUESTS = 2000
+# Of an engine that starts for each segment; a segment is held in memory.
+JOB_SIZE = SegmentSize(500_000, 2**30)
 
 
 class Report:
@@ -108,17 +110,19 @@ def run(house: House, batch_id: str, holder: str) -> None:
     dispatch.run(house)
 
 
-def segment_sizes(house: House) -> dict[str, int]:
-    """How many requests of each model make up a segment: SEGMENT_SECONDS of work, where its speed was measured."""
+def segment_sizes(house: House) -> dict[str, SegmentSize]:
+    """The segments of each model: SEGMENT_SECONDS of work, where its speed was measured."""
     most = house.settings.segment_requests
-    sizes = dict.fromkeys(house.models, min(most, UNMEASURED_REQUESTS))
+    sizes = dict.fromkeys(house.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
     with house.database.read() as session:
         paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
     for (name, _), pace in paces.items():
         spec = house.models[name]
         filling = SEGMENT_FILLS * spec.max_in_flight * spec.replicas
-        sizes[name] = min(most, max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS)))
-    return sizes
+        requests = max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS))
+        sizes[name] = SegmentSize(min(most, requests))
+    jobs = {name for name, spec in house.models.items() if engines.capabilities(spec.engine).starts_each_run}
+    return sizes | dict.fromkeys(jobs, JOB_SIZE)
 
 
 class _Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Literal
+from typing import Any, Literal
 
 import flask
 from flask import Blueprint, Flask, Response, current_app, g
@@ -59,6 +59,7 @@ class EngineObject(BaseModel):
     in_flight: int
     idle_seconds: float
     seen_at: float
+    endpoints: list[dict[str, Any]] = Field(description="servers elsewhere that it asks, with their health")
 
 
 class QueueObject(BaseModel):

@@ -17,7 +17,7 @@ from batchyard.models import ModelSpec
 from inference import ordering
 from store.artifacts import Artifacts
 from tasks.copies import Copies
-from tasks.plan import PlanWriter
+from tasks.plan import PlanWriter, SegmentSize
 from tasks.validation import Report, Validator
 
 CHAT = "/v1/chat/completions"
@@ -33,7 +33,7 @@ def planned(artifacts: Artifacts, lines: list[dict[str, Any]], size: int = 1000)
     """The segments of a batch."""
     report = Report()
     with artifacts.create() as file:
-        writer = PlanWriter(file, dict.fromkeys(MODELS, size), artifacts)
+        writer = PlanWriter(file, dict.fromkeys(MODELS, SegmentSize(size)), artifacts)
         source = io.BytesIO(b"\n".join(json.dumps(line).encode() for line in lines))
         Validator(MODELS, CHAT, 100_000).run(source, writer, report)
         writer.close()

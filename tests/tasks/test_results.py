@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts
 from tasks import results
-from tasks.plan import PlanWriter
+from tasks.plan import PlanWriter, SegmentSize
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> str:
     with artifacts.create() as file:
-        plan = PlanWriter(file, {"echo": segment_requests})
+        plan = PlanWriter(file, {"echo": SegmentSize(segment_requests)})
         for line in lines:
             plan.add("echo", line, f"id-{line}", json.dumps({"line": line}).encode())
         plan.close()
