@@ -7,7 +7,7 @@ record's lease decides. Late acknowledgement, redelivery, restarts and two beats
 from kombu import Queue
 
 from batchyard import settings
-from tasks import collect
+from tasks import cache, collect
 
 _settings = settings.load()
 METRICS_SECONDS = 10.0
@@ -64,6 +64,7 @@ beat_schedule = {
     "webhooks": _every("webhook.ring", _settings.housekeeping_seconds, ticks=10),
     "schedules": _every("schedule.tick", _settings.housekeeping_seconds, ticks=10),
     "metrics": _every("housekeeping.metrics", METRICS_SECONDS),
+    "cache": _every("housekeeping.evict", cache.INTERVAL_SECONDS),
     "garbage": _every("housekeeping.collect", collect.INTERVAL_SECONDS),
 }
 timezone = "UTC"

@@ -69,7 +69,7 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 
 def settle(session: Session, project_id: str, **settled: str | int | None) -> Project:
-    """Set a project's `tier` or `max_segments`, or both; None is none. Raises NotFoundError."""
+    """Set a project's `tier`, `max_segments` and `cache_bytes`, or some of them; None is none. Raises NotFoundError."""
     project = session.get(Project, project_id, with_for_update=True)
     if project is None:
         raise NotFoundError(f"No project found with id '{project_id}'.", param="project_id")

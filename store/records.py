@@ -46,6 +46,7 @@ class Project(Base):
     """A tenant: every file, batch and key belongs to one.
 
     `service` is the time its segments ran lately, in seconds, which decays (store.speeds) from `service_at` on.
+    `cache_bytes` is what its cached answers may take; null: it has none.
     """
 
     __tablename__ = "projects"
@@ -54,6 +55,7 @@ class Project(Base):
     created_at: Mapped[int]
     tier: Mapped[str | None] = mapped_column(String(64))
     max_segments: Mapped[int | None]
+    cache_bytes: Mapped[int | None]
     service: Mapped[float] = mapped_column(default=0.0)
     service_at: Mapped[float] = mapped_column(default=0.0)
 
@@ -235,6 +237,25 @@ class Speed(Base):
     parts: Mapped[float] = mapped_column(default=0.0)
     lead_seconds: Mapped[float] = mapped_column(default=0.0)
     leads: Mapped[float] = mapped_column(default=0.0)
+
+
+class CachedAnswer(Base):
+    """An answer that later requests of the same project get without being run (store.cache).
+
+    `bytes` is what it counts for in the project's `cache_bytes`.
+    """
+
+    __tablename__ = "cached_answers"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    body: Mapped[bytes]
+    input_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    bytes: Mapped[int]
+    used_at: Mapped[float]
+    # Both what is the oldest and what all take is read from the index alone.
+    __table_args__ = (Index(None, "project_id", "used_at", "bytes"),)
 
 
 class Event(Base):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from store.database import changed
 from store.leases import Lease
-from store.records import AMOUNTS, Batch, Part, Segment
+from store.records import AMOUNTS, Batch, Part, Project, Segment
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Work:
     model: dict[str, Any]
     attempts: int
     error: str | None
+    cache_bytes: int | None
     parts: Sequence[str]
 
 
@@ -110,8 +111,11 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     )
     if not started:
         return None
-    segment, batch = session.execute(
-        select(Segment, Batch).join(Batch, Batch.id == Segment.batch_id).where(Segment.id == segment_id)
+    segment, batch, cache_bytes = session.execute(
+        select(Segment, Batch, Project.cache_bytes)
+        .join(Batch, Batch.id == Segment.batch_id)
+        .join(Project, Project.id == Batch.project_id)
+        .where(Segment.id == segment_id)
     ).one()
     return Work(
         lease=Lease(Segment, segment_id, epoch),
@@ -126,6 +130,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         model=batch.models[segment.model],
         attempts=segment.attempts,
         error=segment.error,
+        cache_bytes=cache_bytes,
         parts=session.scalars(select(Part.sha256).where(Part.segment_id == segment_id)).all(),
     )
 

@@ -10,7 +10,19 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
-from tasks import collect, deadlines, finish, housekeeping, metrics, schedules, segment, steps, validation, webhooks
+from tasks import (
+    cache,
+    collect,
+    deadlines,
+    finish,
+    housekeeping,
+    metrics,
+    schedules,
+    segment,
+    steps,
+    validation,
+    webhooks,
+)
 from tasks.house import house
 
 app = Celery("batchyard")
@@ -82,6 +94,11 @@ def run_schedules() -> None:
 @app.task(name="housekeeping.collect")
 def collect_garbage() -> None:
     collect.tick(house())
+
+
+@app.task(name="housekeeping.evict")
+def evict_cached_answers() -> None:
+    cache.evict(house())
 
 
 @app.task(name="webhook.ring")

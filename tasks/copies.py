@@ -21,12 +21,15 @@ class Copies:
         for leader, line, custom_id in zip(*(column.to_pylist() for column in copies.columns), strict=True):
             self._of[leader].append((line, custom_id))
 
-    def join(self, answers: pa.Table) -> pa.Table:
+    def join(self, answers: pa.Table, *, shared: bool = False) -> pa.Table:
         """The answers and, for each, those of its copies; a column `shared` (bool) tells them apart.
 
         A copy's response says in `batchyard.same_as` whose it is, by custom_id; its usage is what it would have had.
+
+        Args:
+            shared: no engine computed these answers either.
         """
-        tables = [answers.append_column("shared", pa.array([False] * answers.num_rows))]
+        tables = [answers.append_column("shared", pa.array([shared] * answers.num_rows, pa.bool_()))]
         for row, leader in enumerate(answers["line"].to_pylist()):
             copies = self._of.pop(leader, None)
             if copies:
@@ -38,7 +41,8 @@ def _copied(answer: pa.Table, copies: list[tuple[int, str]]) -> pa.Table:
     said = orjson.loads(answer["answer"][0].as_py())
     response, body = said["response"] or {}, None
     if response:
-        body = orjson.dumps(response["body"] | {"batchyard": {"same_as": said["custom_id"]}})
+        ours = response["body"].get("batchyard", {}) | {"same_as": said["custom_id"]}
+        body = orjson.dumps(response["body"] | {"batchyard": ours})
     columns = {
         name: pa.repeat(answer[name][0], len(copies)) for name in answer.column_names if name not in ("line", "answer")
     }

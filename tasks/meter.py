@@ -39,6 +39,9 @@ class Meter:
         passed = moment - self._at - self._excluded
         speeds.serve(session, self._work.project_id, passed)
         rows = part.completed + part.failed - part.shared_requests
+        if rows == 0:  # all from the cache: the engine's lead is what comes now
+            self._at, self._excluded = moment, 0.0
+            return
         sharing = max(1, segments.sharing(session, self._model))
         measured = Measured(
             seconds=passed / sharing,

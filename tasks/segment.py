@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from inference import output
 from store import segments
 from store.records import AMOUNTS, Part
 from tasks import dispatch, engines, finish, parts, plan, progress, results
+from tasks.cache import TOKENS, Cache
 from tasks.copies import Copies
 from tasks.heartbeat import Heartbeat
 from tasks.house import House
@@ -36,7 +37,6 @@ FLUSH_ROWS = 20_000
 BEAT_SECONDS = 1.0
 CLUSTER_BEATS = 3
 RETRY_SECONDS = 5.0
-TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 
 
 class _Stopped(Exception):
@@ -160,7 +160,7 @@ def _answer(
         return None
     copies, asked = Copies(rows), rows.filter(pc.is_null(rows["same_as"]))
     if work.attempts >= house.settings.segment_attempts:
-        writer = _PartWriter(house, work, meter=None)  # no engine answers these, so nothing is measured
+        writer = _PartWriter(house, work)  # no engine answers these, so nothing is measured
         writer.add(_engine_error(rows, work))
         writer.flush()
         return None
@@ -170,15 +170,20 @@ def _answer(
         "start_timeout": float(house.settings.engine_start_timeout),
         "idle_seconds": float(house.settings.engine_idle_seconds),
     }
-    meter = Meter(work, spec.config_sha256)
-    writer = _PartWriter(house, work, meter)
+    meter, cache = Meter(work, spec.config_sha256), Cache(house, work, spec.config_sha256)
+    writer = _PartWriter(house, work, meter, cache)
     engine: dict[str, str] | None = None
-    tables = pipeline.run(spec, work.endpoint, asked.select(pipeline.REQUESTS), **terms)
+    tables: Generator[pa.Table] | None = None
     looked_at = time.monotonic()
     try:
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
-        while not heartbeat.stopped.is_set() and (table := interruption.call(lambda: next(tables, None))) is not None:
+        for table in cache.find(asked, engine):
+            writer.add(copies.join(table, shared=True))
+            asked = _without(asked, table["line"])
+        writer.flush()
+        tables = answers = pipeline.run(spec, work.endpoint, asked.select(pipeline.REQUESTS), **terms)
+        while not heartbeat.stopped.is_set() and (table := interruption.call(lambda: next(answers, None))) is not None:
             writer.add(copies.join(table))
             if time.monotonic() - looked_at >= engines.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
@@ -189,7 +194,8 @@ def _answer(
         try:
             writer.flush()
         finally:
-            tables.close()
+            if tables is not None:
+                tables.close()
     engines.publish(house, resident.states(timeout=1.0))
     return engine
 
@@ -198,9 +204,12 @@ def _unanswered(house: House, work: segments.Work) -> pa.Table:
     rows = plan.segment(house.artifacts, work.plan_sha256, work.number)
     for sha256 in work.parts:
         with house.artifacts.open(sha256) as file:
-            answered = pq.read_table(file, columns=["line"])["line"]
-        rows = rows.filter(pc.invert(pc.is_in(rows["line"], answered.combine_chunks())))
+            rows = _without(rows, pq.read_table(file, columns=["line"])["line"])
     return rows
+
+
+def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["line"], lines.combine_chunks())))
 
 
 def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
@@ -217,10 +226,13 @@ def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
 class _PartWriter:
     """Collects answers and appends them to the segment about once a second."""
 
-    def __init__(self, house: House, work: segments.Work, meter: Meter | None) -> None:
+    def __init__(
+        self, house: House, work: segments.Work, meter: Meter | None = None, cache: Cache | None = None
+    ) -> None:
         self._house = house
         self._work = work
         self._meter = meter
+        self._cache = cache
         self._tables: list[pa.Table] = []
         self._flushed_at = time.monotonic()
 
@@ -257,6 +269,8 @@ class _PartWriter:
         progress.publish(self._house, self._work.batch_id)
         counted = {name: getattr(part, name) for name in AMOUNTS} | _errors(table)
         progress.count(self._house, self._work.model["name"], counted)
+        if self._cache is not None:
+            self._cache.keep(table)
 
 
 def _sum(column: pa.ChunkedArray) -> int:

@@ -224,6 +224,17 @@ def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningS
     assert "a name has 1 to 128 characters" in key("create", "--project", "").stderr
 
 
+def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
+    def project(*arguments: str) -> Result:
+        return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
+
+    batchyard("key", "create", "--project", "search", "--data", tmp_path, folder=tmp_path)
+    settled = project("set", "search", "--cache-bytes", "1000000")
+    assert settled.stdout == "search: tier none, max segments no limit, cache of 1000000 bytes\n"
+    assert "1000000" in project("list").stdout
+    assert json.loads(project("set", "search", "--no-cache", "--json").stdout)["cache_bytes"] is None
+
+
 def test_the_model_of_every_request_is_replaced_and_other_lines_stay(tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     lines = [json.dumps(a_chat("a", "hello ü")), "", "no json", '{"body": 3}', json.dumps({"body": {}})]

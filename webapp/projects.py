@@ -16,7 +16,7 @@ routes = Blueprint("projects", __name__)
 
 
 class ProjectObject(BaseModel):
-    """A tenant. Null: no tier, no limit of its own."""
+    """A tenant. Null: no tier, no limit of its own, no result cache."""
 
     model_config = ConfigDict(from_attributes=True)
     id: str
@@ -25,6 +25,7 @@ class ProjectObject(BaseModel):
     created_at: int
     tier: str | None
     max_segments: int | None
+    cache_bytes: int | None
 
 
 class ProjectPage(wire.Page[ProjectObject]):
@@ -37,6 +38,7 @@ class SettleProject(BaseModel):
     model_config = ConfigDict(extra="forbid")
     tier: str | None = Field(None, strict=True, description="one of BATCHYARD_TIERS: how soon its batches are due")
     max_segments: int | None = Field(None, strict=True, ge=0, le=10**9, description="most segments running at once")
+    cache_bytes: int | None = Field(None, strict=True, ge=1, lt=2**63, description="what its result cache may take")
 
 
 class ListProjects(BaseModel):
@@ -58,7 +60,7 @@ def list_() -> ProjectPage:
 @routes.post("/v1/projects/<project_id>")
 @operation(ProjectObject, json=SettleProject, refusals=(403, 404, 413))
 def settle(project_id: str) -> ProjectObject:
-    """Settle a project's tier, for its batches from now on, and its most segments at once."""
+    """Settle a project's tier, for its batches from now on, its most segments at once, and its result cache."""
     administrator()
     asked = parse_body(SettleProject)
     projects.check_tier(asked.tier, current_house().settings.tier_seconds)

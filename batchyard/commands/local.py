@@ -122,7 +122,7 @@ def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
 
 @click.group()
 def project() -> None:
-    """Projects: their tiers and limits."""
+    """Projects: their tiers, limits and result caches."""
 
 
 @project.command("list")
@@ -139,16 +139,14 @@ def list_projects(data: Path | None, as_json: bool) -> None:
         say(documents, "", True)
     else:
         table(
-            ("id", "name", "tier", "max segments", "created"),
-            [
-                (entry["id"], entry["name"], entry["tier"], entry["max_segments"], when(entry["created_at"]))
-                for entry in documents
-            ],
+            ("id", "name", "tier", "max segments", "cache bytes", "created"),
+            [(*list(entry.values())[:-1], when(entry["created_at"])) for entry in documents],
         )
 
 
 def _described(record: Project) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in ("id", "name", "tier", "max_segments", "created_at")}
+    names = ("id", "name", "tier", "max_segments", "cache_bytes", "created_at")
+    return {name: getattr(record, name) for name in names}
 
 
 @project.command("set")
@@ -156,12 +154,21 @@ def _described(record: Project) -> dict[str, Any]:
 @click.option("--tier", help="How soon its batches are due: one of BATCHYARD_TIERS, or none.")
 @click.option("--max-segments", type=click.IntRange(0), help="Most segments running at once.")
 @click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
+@click.option("--cache-bytes", type=click.IntRange(1), help="Keep a result cache that takes so much.")
+@click.option("--no-cache", is_flag=True, help="Keep no result cache, and delete what is in it.")
 @data_option
 @json_option
 def set_project(
-    name: str, tier: str | None, max_segments: int | None, no_max_segments: bool, data: Path | None, as_json: bool
+    name: str,
+    tier: str | None,
+    max_segments: int | None,
+    no_max_segments: bool,
+    cache_bytes: int | None,
+    no_cache: bool,
+    data: Path | None,
+    as_json: bool,
 ) -> None:
-    """Settle the tier and the limit of the project NAME."""
+    """Settle the tier, the limit and the result cache of the project NAME."""
     from store import projects
 
     in_force = load_settings(data=data)
@@ -170,11 +177,14 @@ def set_project(
         settled["tier"] = projects.check_tier(None if tier == "none" else tier, in_force.tier_seconds)
     if max_segments is not None or no_max_segments:
         settled["max_segments"] = max_segments
+    if cache_bytes is not None or no_cache:
+        settled["cache_bytes"] = cache_bytes
     with _database(data) as database, database.write() as session:
         record = projects.settle(session, projects.named(session, name), **settled)
         document = _described(record)
     limit = "no limit" if record.max_segments is None else record.max_segments
-    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}", as_json)
+    cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"
+    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}", as_json)
 
 
 @click.command()

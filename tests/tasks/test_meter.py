@@ -14,9 +14,7 @@ from tasks.meter import Meter
 
 def a_part(answered: int, shared: int) -> Part:
     tokens = {"input_tokens": 9 * answered, "shared_input_tokens": 9 * shared}
-    return Part(
-        completed=answered, failed=0, output_tokens=0, shared_requests=shared, shared_output_tokens=0, **tokens
-    )
+    return Part(completed=answered, failed=0, output_tokens=0, shared_requests=shared, shared_output_tokens=0, **tokens)
 
 
 def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(

@@ -47,7 +47,9 @@ def validate(
 ) -> tuple[Report, PlanWriter, str]:
     report = Report()
     with artifacts.create() as file:
-        planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(segment_requests, plan.SEGMENT_BYTES)), artifacts)
+        planned = PlanWriter(
+            file, dict.fromkeys(MODELS, plan.SegmentSize(segment_requests, plan.SEGMENT_BYTES)), artifacts
+        )
         Validator(MODELS, endpoint, max_requests, max_inputs).run(io.BytesIO(source), planned, report)
         planned.discard() if report.count else planned.close()
     return report, planned, file.sha256
