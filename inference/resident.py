@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import time
@@ -90,6 +91,9 @@ class Resident:
             guard.end(mark)  # what an earlier resident of this name left behind
             guard.post(mark)
         await engine.start()
+        # What is there now stays: each full collection would look through all of torch and the engine.
+        gc.collect()
+        gc.freeze()
         self._engine = engine
         return engine
 

@@ -1,0 +1,150 @@
+"""The other ways to answer a file of requests with vLLM, each a process of its own that is over when it is done.
+
+    python benchmarks/contenders.py run-batch|llm-chat|ray-data-llm REQUESTS OUTPUT ARGUMENTS
+
+ARGUMENTS is JSON: model, served_model_name and vLLM's engine arguments. Each writes what it answered as lines
+`{custom_id, text, prompt_tokens, cached_tokens}` and, into OUTPUT.seconds, the seconds that answering took without the
+engine's start: null where it cannot tell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Answer = tuple[str, str, int, int]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write(path: Path, answers: list[Answer]) -> None:
+    names = ("custom_id", "text", "prompt_tokens", "cached_tokens")
+    path.write_text("".join(json.dumps(dict(zip(names, answer, strict=True))) + "\n" for answer in answers))
+
+
+def text_of(body: dict[str, Any]) -> str:
+    """What was said, or for an embedding its first numbers."""
+    if "choices" in body:
+        return str(body["choices"][0]["message"]["content"])
+    return json.dumps([round(number, 3) for number in body["data"][0]["embedding"][:8]])
+
+
+def answers_of(lines: list[dict[str, Any]]) -> list[Answer]:
+    """The answers in a batch's output file."""
+    found = []
+    for line in lines:
+        body = line["response"]["body"]
+        details = body["usage"].get("prompt_tokens_details") or {}
+        found.append(
+            (line["custom_id"], text_of(body), body["usage"]["prompt_tokens"], details.get("cached_tokens") or 0)
+        )
+    return found
+
+
+def flags(arguments: dict[str, Any]) -> list[str]:
+    """Engine arguments as vLLM's command line takes them."""
+    found = []
+    for name, value in arguments.items():
+        option = "--" + name.replace("_", "-")
+        found += [option] if value is True else [option, str(value)]
+    return found
+
+
+def run_batch(requests: Path, output: Path, arguments: dict[str, Any]) -> float | None:
+    """`vllm run-batch`, whose command line wants a distribution named vllm, so its module is run."""
+    raw = output.with_suffix(".raw")
+    extra = ["--enable-prompt-tokens-details", "--disable-log-stats"]
+    sys.argv = ["run_batch", "-i", str(requests), "-o", str(raw), *flags(arguments), *extra]
+    runpy.run_module("vllm.entrypoints.launchers.run_batch", run_name="__main__")
+    write(output, answers_of(read(raw)))
+    return None
+
+
+def llm_chat(requests: Path, output: Path, arguments: dict[str, Any]) -> float | None:
+    """The raw engine: all requests at once, in the file's order."""
+    from vllm import LLM, SamplingParams
+
+    bodies = [request["body"] for request in read(requests)]
+    ids = [request["custom_id"] for request in read(requests)]
+    arguments = {name: value for name, value in arguments.items() if name != "served_model_name"}
+    engine = LLM(**arguments, disable_log_stats=True)
+    engine.chat([bodies[0]["messages"]], SamplingParams(max_tokens=1), use_tqdm=False)
+    began = time.monotonic()
+    given = [
+        SamplingParams(temperature=0, max_tokens=body["max_tokens"], ignore_eos=body.get("ignore_eos", False))
+        for body in bodies
+    ]
+    found = engine.chat([body["messages"] for body in bodies], given, use_tqdm=False)
+    seconds = time.monotonic() - began
+    answers = [(one.outputs[0].text, len(one.prompt_token_ids or ()), one.num_cached_tokens or 0) for one in found]
+    write(output, [(custom_id, *answer) for custom_id, answer in zip(ids, answers, strict=True)])
+    return seconds
+
+
+def ray_data_llm(requests: Path, output: Path, arguments: dict[str, Any]) -> float | None:
+    """A processor of `ray.data.llm`, as its documentation shows it."""
+    import ray
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=2**28)
+    arguments = {name: value for name, value in arguments.items() if name != "served_model_name"}
+    config = vLLMEngineProcessorConfig(
+        model_source=arguments.pop("model"),
+        engine_kwargs=arguments,
+        batch_size=64,
+        max_concurrent_batches=8,
+        concurrency=1,
+        log_engine_metrics=False,
+        placement_group_config={"bundles": [{"CPU": 1}]},
+    )
+    processor = build_processor(
+        config,
+        preprocess=lambda row: {
+            "custom_id": row["custom_id"],
+            "messages": json.loads(row["messages"]),
+            "sampling_params": json.loads(row["sampling"]),
+        },
+        postprocess=lambda row: {
+            "custom_id": row["custom_id"],
+            "text": row["generated_text"],
+            "tokens": row["num_input_tokens"],
+        },
+    )
+    rows = [
+        {
+            "custom_id": request["custom_id"],
+            "messages": json.dumps(request["body"]["messages"]),
+            "sampling": json.dumps(
+                {
+                    "temperature": 0,
+                    "max_tokens": request["body"]["max_tokens"],
+                    "ignore_eos": request["body"].get("ignore_eos", False),
+                }
+            ),
+        }
+        for request in read(requests)
+    ]
+    found = processor(ray.data.from_items(rows)).take_all()
+    write(output, [(row["custom_id"], row["text"], row["tokens"], 0) for row in found])
+    return None
+
+
+WAYS: dict[str, Callable[[Path, Path, dict[str, Any]], float | None]] = {
+    "run-batch": run_batch,
+    "llm-chat": llm_chat,
+    "ray-data-llm": ray_data_llm,
+}
+
+if __name__ == "__main__":
+    way, source, target, given = sys.argv[1:]
+    taken = WAYS[way](Path(source), Path(target), json.loads(given))
+    Path(f"{target}.seconds").write_text(json.dumps(taken))
