@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from types import FrameType
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from batchyard.errors import EngineError, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
 from inference import output
+from inference.engines import capabilities
 from store import segments
 from store.records import AMOUNTS, Part
 from tasks import dispatch, engines, finish, parts, plan, progress, results
@@ -183,7 +185,13 @@ def _answer(
             asked = _without(asked, table["line"])
         writer.flush()
         tables = answers = pipeline.run(spec, work.endpoint, asked.select(pipeline.REQUESTS), **terms)
-        while not heartbeat.stopped.is_set() and (table := interruption.call(lambda: next(answers, None))) is not None:
+        starts = capabilities(spec.engine).starts_each_run
+        while not heartbeat.stopped.is_set():
+            with meter.excluded() if starts else nullcontext():
+                table = interruption.call(lambda: next(answers, None))
+            if table is None:
+                break
+            starts = False
             writer.add(copies.join(table))
             if time.monotonic() - looked_at >= engines.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
