@@ -38,7 +38,7 @@ bench: dev
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
-	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/throughput.py
 
 clean:
 	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

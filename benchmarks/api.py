@@ -30,7 +30,7 @@ import psutil
 from sqlalchemy import insert, select
 from sqlalchemy.orm import DeclarativeBase
 
-from batchyard.client import TERMINAL, Client
+from batchyard.client import Client
 from store.database import Database
 from store.records import Artifact, Batch, File, Part, Segment, new_id
 
@@ -56,30 +56,6 @@ MIXED = {"get a batch": 0.8, "list batches": 0.16, "create a batch": 0.04}
 TARGETS = {"get a batch": 20, "list batches": 50, "create a batch": 50}
 
 Request = tuple[str, str, dict[str, Any] | None]
-
-
-def write_requests(path: Path, number: int, model: str) -> None:
-    with path.open("w") as file:
-        for index in range(number):
-            messages = [{"role": "user", "content": f"Question {index}: how many wagons are in the yard tonight?"}]
-            body = {"model": model, "messages": messages, "max_tokens": 16}
-            line = {"custom_id": f"r-{index}", "method": "POST", "url": ENDPOINT, "body": body}
-            file.write(json.dumps(line) + "\n")
-
-
-def submit(server: Client, folder: Path, number: int, model: str) -> dict[str, Any]:
-    source = folder / f"{model}.jsonl"
-    write_requests(source, number, model)
-    return server.create(server.upload(source), endpoint=ENDPOINT)
-
-
-def ended(server: Client, batch: dict[str, Any]) -> dict[str, Any]:
-    while batch["status"] not in TERMINAL:
-        time.sleep(0.2)
-        batch = server.batch(batch["id"])
-    if batch["status"] != "completed":
-        raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
-    return batch
 
 
 def values(record: DeclarativeBase) -> dict[str, Any]:
@@ -184,9 +160,10 @@ def kinds(ids: list[str], file_id: str) -> dict[str, Callable[[], Request]]:
 
 def measure(server: Client, data: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     folder = data.parent
-    sample = ended(server, submit(server, folder, 100, "echo"))
+    sample = harness.submit(server, folder, harness.questions(100, "echo"))
+    sample = harness.ended(server, sample["id"])
     ids = fill(data, sample["id"], arguments.batches - 1)
-    long = submit(server, folder, arguments.rows, "steady")
+    long = harness.submit(server, folder, harness.questions(arguments.rows, "steady"))
     while server.batch(long["id"])["request_counts"]["completed"] == 0:
         time.sleep(0.5)
     load = Load(server.url, (data / "admin.key").read_text().strip(), arguments.rate, arguments.seconds)

@@ -11,7 +11,6 @@ window of ten minutes from another project. Writes `benchmarks/results/deadlines
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -39,32 +38,17 @@ latency_ms = 200
 """
     for name, in_flight in (("slow", 8), ("steady", 32), ("fast", 96))
 )
-ENDPOINT = "/v1/chat/completions"
 URGENT = 10
 
 
 def submit(server: Client, folder: Path, rows: int, model: str, window: str = "24h") -> str:
     """The id of a new batch."""
-    source = folder / f"{model}-{rows}.jsonl"
-    with source.open("w") as file:
-        for index in range(rows):
-            messages = [{"role": "user", "content": f"Question {index}: how many wagons are in the yard tonight?"}]
-            body = {"model": model, "messages": messages, "max_tokens": 16}
-            file.write(json.dumps({"custom_id": f"r-{index}", "method": "POST", "url": ENDPOINT, "body": body}) + "\n")
-    return str(server.create(server.upload(source), endpoint=ENDPOINT, window=window)["id"])
+    return str(harness.submit(server, folder, harness.questions(rows, model), window=window)["id"])
 
 
 def done(batch: dict[str, Any]) -> float:
     counts = batch["request_counts"]
     return (counts["completed"] + counts["failed"]) / (counts["total"] or 1)
-
-
-def ended(server: Client, batch_id: str) -> dict[str, Any]:
-    while (batch := server.batch(batch_id))["status"] not in TERMINAL:
-        time.sleep(0.25)
-    if batch["status"] != "completed":
-        raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
-    return batch
 
 
 def answered_at(data: Path, batch_id: str) -> float:
@@ -118,7 +102,7 @@ def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
     time.sleep(2 * 2)  # two looks at the queue
     said = {batch_id: (time.time(), eta(server.batch(batch_id))) for batch_id in ids}
     for batch_id in ids:
-        ended(server, batch_id)
+        harness.ended(server, batch_id)
     found = []
     for batch_id, (at, expected) in said.items():
         truth = answered_at(data, batch_id)
@@ -140,7 +124,7 @@ def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
 
 def urgent(server: Client, other: Client, data: Path, rows: int) -> dict[str, Any]:
     """A big batch alone, and one beside which another project sends small ones that are due soon."""
-    big = ended(server, submit(server, data.parent, rows, "steady"))
+    big = harness.ended(server, submit(server, data.parent, rows, "steady"))
     seconds_alone = answered_at(data, big["id"]) - big["in_progress_at"]
     big_id = submit(server, data.parent, rows, "steady")
     while done(server.batch(big_id)) < 0.1:
@@ -149,10 +133,10 @@ def urgent(server: Client, other: Client, data: Path, rows: int) -> dict[str, An
     for _ in range(URGENT):
         began = time.time()
         small = submit(other, data.parent, 10, "steady", "10m")
-        ended(other, small)
+        harness.ended(other, small)
         took.append(time.time() - began)
         time.sleep(seconds_alone * 0.8 / URGENT / 2)
-    big = ended(server, big_id)
+    big = harness.ended(server, big_id)
     seconds_beside = answered_at(data, big_id) - big["in_progress_at"]
     segment = 2 * 2000 / (rows / seconds_alone)  # two run at once
     return {
@@ -214,7 +198,7 @@ def main() -> None:
             other = Client(server.url, keys.create(session, "other").key)
         database.close()
         for model, rows in (("slow", 400), ("fast", 4000)):
-            ended(server, submit(server, data.parent, rows, model))
+            harness.ended(server, submit(server, data.parent, rows, model))
         report = {
             "machine": machine,
             "settings": SETTINGS,

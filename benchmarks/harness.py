@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 import psutil
 
 from batchyard import background
-from batchyard.client import Client
+from batchyard.client import TERMINAL, Client
 
+CHAT = "/v1/chat/completions"
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -29,6 +31,40 @@ def stack(models: str, settings: Mapping[str, str]) -> Iterator[tuple[Client, Pa
         os.environ.update(settings)
         with background.stack(data, file) as server:
             yield server, data
+
+
+Body = dict[str, Any]
+Batch = dict[str, Any]
+
+
+def questions(number: int, model: str) -> Iterator[Body]:
+    """Short chat requests, each another one."""
+    for index in range(number):
+        messages = [{"role": "user", "content": f"Question {index}: how many wagons are in the yard tonight?"}]
+        yield {"model": model, "messages": messages, "max_tokens": 16}
+
+
+def write_requests(path: Path, bodies: Iterable[Body], endpoint: str = CHAT) -> None:
+    """A file of requests with the custom_ids r-0, r-1, …"""
+    with path.open("w") as file:
+        for index, body in enumerate(bodies):
+            file.write(json.dumps({"custom_id": f"r-{index}", "method": "POST", "url": endpoint, "body": body}) + "\n")
+
+
+def submit(server: Client, folder: Path, bodies: Iterable[Body], *, endpoint: str = CHAT, window: str = "24h") -> Batch:
+    """A new batch of these requests."""
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl") as file:
+        write_requests(Path(file.name), bodies, endpoint)
+        return server.create(server.upload(Path(file.name)), endpoint=endpoint, window=window)
+
+
+def ended(server: Client, batch_id: str) -> Batch:
+    """The batch once it is completed. Raises SystemExit if it ends otherwise."""
+    while (batch := server.batch(batch_id))["status"] not in TERMINAL:
+        time.sleep(0.1)
+    if batch["status"] != "completed":
+        raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
+    return batch
 
 
 def machine(*packages: str) -> dict[str, Any]:

@@ -29,15 +29,6 @@ SETTINGS = {
 MODELS = '[models.echo]\nengine = "echo"\nmax_in_flight = 1024\n'
 
 
-def write_requests(path: Path, number: int) -> None:
-    with path.open("w") as file:
-        for index in range(number):
-            messages = [{"role": "user", "content": f"Question {index}: how many wagons are in the yard tonight?"}]
-            body = {"model": "echo", "messages": messages, "max_tokens": 16}
-            line = {"custom_id": f"r-{index}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-            file.write(json.dumps(line) + "\n")
-
-
 class Sampler:
     """Resident memory of the stack's processes, in MiB, by the name of what they belong to."""
 
@@ -79,7 +70,7 @@ def busy_seconds() -> float:
 
 def run(server: Client, data: Path, number: int) -> dict[str, Any]:
     source = data.parent / f"{number}.jsonl"
-    write_requests(source, number)
+    harness.write_requests(source, harness.questions(number, "echo"))
     sampler = Sampler(data)
     sampler.sample(0)
     cpu_before, began = busy_seconds(), time.monotonic()

@@ -22,7 +22,7 @@ from typing import Any
 
 import harness
 
-from batchyard.client import TERMINAL, Client
+from batchyard.client import Client
 
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 MODELS = '[models.echo]\nengine = "echo"\n'
@@ -72,15 +72,11 @@ def measure(server: Client, data: Path, minutes: int, kills: int) -> dict[str, A
         "first": first,
         "expected": [first + MINUTE * number for number in range(minutes)],
         "kills": killed,
-        "runs": [run | {"batch": ended(server, run["batch_id"])} for run in runs],
+        "runs": [run | {"batch": result(harness.ended(server, run["batch_id"]))} for run in runs],
     }
 
 
-def ended(server: Client, batch_id: str) -> dict[str, Any]:
-    batch = server.batch(batch_id)
-    while batch["status"] not in TERMINAL:
-        time.sleep(0.2)
-        batch = server.batch(batch_id)
+def result(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: batch[name] for name in ("status", "created_at", "completed_at", "request_counts")}
 
 

