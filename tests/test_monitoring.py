@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import openai
 import pytest
 import yaml
 from stacks import ROOT, RunningStack, a_chat
@@ -72,9 +74,13 @@ def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
         stack.wait(stack.submit([a_chat(f"id-{number}", "hello there", model=model) for number in range(60)]))
     running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(1000)])
     stack.wait(running, until=lambda batch: batch.batchyard["eta_seconds"] is not None)
-    time.sleep(3)  # Prometheus looks once a second, and a rate takes two looks
+    deadline = time.monotonic() + 60
+    while not values(prometheus, 'rate(batchyard_requests_total{model="slow"}[1m]) > 0'):
+        assert time.monotonic() < deadline, "Prometheus has not looked at the running batch twice"
+        time.sleep(0.2)
     yield
-    stack.client.batches.cancel(running.id)
+    with suppress(openai.ConflictError):  # it has ended by itself
+        stack.client.batches.cancel(running.id)
 
 
 def test_the_shipped_configuration_is_valid() -> None:

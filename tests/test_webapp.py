@@ -10,51 +10,22 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from webapps import client_of, house_in, upload
 
-from batchyard import settings
-from store import batches, keys
-from tasks.house import House, build
-from webapp import create_app
-
-
-def house_in(folder: Path) -> House:
-    (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
-    house = build(
-        settings.load(
-            data=folder / "data",
-            models=folder / "models.toml",
-            allow_simulated=True,
-            max_file_bytes=1000,
-            ray_address="127.0.0.1:1",
-        )
-    )
-    house.database.upgrade()
-    return house
-
-
-def client_of(house: House) -> FlaskClient:
-    with house.database.write() as session:
-        key = keys.create(session, "default").key
-    client = create_app(house).test_client()
-    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
-    return client
+from store import batches
+from tasks.house import House
 
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     """A house whose broker is away."""
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    return house_in(tmp_path)
+    return house_in(tmp_path, max_file_bytes=1000, ray_address="127.0.0.1:1")
 
 
 @pytest.fixture
 def client(house: House) -> FlaskClient:
     return client_of(house)
-
-
-def upload(client: FlaskClient, content: bytes, **form: str) -> Any:
-    data = {"purpose": "batch", "file": (io.BytesIO(content), "in.jsonl"), **form}
-    return client.post("/v1/files", data=data, content_type="multipart/form-data")
 
 
 def stored(house: House) -> list[Path]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-
-from batchyard import settings
-from store import keys
-from tasks.house import build
-from webapp import create_app
+from webapps import client_of, house_in, upload
 
 Web = Callable[..., FlaskClient]
 
@@ -21,25 +15,8 @@ Web = Callable[..., FlaskClient]
 @pytest.fixture
 def web(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Web:
     """A web application with these settings, on a real broker."""
-    (tmp_path / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
     monkeypatch.setenv("REDIS_URL", redis_url)
-
-    def make(**limits: int) -> FlaskClient:
-        folder = {"data": tmp_path / "data", "models": tmp_path / "models.toml"}
-        house = build(settings.load(**folder, allow_simulated=True, **limits))
-        house.database.upgrade()
-        with house.database.write() as session:
-            key = keys.create(session, "default").key
-        client = create_app(house).test_client()
-        client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
-        return client
-
-    return make
-
-
-def upload(client: FlaskClient, size: int) -> Any:
-    data = {"purpose": "batch", "file": (io.BytesIO(b"x" * size), "in.jsonl")}
-    return client.post("/v1/files", data=data, content_type="multipart/form-data")
+    return lambda **limits: client_of(house_in(tmp_path, **limits))
 
 
 def test_requests_beyond_the_limit_are_told_when_to_come_back(web: Web) -> None:
@@ -63,8 +40,8 @@ def test_one_keys_limit_is_not_anothers(web: Web) -> None:
 
 def test_uploaded_bytes_are_limited_while_they_stream(web: Web, tmp_path: Path) -> None:
     client = web(upload_bytes_per_minute=10_000_000)
-    assert upload(client, 9_000_000).headers["x-ratelimit-remaining-bytes"] == "1000000"
-    answer = upload(client, 9_000_000)
+    assert upload(client, b"x" * 9_000_000).headers["x-ratelimit-remaining-bytes"] == "1000000"
+    answer = upload(client, b"x" * 9_000_000)
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) > 0
     stored = [path for path in (tmp_path / "data" / "artifacts").rglob("*") if path.is_file()]
@@ -73,7 +50,7 @@ def test_uploaded_bytes_are_limited_while_they_stream(web: Web, tmp_path: Path) 
 
 def test_a_project_has_only_so_many_bytes_in_flight(web: Web) -> None:
     client = web(max_bytes_in_flight=1500)
-    file_id = upload(client, 1000).get_json()["id"]
+    file_id = upload(client, b"x" * 1000).get_json()["id"]
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     made = client.post("/v1/batches", json=body)
     assert made.status_code == 200

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 os.environ["RAY_AUTH_MODE"] = "disabled"
@@ -80,27 +76,3 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     Qwen2ForCausalLM(config).float().save_pretrained(folder)
     return folder
-
-
-def chat(*texts: str, **parameters: Any) -> list[dict[str, Any]]:
-    """Chat bodies, one for each text."""
-    return [{"model": "tiny", "messages": [{"role": "user", "content": text}], **parameters} for text in texts]
-
-
-def table(bodies: list[dict[str, Any]]) -> pa.Table:
-    """Rows as `pipeline.run` takes them."""
-    return pa.table(
-        {
-            "line": pa.array(range(len(bodies)), pa.int64()),
-            "custom_id": [f"row-{index}" for index in range(len(bodies))],
-            "body": [json.dumps(body) for body in bodies],
-        }
-    )
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.05)

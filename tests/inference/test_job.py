@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from conftest import chat, table, until
+from rows import chat, table, until
 
 from batchyard.errors import ConfigurationError, EngineError, EngineStartError
 from batchyard.models import ModelSpec, load, vllm_installed

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import chat, table, until
+from rows import chat, table, until
 from servers import Reply, Server, answer, listening, serving
 
 from batchyard import models, ports

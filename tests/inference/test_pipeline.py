@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import chat, table, until
+from rows import chat, table, until
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import until
+from rows import until
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import chat
+from rows import chat
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec

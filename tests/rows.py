@@ -1,0 +1,34 @@
+"""Rows for the pipeline and the engines, as tests make them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+
+def chat(*texts: str, **parameters: Any) -> list[dict[str, Any]]:
+    """Chat bodies, one for each text."""
+    return [{"model": "tiny", "messages": [{"role": "user", "content": text}], **parameters} for text in texts]
+
+
+def table(bodies: list[dict[str, Any]]) -> pa.Table:
+    """Rows as `pipeline.run` takes them."""
+    return pa.table(
+        {
+            "line": pa.array(range(len(bodies)), pa.int64()),
+            "custom_id": [f"row-{index}" for index in range(len(bodies))],
+            "body": [json.dumps(body) for body in bodies],
+        }
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.05)

@@ -1,0 +1,91 @@
+"""What several test files of this folder use: houses over the test's database, files with content, and schedules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from stacks import a_chat
+
+from batchyard.models import ModelSpec
+from batchyard.settings import Settings
+from store import files, schedules
+from store.artifacts import Artifacts
+from store.database import Database
+from store.records import File, Schedule
+from tasks import messages
+from tasks import schedules as tasks
+from tasks.house import House
+
+INPUT = {"file_id": None, "artifact": None, "template": None}
+BATCH = {
+    "endpoint": "/v1/chat/completions",
+    "completion_window": "24h",
+    "metadata": None,
+    "output_expires_after": None,
+    "post_process": [],
+}
+
+
+@pytest.fixture
+def new_house(database: Database, artifacts: Artifacts) -> Callable[..., House]:
+    """Makes a house with these settings and one simulated model; its broker is away unless they name one."""
+
+    def make(**given: Any) -> House:
+        settings = Settings(**{"redis_url": "redis://127.0.0.1:1/0"} | given)
+        served = {"echo": ModelSpec(name="echo", engine="echo")}
+        broker = redis.Redis.from_url(settings.redis_url, decode_responses=True)
+        return House(settings, served, database, artifacts, broker)
+
+    return make
+
+
+@pytest.fixture
+def house(new_house: Callable[..., House]) -> House:
+    return new_house()
+
+
+@pytest.fixture
+def upload(database: Database, artifacts: Artifacts, project: str) -> Callable[[bytes], File]:
+    """Stores content and makes a file of it."""
+
+    def make(content: bytes) -> File:
+        said = {"filename": "in.jsonl", "purpose": "batch", "size": len(content), "sha256": artifacts.put(content)}
+        with database.write() as session:
+            return files.create(session, project, **said, expires_after=None)
+
+    return make
+
+
+@pytest.fixture
+def rung(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The batches that a worker was told of."""
+    told: list[str] = []
+    monkeypatch.setattr(messages, "validate", told.append)
+    return told
+
+
+@pytest.fixture
+def new_schedule(house: House, project: str, rung: list[str]) -> Callable[..., Schedule]:
+    """Makes a schedule of what a client says, due at `due`. No worker is told of its batches: that is in `rung`."""
+
+    def make(*, due: int | None = None, **said: Any) -> Schedule:
+        said = {
+            "name": "nightly",
+            "cron": "* * * * *",
+            "timezone": "Europe/Berlin",
+            "overlap": "allow",
+            "catch_up": "latest",
+            "paused": False,
+            **said,
+            "input": INPUT | said.get("input", {"template": json.dumps(a_chat("{{date}}", "hello"))}),
+            "batch": BATCH | said.get("batch", {}),
+        }
+        values = tasks.define(house, project, said)
+        with house.database.write() as session:
+            return schedules.create(session, project, **values | {"next_run_at": due})
+
+    return make

@@ -1,0 +1,36 @@
+"""The web app alone, over a house in a folder, as tests use it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from flask.testing import FlaskClient
+
+from batchyard import settings
+from store import keys
+from tasks.house import House, build
+from webapp import create_app
+
+
+def house_in(folder: Path, **given: Any) -> House:
+    """A house with these settings and one simulated model."""
+    (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
+    house = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **given))
+    house.database.upgrade()
+    return house
+
+
+def client_of(house: House) -> FlaskClient:
+    """A client of an app of its own, with a key of its own."""
+    with house.database.write() as session:
+        key = keys.create(session, "default").key
+    client = create_app(house).test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
+    return client
+
+
+def upload(client: FlaskClient, content: bytes, **form: str) -> Any:
+    data = {"purpose": "batch", "file": (io.BytesIO(content), "in.jsonl"), **form}
+    return client.post("/v1/files", data=data, content_type="multipart/form-data")
