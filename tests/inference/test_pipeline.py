@@ -202,9 +202,9 @@ def callers() -> list[psutil.Process]:
 def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
     spec = echo()
     run(spec, chat("hi"), idle_seconds=1)
-    pid = engine_pid(spec)
-    until(lambda: resident.residents() == {})
-    until(lambda: not psutil.pid_exists(pid))
+    process = psutil.Process(engine_pid(spec))
+    until(lambda: resident.residents() == {}, seconds=60)
+    until(lambda: not process.is_running())
     assert said(run(spec, chat("again"))[0]) == "again"
 
 
