@@ -18,7 +18,7 @@ from store.records import AMOUNTS, Batch, Part, Project, Segment
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker needs to know to run one segment."""
+    """What a worker needs to know to run one segment. `beside`: others of its model run already."""
 
     lease: Lease
     batch_id: str
@@ -33,6 +33,7 @@ class Work:
     attempts: int
     error: str | None
     cache_bytes: int | None
+    beside: bool
     parts: Sequence[str]
 
 
@@ -117,6 +118,9 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         .join(Project, Project.id == Batch.project_id)
         .where(Segment.id == segment_id)
     ).one()
+    others = select(Segment.id).where(
+        Segment.state == "running", Segment.model == segment.model, Segment.id != segment_id
+    )
     return Work(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
@@ -131,6 +135,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         attempts=segment.attempts,
         error=segment.error,
         cache_bytes=cache_bytes,
+        beside=session.scalar(others.limit(1)) is not None,
         parts=session.scalars(select(Part.sha256).where(Part.segment_id == segment_id)).all(),
     )
 

@@ -82,18 +82,21 @@ def measure_lead(
     first: Measured,
     *,
     beside: bool = False,
+    waited: bool = False,
 ) -> None:
     """Add that a segment took so long to its first part, of which its lead is what answering that does not explain.
 
     `first` is that part. Where segments are so small that they have no other, it is all there is to tell the speed by,
     though most of its time went otherwise; the first real measurement takes its place. `beside` others, the engine's
-    time is theirs until this part, and what was answered in it is added here.
+    time is theirs until this part, and what was answered in it is added here. One that `waited` began while others
+    ran on the engine: until its turn came the engine worked for them, which is no lead.
     """
     speed = _speed(session, model, config_sha256, request_class)
     if speed.parts:
         answering = work(first.requests, first.tokens) * speed.seconds / work(speed.requests, speed.tokens)
-        speed.lead_seconds = speed.lead_seconds * LEAD_MEMORY + max(0.0, seconds - answering)
-        speed.leads = speed.leads * LEAD_MEMORY + 1
+        if not waited:
+            speed.lead_seconds = speed.lead_seconds * LEAD_MEMORY + max(0.0, seconds - answering)
+            speed.leads = speed.leads * LEAD_MEMORY + 1
         if beside:
             speed.requests, speed.bytes = speed.requests + first.requests, speed.bytes + first.bytes
             speed.tokens += first.tokens

@@ -52,5 +52,5 @@ class Meter:
         if self._begun:
             speeds.measure(session, *self._key, measured)
         else:
-            speeds.measure_lead(session, *self._key, passed, measured, beside=sharing > 1)
+            speeds.measure_lead(session, *self._key, passed, measured, beside=sharing > 1, waited=self._work.beside)
         self._at, self._excluded, self._begun = moment, 0.0, True

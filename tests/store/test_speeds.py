@@ -41,6 +41,15 @@ def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
     assert pace.spread == pytest.approx(0, abs=1e-6)
 
 
+def test_waiting_for_others_on_the_engine_is_no_lead(database: Database) -> None:
+    with database.write() as session:
+        speeds.measure(session, *KEY, measured(10.0, 10, 90))
+        speeds.measure_lead(session, *KEY, 3.0, measured(0.0, 0))
+        speeds.measure_lead(session, *KEY, 60.0, measured(1.0, 1), waited=True)
+    pace = known(database)
+    assert pace is not None and pace.lead_seconds == pytest.approx(3)
+
+
 def test_where_segments_have_one_part_their_whole_time_is_the_speed(database: Database) -> None:
     with database.write() as session:
         for _ in range(3):
