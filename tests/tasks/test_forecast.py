@@ -138,6 +138,13 @@ CASES = [
         {("m", "decode"): pace(1, lead_seconds=180)},
         limits=ONE_SLOT,
     ),
+    Case(
+        "which takes no time where another segment runs meanwhile",
+        [lane(3600, segments=10)],
+        1,
+        {("m", "decode"): pace(1, lead_seconds=180)},
+        limits=Limits(2, {"m": 2}),
+    ),
 ]
 
 
