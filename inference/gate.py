@@ -18,10 +18,14 @@ class Gate:
 
     def __init__(self, size: int) -> None:
         self.inside = 0
-        self.waiting = 0
         self._size = size
         self._queue: list[tuple[Rank, int, int, asyncio.Future[None]]] = []
         self._number = itertools.count()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait to be let in."""
+        return sum(places for _, _, places, turn in self._queue if not turn.cancelled())
 
     @contextlib.asynccontextmanager
     async def admit(self, requests: int, rank: Rank) -> AsyncIterator[None]:
@@ -43,7 +47,6 @@ class Gate:
     async def _enter(self, places: int, rank: Rank) -> None:
         turn = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (rank, next(self._number), places, turn))
-        self.waiting += places
         self._admit()
         try:
             await turn
@@ -51,7 +54,6 @@ class Gate:
             if turn.done() and not turn.cancelled():
                 self._leave(places)
             else:
-                self.waiting -= places
                 self._admit()
             raise
 
@@ -66,6 +68,5 @@ class Gate:
                 if self.inside + wanted > self._size:
                     return
                 self.inside += wanted
-                self.waiting -= wanted
                 turn.set_result(None)
             heapq.heappop(self._queue)

@@ -124,7 +124,7 @@ class PlanWriter:
         # Segments of one size, so that the last is not too small to keep an engine busy beside another.
         most = self._sizes[model]
         size = math.ceil(queue.runs / math.ceil(queue.runs / most.requests))
-        rows, left = _Rows(), queue.runs
+        rows = _Rows()
         leader: tuple[bytes, int] | None = None
         for _, _, fingerprint, line, tokens, custom_id, body, answer in requests:
             if leader is not None and leader[0] == fingerprint:
@@ -135,7 +135,6 @@ class PlanWriter:
                 rows = _Rows()
             leader = None if fingerprint is None else (fingerprint, line)
             rows.add(line, custom_id, body, None, fingerprint, tokens, answer)
-            left -= 1
         self._flush(model, rows, long=LONG * queue.tokens / queue.requests)
 
     def _flush(self, model: str, rows: _Rows, long: float | None = None) -> None:
