@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
 from batchyard.commands import batches, local, oneshot, schedules, webhooks
+from batchyard.commands.output import complain
 from batchyard.commands.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
 # What scripts can tell from an exit code, beside 0 and Unsuccessful's 1; `batchyard --help` says it to people.
 USAGE, UNREACHABLE, REFUSED, BROKEN = 2, 3, 4, 5
+# As shells count processes that a signal has ended.
+INTERRUPTED, CUT_OFF = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 _EPILOG = """\b
+Tab completes commands, batches and models once ~/.bashrc holds:
+eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
+
+\b
 Exit codes: 0 done; 1 the batch failed, expired or was cancelled, or some of its requests failed;
 2 usage or configuration; 3 the server cannot be reached; 4 the server refused the request;
-5 something broke. With --json, standard output holds one JSON document."""
+5 something broke; 130 Ctrl-C. With --json, standard output holds one JSON document."""
 
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,14 +48,28 @@ def main() -> None:
     """Run the command line; every error is one line that names its remedy."""
     try:
         sys.exit(cli(standalone_mode=False))
-    except click.ClickException as error:
+    except NoArgsIsHelpError as error:
         error.show()
+        sys.exit(USAGE)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "batchyard"
+        complain(f"{error.format_message()} (see `{command} --help`)")
+        sys.exit(USAGE)
+    except click.ClickException as error:
+        complain(error.format_message())
         sys.exit(error.exit_code if isinstance(error, Unsuccessful) else USAGE)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BatchyardError as error:
-        click.echo(f"batchyard: {error.message}", err=True)
+        complain(error.message)
         sys.exit(_exit_code(error))
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does; what is left must not be flushed into nothing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CUT_OFF)
+    except OSError as error:
+        complain(f"{error.filename or 'standard output'}: {error.strerror}")
+        sys.exit(BROKEN)
 
 
 def _exit_code(error: BatchyardError) -> int:

@@ -26,9 +26,10 @@ class Client:
     refuses.
     """
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, **options: Any) -> None:
+        """`options`: those of openai.OpenAI, such as `timeout` and `max_retries`."""
         self.url = url.rstrip("/")
-        self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key)
+        self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
 
     def upload(self, file: Path) -> str:
         """The id of the uploaded file, which is streamed."""
@@ -187,7 +188,7 @@ class Client:
                 f"{self.url}: {_message(error)}; set BATCHYARD_API_KEY to a key of that server"
             ) from error
         except openai.NotFoundError as error:
-            raise NotFoundError(f"{self.url}: {_message(error)}") from error
+            raise NotFoundError(f"{self.url}: {_message(error)}; a key sees only what its own project has") from error
         except openai.InternalServerError as error:
             raise UnavailableError(f"{self.url} answered {error.status_code}: {_message(error)}") from error
         except openai.APIStatusError as error:
@@ -203,8 +204,8 @@ def _environment() -> dict[str, str | None]:
     return {**dotenv_values(".env"), **os.environ}
 
 
-def connect(data: Path) -> Client:
-    """The server of BATCHYARD_URL, or the local stack on the folder `data`.
+def connect(data: Path, **options: Any) -> Client:
+    """The server of BATCHYARD_URL, or the local stack on the folder `data`; `options` as Client takes them.
 
     The local stack's admin key is used where BATCHYARD_API_KEY is not set, and sent to this machine only.
 
@@ -222,11 +223,11 @@ def connect(data: Path) -> Client:
             f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with --data "
             f"({key_file} is not there)"
         )
-    return Client(url, key)
+    return Client(url, key, **options)
 
 
 def _message(error: openai.APIStatusError) -> str:
     body = error.body
     if isinstance(body, dict) and isinstance(body.get("message"), str):
-        return str(body["message"])
-    return error.message
+        return str(body["message"]).removesuffix(".")
+    return error.message.removesuffix(".")

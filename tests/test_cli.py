@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +14,14 @@ from typing import Any
 
 import click
 import pytest
-from stacks import RunningStack, a_chat
+from rich.console import Console
+from rows import until
+from stacks import ROOT, RunningStack, a_chat
 
-from batchyard import process
-from batchyard.commands import requests
+from batchyard import cli, models, process
+from batchyard.client import Client
+from batchyard.commands import engine_flags, output, requests, watch
+from batchyard.errors import ConfigurationError
 from batchyard.models import ENDPOINTS
 
 Result = subprocess.CompletedProcess[str]
@@ -66,6 +73,7 @@ def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, q
 
     shown = terminal("status", batch["id"])
     assert shown.returncode == 0
+    assert "[########################] 100 %" in shown.stdout
     assert "20/0/20" in shown.stdout
     assert "simulated" in shown.stdout
     assert batch["id"] in [entry["id"] for entry in json.loads(terminal("list", "--json", "--limit", "100").stdout)]
@@ -77,8 +85,8 @@ def test_a_batch_with_failed_requests_exits_1_and_says_where_to_look(terminal: A
     file.write_text("".join(json.dumps(a_chat(f"r{n}", f"{n}", model="failing")) + "\n" for n in range(6)))
     result = terminal("submit", file, "--wait", "--json")
     assert result.returncode == 1
-    assert "requests failed; --errors FILE tells why" in result.stderr
     batch_id = json.loads(result.stdout)["id"]
+    assert f"requests failed; `batchyard results {batch_id} --errors FILE` tells why" in result.stderr
     assert terminal("results", batch_id, "-o", tmp_path / "o", "--errors", tmp_path / "e").returncode == 1
     lines = [(tmp_path / name).read_text().splitlines() for name in ("o", "e")]
     assert len(lines[0]) + len(lines[1]) == 6
@@ -99,6 +107,38 @@ def test_answers_are_printed_as_they_come(terminal: Any, stack: RunningStack) ->
     nothing = terminal("retry", batch.id)
     assert nothing.returncode == 4
     assert "nothing to retry" in nothing.stderr
+
+
+def test_status_without_a_batch_is_a_table_of_the_newest_until_all_of_them_have_ended(
+    terminal: Any, stack: RunningStack
+) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    early = terminal("results", batch.id)
+    assert early.returncode == 2
+    assert "its files come at the end; --follow prints answers as they come" in early.stderr
+    table = terminal("status", "--watch", "--limit", "1")
+    assert table.returncode == 0, table.stderr
+    assert batch.id in table.stdout
+    assert "100 %" in table.stdout
+    assert [entry["id"] for entry in json.loads(terminal("status", "--json", "--limit", "1").stdout)] == [batch.id]
+
+
+def test_a_terminal_sees_progress_drawn_again_and_a_pipe_sees_no_control_characters(
+    terminal: Any, stack: RunningStack
+) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    pipe = terminal("status", batch.id, "--watch")
+    drawn = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watch, "Console", lambda stderr: Console(file=drawn, force_terminal=True))
+        watch.watch(Client(stack.url, stack.key), batch.id)
+    assert "\x1b[" in drawn.getvalue()
+    assert "60/0/60" in drawn.getvalue()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", pipe.stdout + pipe.stderr)
+
+
+def test_what_others_wrote_cannot_command_the_terminal() -> None:
+    assert output.lines_of(["name"], [["\x1b[31mred\x9b\u202e"]]) == "name\n\ufffd[31mred\ufffd\ufffd"
 
 
 def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path: Path) -> None:
@@ -132,6 +172,46 @@ def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, t
     assert f"taking up batch {ids[0]}" in second.stderr
     assert json.loads(first.stdout)["model"] == "other"
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+
+
+def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
+    stack: RunningStack, terminal: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps(a_chat(f"r{number}", f"{number}", model="slow")) + "\n" for number in range(200))
+    )
+    command = ("run", "--input-file", tmp_path / "in.jsonl", "--output-file", tmp_path / "out.jsonl")
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    before = stack.client.batches.list(limit=1).data
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "batchyard"), *map(str, command)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **key},
+    ) as running:
+        until(lambda: stack.client.batches.list(limit=1).data != before)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        assert "interrupted: the same command again goes on with what has no answer yet" in running.stderr.read()
+    assert running.returncode == 130
+    assert not (tmp_path / "out.jsonl").exists()
+    batch = stack.client.batches.list(limit=1).data[0]
+    again = terminal(*command)
+    assert again.returncode == 0, again.stderr
+    assert f"taking up batch {batch.id}" in again.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 200
+
+
+def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: Path) -> None:
+    folder = ROOT / "examples/models/nano"
+    arguments = {"max_model_len": 256, "dtype": "float32", "trust_remote_code": True}
+    spec = models.load(engine_flags.models_file(tmp_path, str(folder), arguments))[str(folder)]
+    assert spec.source == str(folder)
+    assert spec.engine_args == arguments
+    assert list(models.load(engine_flags.models_file(tmp_path, "org/name", {}))) == ["org/name"]
+    with pytest.raises(ConfigurationError, match="neither a model of the models file, nor a folder, nor a hub id"):
+        engine_flags.models_file(tmp_path, "nowhere", {})
 
 
 def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
@@ -184,6 +264,76 @@ def test_usage_and_configuration_exit_2(tmp_path: Path) -> None:
         2,
         "batchyard: unknown setting BATCHYARD_DTAA: did you mean BATCHYARD_DATA?\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ("submit nowhere.jsonl", "File 'nowhere.jsonl' does not exist"),
+        ("submit in.jsonl --window 1y", "write a whole number and s, m, h or d, such as '24h'"),
+        ("submit in.jsonl --metadata x", "write KEY=VALUE"),
+        ("submit in.jsonl --endpoint /v1/chat", "is not one of '/v1/chat/completions'"),
+        ("lst", "Did you mean 'list'?"),
+        ("cancel", "Missing argument 'BATCH'"),
+        ("list --limit 0", "not in the range"),
+        ("run -i in.jsonl -o nowhere/out.jsonl", "name a file in a folder that exists"),
+        ("run -i http://host/in.jsonl -o out.jsonl", "name a local file"),
+        ("run -i in.jsonl -o out.jsonl --enable-metrics", "a server has its metrics at /metrics always; leave it out"),
+        ("run -i in.jsonl -o out.jsonl --port 9000", "leave it out"),
+        ("run -i in.jsonl -o out.jsonl --model gone", "nor a folder, nor a hub id"),
+        ("run -i in.jsonl -o out.jsonl --max-num-seqs 4", "go with a --model of your own"),
+        ("up --port 99999", "not in the range"),
+    ],
+)
+def test_what_is_written_wrongly_is_said_on_one_line_with_what_would_be_right(
+    arguments: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "hello")) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BATCHYARD_URL", raising=False)
+    monkeypatch.setattr(sys, "argv", ["batchyard", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("batchyard: ")
+    assert said.err.count("\n") == 1
+    assert remedy in said.err
+
+
+def test_tab_completes_commands_batches_and_models(stack: RunningStack) -> None:
+    batch = stack.submit([a_chat("a", "hello")])
+    script = """
+    eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
+    compopt() { :; }  # only bash itself may call the real one
+    offer() {
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+        _batchyard_completion batchyard; echo "${COMPREPLY[@]}"
+    }
+    offer batchyard sta
+    offer batchyard status batch_
+    offer batchyard run --model nan
+    BATCHYARD_URL=http://127.0.0.1:9 offer batchyard status batch_
+    """
+    environment = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, **environment, "PATH": path}
+    )
+    commands, batches, names, away = done.stdout.split("\n")[:4]
+    assert (commands, names, away) == ("status", "nano", ""), done.stderr
+    assert batch.id in batches.split()
+    assert done.stderr == ""
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit([a_chat(f"r{number}", "hello " * 1000) for number in range(200)]))
+    command = f"batchyard results {batch.id} | head -c 1"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key, "PATH": path}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, **key})
+    assert (done.stdout, done.stderr) == ("{", "")
 
 
 def test_the_local_stack_and_its_key_are_found_through_its_data_folder(stack: RunningStack, tmp_path: Path) -> None:

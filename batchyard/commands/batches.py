@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -10,19 +11,19 @@ from typing import Any
 
 import click
 
-from batchyard import client, durations
+from batchyard import client
 from batchyard.client import Client
-from batchyard.commands import requests
+from batchyard.commands import completion, requests, view
 from batchyard.commands.options import connect, data_option
-from batchyard.commands.output import json_option, say, table, when
-from batchyard.commands.watch import finished, watch
+from batchyard.commands.output import json_option, plain, say, table
+from batchyard.commands.watch import finished, follow, interruptible, watch
 from batchyard.errors import ConfigurationError
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @requests.endpoint_option
-@click.option("--window", default="24h", show_default=True, help="Completion window: a number and s, m, h or d.")
+@requests.window_option
 @requests.post_process_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
 @click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
@@ -51,32 +52,46 @@ def submit(
     )
     if not wait:
         return say(batch, batch["id"], as_json)
-    batch = watch(server, batch["id"])
-    say(batch, batch["id"], as_json)
-    finished(batch)
+    with interruptible(f"the batch goes on; `batchyard status {batch['id']} --watch` takes it up"):
+        ended = watch(server, batch["id"])
+    say(ended, batch["id"], as_json)
+    finished(ended)
 
 
 @click.command()
-@click.argument("batch_id", metavar="[BATCH]", required=False)
-@click.option("--watch", "follow", is_flag=True, help="Stay until the batch has ended.")
+@click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
+@click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without BATCH: so many.")
 @data_option
 @json_option
-def status(batch_id: str | None, follow: bool, data: Path | None, as_json: bool) -> None:
-    """How far a batch is; without BATCH, the newest."""
+def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
+    """How far a batch is; without BATCH, a table of the newest."""
     server = connect(data)
-    batch = server.batch(batch_id) if batch_id else _newest(server)
-    if follow:
-        batch = watch(server, batch["id"])
+
+    def look() -> list[dict[str, Any]]:
+        return [server.batch(batch_id)] if batch_id else list(itertools.islice(server.batches(), limit))
+
+    def draw(found: list[dict[str, Any]]) -> str:
+        return view.facts(found[0]) if batch_id else view.overview(found)
+
+    found = look()
+    awaited = {batch["id"] for batch in found if batch_id or batch["status"] not in client.TERMINAL}
+    if live:
+        with interruptible("what was watched goes on"):
+            found = follow(look, draw)
     if as_json:
-        click.echo(json.dumps(batch))
+        click.echo(json.dumps(found[0] if batch_id else found))
     else:
-        _describe(batch)
-    if follow:
-        finished(batch)
+        click.echo(draw(found))
+        for problem in view.problems(found[0]) if batch_id else ():
+            click.echo(plain(problem), err=True)
+    for batch in found:
+        if live and batch["id"] in awaited:
+            finished(batch)
 
 
 @click.command()
-@click.argument("batch_id", metavar="BATCH")
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go [standard output].")
 @click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
 @click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
@@ -90,10 +105,11 @@ def results(
     if follow:
         if output is not None or errors is not None or as_json:
             raise click.UsageError("--follow prints to standard output, and goes with no other option")
-        return _follow(server, batch_id)
+        with interruptible("the batch goes on; the same command prints all of it again"):
+            return _follow(server, batch_id)
     batch = server.batch(batch_id)
     if batch["output_file_id"] is None and batch["error_file_id"] is None:
-        raise ConfigurationError(f"batch {batch_id} is {batch['status']} and has no results; see `batchyard status`")
+        raise ConfigurationError(_no_files(batch))
     if as_json and output is None:
         raise click.UsageError("--json needs -o: standard output can hold the answers or the report")
     if output is not None:
@@ -109,7 +125,7 @@ def results(
 
 
 @click.command()
-@click.argument("batch_id", metavar="BATCH")
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @data_option
 @json_option
 def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
@@ -119,7 +135,7 @@ def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("batch_id", metavar="BATCH")
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @data_option
 @json_option
 def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
@@ -129,16 +145,15 @@ def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
 
 
 @click.command("list")
-@click.option("--limit", default=20, show_default=True, help="Show this many, newest first.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
 @data_option
 @json_option
 def list_(limit: int, data: Path | None, as_json: bool) -> None:
     """The project's batches, newest first."""
-    found = [batch for _, batch in zip(range(limit), connect(data).batches(), strict=False)]
+    found = list(itertools.islice(connect(data).batches(), limit))
     if as_json:
         return say(found, "", True)
-    rows = [[b["id"], b["status"], _counts(b), b["model"], when(b["created_at"]), _eta(b), _sla(b)] for b in found]
-    table(["batch", "status", "answered/failed/total", "model", "created", "eta", "sla"], rows)
+    click.echo(view.overview(found))
 
 
 @click.command()
@@ -156,6 +171,14 @@ def models(data: Path | None, as_json: bool) -> None:
     table(["model", "engine", "endpoints", "simulated"], rows)
 
 
+def _no_files(batch: dict[str, Any]) -> str:
+    if batch["status"] in client.TERMINAL:
+        return (
+            f"batch {batch['id']} is {batch['status']} and has no results; `batchyard status {batch['id']}` tells why"
+        )
+    return f"batch {batch['id']} is {batch['status']}: its files come at the end; --follow prints answers as they come"
+
+
 def _follow(server: Client, batch_id: str) -> None:
     """Print output lines as they are answered; first what there is, then once a second what is new."""
     have = 0
@@ -168,64 +191,3 @@ def _follow(server: Client, batch_id: str) -> None:
         if batch["status"] in client.TERMINAL:
             return finished(batch)
         time.sleep(1)
-
-
-def _newest(server: Client) -> dict[str, Any]:
-    for batch in server.batches():
-        return batch
-    raise ConfigurationError("there is no batch yet; make one with `batchyard submit FILE`")
-
-
-def _describe(batch: dict[str, Any]) -> None:
-    ours, usage = batch["batchyard"], batch["usage"] or {}
-    facts = {
-        "batch": batch["id"],
-        "status": batch["status"] + (" (simulated)" if ours["simulated"] else ""),
-        "answered/failed/total": _counts(batch),
-        "expired, cancelled": f"{ours['expired']}, {ours['cancelled']}",
-        "tokens in, out": f"{usage.get('input_tokens')}, {usage.get('output_tokens')}",
-        "rows/s, tokens/s": f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}",
-        "eta": _range(batch),
-        "sla": _sla(batch),
-        "created": when(batch["created_at"]),
-        "expires": when(batch["expires_at"]),
-        "output file": batch["output_file_id"],
-        "error file": batch["error_file_id"],
-        "artifacts": ", ".join(artifact["name"] for artifact in ours["artifacts"]) or None,
-    }
-    table(["", ""], list(facts.items()))
-    for problem in (batch["errors"] or {}).get("data", [])[:20]:
-        where = f"line {problem['line']}: " if problem.get("line") else ""
-        click.echo(f"{where}{problem['message']} ({problem['code']})", err=True)
-
-
-def _counts(batch: dict[str, Any]) -> str:
-    counts = batch["request_counts"]
-    return f"{counts['completed']}/{counts['failed']}/{counts['total']}"
-
-
-def _eta(batch: dict[str, Any]) -> str | None:
-    ours = batch["batchyard"]
-    if ours["eta_seconds"] is None or batch["status"] in client.TERMINAL:
-        return None
-    return durations.text(ours["eta_seconds"])
-
-
-def _sla(batch: dict[str, Any]) -> str:
-    return str(batch["batchyard"]["sla"]).replace("_", " ")
-
-
-def _range(batch: dict[str, Any]) -> str | None:
-    """The ETA, its range, and the time there is."""
-    ours, eta = batch["batchyard"], _eta(batch)
-    if eta is None:
-        return None
-    left = ours["due_at"] - time.time()
-    due = f"due in {durations.text(left)}" if left > 0 else f"due {durations.text(-left)} ago"
-    return (
-        f"{eta} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])}), {due}"
-    )
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"

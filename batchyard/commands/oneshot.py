@@ -6,19 +6,22 @@ import hashlib
 import json
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from batchyard import background, client
+from batchyard import models as models_toml
 from batchyard.client import Client
-from batchyard.commands import requests
+from batchyard.commands import completion, engine_flags, requests
 from batchyard.commands.options import data_option, load_settings, models_option
 from batchyard.commands.output import json_option, table
-from batchyard.commands.watch import finished, watch
-from batchyard.models import vllm_installed
+from batchyard.commands.watch import finished, interruptible, watch
+from batchyard.errors import ConfigurationError
+from batchyard.folder import local_state
 from batchyard.settings import Settings
 
 # The key under which `run` marks its batches, so that the same run finds its batch again.
@@ -27,10 +30,25 @@ _GONE = ("failed", "expired", "cancelling", "cancelled")
 
 
 @click.command()
-@click.option("-i", "--input", "source", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the answers go.")
-@click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
-@click.option("--model", help="Run every request on this model, whatever its line names.")
+@click.option(
+    *("-i", "--input", "--input-file", "source"),
+    required=True,
+    type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
+    help="The requests.",
+)
+@click.option(
+    *("-o", "--output", "--output-file", "output"),
+    required=True,
+    type=requests.LocalPath(path_type=Path, dir_okay=False),
+    help="Where the answers go.",
+)
+@click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), help="Where the failed requests' lines go.")
+@click.option(
+    "--model",
+    shell_complete=completion.models,
+    help="Run every request on this model, whatever its line names: one of the models file, a folder or a hub id.",
+)
+@engine_flags.options
 @requests.endpoint_option
 @requests.post_process_option
 @click.option("--again", is_flag=True, help="Make a new batch also where one of the same input exists.")
@@ -48,15 +66,26 @@ def run(
     data: Path | None,
     models: Path | None,
     as_json: bool,
+    **flags: Any,
 ) -> None:
-    """Answer a file of requests in one go.
+    """Answer a file of requests in one go, as `vllm run-batch` does.
 
     Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
-    The same command again takes up the batch of the first: nothing that was answered is computed twice.
+    The same command again, also after Ctrl-C, takes up the batch of the first: nothing that was answered is computed
+    twice.
+
+    Unlike `vllm run-batch`, files are local, not URLs; lines of failed requests go to --errors; the server always has
+    /metrics, so its flags for that are not taken; engine arguments that are not listed here stand in the models file.
     """
     settings = load_settings(data=data, models=models)
     steps = requests.steps(post_process)
-    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder, _server(settings) as server:
+    requests.check_writable(output, errors)
+    engine_args = {name: value for name, value in flags.items() if value is not None}
+    with (
+        interruptible("the same command again goes on with what has no answer yet"),
+        tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
+        _server(settings, Path(folder), model, engine_args) as server,
+    ):
         file = source
         if model is not None:
             file = Path(folder) / source.name
@@ -114,10 +143,31 @@ def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) ->
     finished(batch)
 
 
-def _server(settings: Settings) -> AbstractContextManager[Client]:
-    if client.configured_url():
-        return nullcontext(client.connect(settings.data))
-    return background.stack(settings.data, settings.models)
+@contextmanager
+def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
+    """The server to ask, which serves `model`: one that runs, or a local stack until the block ends."""
+    runs = client.configured_url() is not None or bool(local_state(settings.data))
+    listed = settings.models
+    if model is not None and not runs and not _lists(settings, model):
+        listed = engine_flags.models_file(folder, model, engine_args)
+    elif engine_args:
+        who = "the server that runs" if runs else str(settings.models)
+        raise click.UsageError(
+            f"{engine_flags.written(engine_args)}: {who} says how its models are started; "
+            "engine arguments go with a --model of your own, a folder or a hub id"
+        )
+    with nullcontext(client.connect(settings.data)) if runs else background.stack(settings.data, listed) as server:
+        served = [entry["id"] for entry in server.models()]
+        if model is not None and model not in served:
+            raise ConfigurationError(f"{server.url} does not serve {model}; it serves {', '.join(sorted(served))}")
+        yield server
+
+
+def _lists(settings: Settings, model: str) -> bool:
+    """Whether the models file names the model; one that is not there names none."""
+    if not settings.models.exists():
+        return False
+    return model in models_toml.load(settings.models, allow_simulated=settings.allow_simulated)
 
 
 def _mark(server: Client, file: Path, endpoint: str, steps: list[dict[str, str]]) -> str:
@@ -162,4 +212,8 @@ def _why(engine: str) -> str:
         return "its answers are simulated"
     if engine == "vllm":
         return "vLLM is installed"
-    return "models.toml names it" if vllm_installed() else "vLLM is not installed here (`make install` says why)"
+    return (
+        "models.toml names it"
+        if models_toml.vllm_installed()
+        else "vLLM is not installed here (`make install` says why)"
+    )

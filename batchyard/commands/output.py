@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,20 +12,36 @@ import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
+# What a terminal obeys instead of showing it: control characters, and those that turn the direction of writing.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Text that may hold what others wrote, without the characters that a terminal obeys."""
+    return _OBEYED.sub("\ufffd", text)
+
+
+def complain(message: str) -> None:
+    """An error, on one line of standard error."""
+    click.echo("batchyard: " + " ".join(plain(message).split()), err=True)
+
 
 def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -> None:
     """`document` for scripts, `text` for people."""
-    click.echo(json.dumps(document, default=str) if as_json else text)
+    click.echo(json.dumps(document, default=str) if as_json else plain(text))
+
+
+def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows under column names, never cut, so that ids can be copied; what is None shows as a dash."""
+    cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join(line for line in lines if line)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Rows under column names, never cut, so that ids can be copied; what is None shows as a dash."""
-    cells = [list(columns), *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
-    for number, line in enumerate(cells):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        if text:
-            click.echo(click.style(text, bold=True) if number == 0 else text)
+    """Print rows under column names."""
+    click.echo(lines_of(columns, rows))
 
 
 def when(seconds: int | None) -> str | None:

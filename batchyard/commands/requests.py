@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
+from batchyard import durations
 from batchyard.client import Client
 from batchyard.errors import ConfigurationError
 from batchyard.models import ENDPOINTS
@@ -16,12 +19,46 @@ from batchyard.models import ENDPOINTS
 endpoint_option = click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
 )
+
+
+class Window(click.ParamType[str]):
+    """A duration such as `24h`, as the server takes it."""
+
+    name = "window"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            durations.seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+window_option = click.option(
+    "--window", default="24h", show_default=True, type=Window(), help="Completion window: a number and s, m, h or d."
+)
 post_process_option = click.option(
     "--post-process",
     multiple=True,
     metavar="STEP[:KEY=VALUE,…]",
     help="A step over the finished answers, such as `score` or `score:method=numeric`; may be given several times.",
 )
+
+
+class LocalPath(click.Path):
+    """A path, with a word for those who are used to URLs."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.startswith(("http://", "https://")):
+            self.fail("URLs are not taken: name a local file, and fetch or send it with curl", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def check_writable(*files: Path | None) -> None:
+    """Raises ConfigurationError for a file that cannot be written: before the work, not after it."""
+    for file in files:
+        if file is not None and not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise ConfigurationError(f"{file} cannot be written; name a file in a folder that exists and is yours")
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:

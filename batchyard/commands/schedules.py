@@ -31,7 +31,7 @@ def schedule() -> None:
 @click.option("--file", type=_file, help="A batch file, the same in every run.")
 @click.option("--template", type=_file, help="A batch file with {{date}}, {{datetime}} or {{scheduled_at}}.")
 @requests.endpoint_option
-@click.option("--window", default="24h", show_default=True, help="Completion window of each batch.")
+@requests.window_option
 @requests.post_process_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with each batch; may be given 16 times.")
 @click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="While a batch runs.")

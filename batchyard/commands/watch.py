@@ -1,18 +1,24 @@
-"""Waiting for a batch, with a progress bar where somebody is looking."""
+"""Waiting for batches, with a live picture where somebody is looking."""
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.live import Live
+from rich.text import Text
 
-from batchyard import durations
 from batchyard.client import TERMINAL, Client
+from batchyard.commands import view
+from batchyard.commands.output import complain
 from batchyard.errors import UnavailableError
 
+Batches = list[dict[str, Any]]
 POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
 AWAY_SECONDS = 120.0
@@ -23,35 +29,48 @@ class Unsuccessful(click.ClickException):
 
     exit_code = 1
 
-    def show(self, file: Any = None) -> None:
-        click.echo(f"batchyard: {self.message}", err=True)
-
 
 def watch(server: Client, batch_id: str) -> dict[str, Any]:
-    """The batch once it has ended. Progress goes to standard error: a bar in a terminal, else a line now and then."""
+    """The batch once it has ended, with its progress meanwhile."""
+    return follow(lambda: [server.batch(batch_id)], lambda found: view.progress(found[0]))[0]
+
+
+def follow(look: Callable[[], Batches], draw: Callable[[Batches], str]) -> Batches:
+    """What `look` finds once all of it has ended.
+
+    Progress goes to standard error: what `draw` makes of it, drawn again and again in a terminal and gone at the end;
+    elsewhere a line now and then.
+    """
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("waiting", total=None, speed="")
-        said, last = "", 0.0
+    said, last = "", 0.0
+    with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
-            batch = _patiently(server, batch_id)
-            counts = batch["request_counts"]
-            done, total = counts["completed"] + counts["failed"], counts["total"]
-            bar.update(task, description=batch["status"], completed=done, total=total or None, speed=_speed(batch))
-            line = f"{batch['status']} {done}/{total} {_speed(batch)}".rstrip()
-            if not console.is_terminal and line != said and time.monotonic() - last >= LINE_SECONDS:
+            found = _patiently(look)
+            line = view.brief(found[0]) if len(found) == 1 else f"{_ended(found)} of {len(found)} batches have ended"
+            if live is not None:
+                live.update(Text(draw(found), no_wrap=True, overflow="ellipsis"), refresh=True)
+            elif line != said and time.monotonic() - last >= LINE_SECONDS:
                 click.echo(line, err=True)
                 said, last = line, time.monotonic()
-            if batch["status"] in TERMINAL:
-                return batch
+            if _ended(found) == len(found):
+                return found
             time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def interruptible(remedy: str) -> Iterator[None]:
+    """Says on Ctrl-C what goes on and how to take it up: at once, for ending a stack takes a while."""
+
+    def interrupt(*_: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        complain(f"interrupted: {remedy}")
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def finished(batch: dict[str, Any]) -> None:
@@ -60,37 +79,26 @@ def finished(batch: dict[str, Any]) -> None:
         return
     counts = batch["request_counts"]
     if batch["status"] != "completed":
-        problems = (batch["errors"] or {}).get("data") or []
-        reason = f": {problems[0]['message']}" if problems else ""
-        line = f" (line {problems[0]['line']})" if problems and problems[0].get("line") else ""
-        raise Unsuccessful(f"batch {batch['id']} is {batch['status']}{reason}{line}")
+        reasons = view.problems(batch, 1)
+        raise Unsuccessful(": ".join([f"batch {batch['id']} is {batch['status']}", *reasons]))
     if counts["failed"]:
         raise Unsuccessful(
-            f"batch {batch['id']}: {counts['failed']} of {counts['total']} requests failed; --errors FILE tells why"
+            f"batch {batch['id']}: {counts['failed']} of {counts['total']} requests failed; "
+            f"`batchyard results {batch['id']} --errors FILE` tells why"
         )
 
 
-def _patiently(server: Client, batch_id: str) -> dict[str, Any]:
-    """The batch, also if the server is away for a while: the work goes on without it."""
+def _ended(found: Batches) -> int:
+    return sum(batch["status"] in TERMINAL for batch in found)
+
+
+def _patiently(look: Callable[[], Batches]) -> Batches:
+    """What there is to see, also if the server is away for a while: the work goes on without it."""
     deadline = time.monotonic() + AWAY_SECONDS
     while True:
         try:
-            return server.batch(batch_id)
+            return look()
         except UnavailableError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1)
-
-
-def _speed(batch: dict[str, Any]) -> str:
-    ours = batch["batchyard"]
-    parts = [
-        text.format(ours[name])
-        for name, text in (("rows_per_second", "{:.1f} rows/s"), ("tokens_per_second", "{:.0f} tokens/s"))
-        if ours[name] is not None
-    ]
-    if ours["eta_seconds"] is not None:
-        parts.append(f"done in {durations.text(ours['eta_seconds'])}")
-    if ours["sla"] != "on_track":
-        parts.append(ours["sla"].replace("_", " "))
-    return ", ".join(parts)
