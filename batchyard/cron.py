@@ -82,9 +82,9 @@ def _unusable(reason: str) -> RequestError:
 
 
 def _zone(name: str) -> tzinfo:
-    if name not in _zones():
-        near = difflib.get_close_matches(name.lower(), [known.lower() for known in _zones()], n=1, cutoff=0)
-        nearest = next(known for known in _zones() if known.lower() == near[0])
+    if name not in zones():
+        near = difflib.get_close_matches(name.lower(), [known.lower() for known in zones()], n=1, cutoff=0)
+        nearest = next(known for known in zones() if known.lower() == near[0])
         raise RequestError(
             f"Invalid value for 'timezone': there is no {name[:64]!r}; did you mean '{nearest}'?",
             code="invalid_value",
@@ -94,5 +94,6 @@ def _zone(name: str) -> tzinfo:
 
 
 @functools.cache
-def _zones() -> list[str]:
+def zones() -> list[str]:
+    """The names of all time zones."""
     return sorted(zoneinfo.available_timezones())

@@ -35,6 +35,8 @@ OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_token
 class Context:
     """One model's context. It refuses only what cannot fit whatever the chat template adds; the engine does the rest.
 
+    `longest` is how many tokens prompt and answer may have together; None where that is not known.
+
     Texts are counted with the folder's `tokenizer.json`. Where the folder, the tokenizer or the length is not known
     (a hub id, a tokenizer of another kind, engine `echo`), nothing is refused.
     """
@@ -42,44 +44,44 @@ class Context:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self._folder = Path(spec.source) if spec.source and not spec.simulated else None
-        self._longest = self._length()
+        self.longest = self._length()
 
     def refusal(self, endpoint: str, body: Mapping[str, Any], size: int) -> Answer | None:
         """The answer to a request that cannot fit, or None. `size`: bytes of `body` as JSON."""
-        if self._longest is None:
+        if self.longest is None:
             return None
         for name in ("max_completion_tokens", "max_tokens"):
             limit = body.get(name)
             if limit is not None:
-                if limit > self._longest:
+                if limit > self.longest:
                     return self._answer(name, f"{limit} tokens are to be generated")
                 break
-        if size <= ORDINARY * self._longest or body.get("truncate_prompt_tokens") is not None:
+        if size <= ORDINARY * self.longest or body.get("truncate_prompt_tokens") is not None:
             return None
         name = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}.get(endpoint, "input")
         texts = _contents(body[name]) if name == "messages" else prompts(body[name])
         tokens = 0
         for text in texts:
             tokens = self._at_least(text, tokens if name == "messages" else 0)
-            if tokens > self._longest:
+            if tokens > self.longest:
                 return self._answer(name, f"{name} has at least {tokens} tokens")
         return None
 
     def _answer(self, param: str, reason: str) -> Answer:
-        message = f"This model's maximum context length is {self._longest} tokens. However, {reason}."
+        message = f"This model's maximum context length is {self.longest} tokens. However, {reason}."
         return Answer.refused(message, param=param, code="context_length_exceeded")
 
     def _at_least(self, text: str | list[int], tokens: int) -> int:
         """`tokens` and those that `text` certainly has; counting ends where they are too many."""
-        assert self._longest is not None
+        assert self.longest is not None
         if isinstance(text, list):
             return tokens + len(text)
         if self._tokenizer is None:
             return tokens
         text = text.strip()  # some templates do so
-        size = max(PIECE, self._longest)
+        size = max(PIECE, self.longest)
         for start in range(0, len(text), size):
-            if tokens > self._longest:
+            if tokens > self.longest:
                 break
             piece = self._tokenizer.encode(text[start : start + size], add_special_tokens=False)
             tokens += max(0, len(piece) - BORDER)

@@ -134,6 +134,24 @@ def page(session: Session, project_id: str, *, after: str | None, limit: int) ->
     return listing.page(session, Batch, Batch.project_id == project_id, after=after, limit=limit, descending=True)
 
 
+def running(session: Session, project_id: str, *, limit: int) -> Sequence[Batch]:
+    """The project's batches that have not ended, those that are due first."""
+    own = select(Batch).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
+    return session.scalars(own.order_by(Batch.due_at, Batch.id).limit(limit)).all()
+
+
+def ended(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Batch], bool]:
+    """The project's batches that have ended, newest first, those after the one of that id; whether there are more."""
+    own, shown = Batch.project_id == project_id, Batch.status.in_(TERMINAL)
+    return listing.page(session, Batch, own, after=after, limit=limit, descending=True, shown=shown)
+
+
+def counts(session: Session, project_id: str) -> dict[str, int]:
+    """How many of the project's batches there are in each status in which they have not ended."""
+    own = select(Batch.status, func.count()).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
+    return dict(session.execute(own.group_by(Batch.status)).all())
+
+
 def transition(session: Session, batch_id: str, before: str, after: str, **values: Any) -> bool:
     """Compare-and-set `status` from `before` to `after`, with its timestamp; False if it was not `before`.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
@@ -59,6 +59,19 @@ def get(session: Session, project_id: str, file_id: str) -> File:
     if file is None:
         raise NotFoundError(f"No such File object: {file_id}", param="id")
     return file
+
+
+def names(session: Session, file_ids: Collection[str]) -> dict[str, str]:
+    """What files are called, by id, also those that are gone."""
+    return dict(session.execute(select(File.id, File.filename).where(File.id.in_(file_ids))).all())
+
+
+def lines(session: Session, file_ids: Collection[str]) -> dict[str, int]:
+    """How many lines files have, by id: of those that a batch has produced, or was made of and has counted."""
+    read = select(Batch.input_file_id, func.max(Batch.total)).where(Batch.input_file_id.in_(file_ids), Batch.total > 0)
+    made = select(Artifact.file_id, Artifact.lines).where(Artifact.file_id.in_(file_ids), Artifact.lines.is_not(None))
+    counted = dict(session.execute(read.group_by(Batch.input_file_id)).all())
+    return counted | {file_id: lines or 0 for file_id, lines in session.execute(made)}
 
 
 def find_artifact(session: Session, project_id: str, batch_id: str, name: str) -> File | None:

@@ -47,6 +47,14 @@ def named(session: Session, name: str) -> str:
     return found
 
 
+def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
+    """Raises NotFoundError."""
+    project = session.get(Project, project_id, with_for_update=lock)
+    if project is None:
+        raise NotFoundError(f"No project found with id '{project_id}'.", param="project_id")
+    return project
+
+
 def all_(session: Session) -> Sequence[Project]:
     """Every project, oldest first."""
     return session.scalars(select(Project).order_by(Project.id)).all()
@@ -70,9 +78,7 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 def settle(session: Session, project_id: str, **settled: str | int | None) -> Project:
     """Set a project's `tier`, `max_segments` and `cache_bytes`, or some of them; None is none. Raises NotFoundError."""
-    project = session.get(Project, project_id, with_for_update=True)
-    if project is None:
-        raise NotFoundError(f"No project found with id '{project_id}'.", param="project_id")
+    project = get(session, project_id, lock=True)
     for name, value in settled.items():
         setattr(project, name, value)
     return project

@@ -72,6 +72,15 @@ class ApiKey(Base):
     revoked_at: Mapped[int | None]
 
 
+class WebSession(Base):
+    """Somebody who has signed in to the web pages with a key; only the SHA-256 of the browser's token is kept."""
+
+    __tablename__ = "sessions"
+    token_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    expires_at: Mapped[int] = mapped_column(index=True)
+
+
 class File(Base):
     """A name for content: the bytes live once in the artifact store, under their SHA-256."""
 
@@ -125,7 +134,8 @@ class Batch(Leased, Answered, Base):
     """A batch of requests; field names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: the end of the completion window, or what the project's tier says. What is `out_of_reach`
-    could not be done within its window even if it ran alone, and goes behind what can.
+    could not be done within its window even if it ran alone, and goes behind what can. `timeline` is what
+    store.segments.timeline said at the end, when parts were still there.
     """
 
     __tablename__ = "batches"
@@ -162,6 +172,7 @@ class Batch(Leased, Answered, Base):
     plan_sha256: Mapped[str | None] = mapped_column(String(64))
     output_file_id: Mapped[str | None] = mapped_column(String(64))
     error_file_id: Mapped[str | None] = mapped_column(String(64))
+    timeline: Mapped[list[list[float]] | None] = mapped_column(JSON, deferred=True)
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))

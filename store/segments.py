@@ -15,6 +15,8 @@ from store.database import changed
 from store.leases import Lease
 from store.records import AMOUNTS, Batch, Part, Project, Segment
 
+TIMELINE = 120
+
 
 @dataclass(frozen=True)
 class Work:
@@ -211,6 +213,39 @@ def parts(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
         select(Part.sha256, Part.completed + Part.failed).where(Part.batch_id == batch_id).order_by(Part.id)
     )
     return [(sha256, lines) for sha256, lines in rows]
+
+
+def timeline(session: Session, batch: Batch) -> list[list[float]]:
+    """How a batch's answers came: at most TIMELINE times (Unix seconds), each with the requests answered and the
+    tokens until then. Empty before the first. Of a batch that has ended it is kept, its parts are not."""
+    kept = session.scalar(select(Batch.timeline).where(Batch.id == batch.id))
+    if kept is not None:
+        return kept
+    rows = session.execute(
+        select(Part.created_at, Part.completed + Part.failed, Part.input_tokens + Part.output_tokens)
+        .where(Part.batch_id == batch.id)
+        .order_by(Part.created_at)
+    ).all()
+    if not rows:
+        return []
+    start = min(float(batch.in_progress_at or batch.created_at), rows[0][0])
+    width = max((rows[-1][0] - start) / TIMELINE, 1.0)
+    points: list[list[float]] = [[round(start, 1), 0, 0]]
+    requests = tokens = 0
+    for created_at, answered, used in rows:
+        requests, tokens = requests + answered, tokens + used
+        point = [round(created_at, 1), requests, tokens]
+        if len(points) > 1 and created_at - points[-2][0] < width:
+            points[-1] = point
+        else:
+            points.append(point)
+    return points
+
+
+def failing(session: Session, batch_id: str, limit: int) -> Sequence[str]:
+    """SHA-256 of the newest parts of a batch that hold a failed request."""
+    parts = select(Part.sha256).where(Part.batch_id == batch_id, Part.failed > 0)
+    return session.scalars(parts.order_by(Part.id.desc()).limit(limit)).all()
 
 
 def engines(session: Session, batch_id: str) -> dict[str, list[dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchyard.errors import ConflictError, RequestError
@@ -39,11 +40,18 @@ def lines(house: House, batch: Batch, after: int, limit: int | None) -> Iterator
 
 
 def _read(artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:
+    for table in tables(artifacts, parts, start, stop, ["answer"]):
+        yield "\n".join([*table["answer"].to_pylist(), ""]).encode()
+
+
+def tables(
+    artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int, columns: list[str]
+) -> Iterator[pa.Table]:
+    """These columns of tasks.parts for the answers from number `start` on and before `stop`, part by part."""
     first = 0
     for sha256, rows in parts:
         if first + rows > start and first < stop:
             with artifacts.open(sha256) as file:
-                answers = pq.read_table(file, columns=["answer"])["answer"]
-            wanted = answers.slice(max(start - first, 0), min(stop - first, rows) - max(start - first, 0))
-            yield "\n".join([*wanted.to_pylist(), ""]).encode()
+                found = pq.read_table(file, columns=columns)
+            yield found.slice(max(start - first, 0), min(stop - first, rows) - max(start - first, 0))
         first += rows

@@ -15,6 +15,8 @@ from typing import Any, Literal, cast
 
 import redis
 
+from batchyard.models import ModelSpec
+from inference.context import Context
 from tasks.house import House
 
 log = logging.getLogger(__name__)
@@ -70,3 +72,8 @@ def read(house: House) -> list[EngineState]:
     most = house.settings.engine_idle_seconds
     alive = [engine for engine in found if engine.idle_seconds + moment - engine.seen_at <= most]
     return sorted(alive, key=lambda engine: engine.name)
+
+
+def context(spec: ModelSpec) -> int | None:
+    """Tokens that prompt and answer may have together with a model; None where only its engine knows."""
+    return Context(spec).longest

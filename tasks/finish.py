@@ -137,12 +137,14 @@ def end(house: House, batch_id: str, holder: str) -> None:
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
             manifest = _manifest(house, batch, status)
             sha256 = house.artifacts.put(manifest)
+            with house.database.read() as session:
+                timeline = segments.timeline(session, batch)
             with house.database.write() as session:
                 lease.guard(session)
                 found = {artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
                 files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
                 # Lost only to a cancellation: then it ends as cancelled, the next time round.
-                if batches.transition(session, batch_id, batch.status, status, **files):
+                if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)
                     batches.add_artifact(session, batch, MANIFEST, sha256, len(manifest), None)
                     log.info("ended", extra={"batch_id": batch_id, "status": status})

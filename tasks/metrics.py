@@ -61,8 +61,8 @@ class Snapshot:
     processes: dict[str, tuple[int, float]]
 
 
-def look(house: House) -> Snapshot:
-    """Look at everything now. Costs what is in the queue, not what has ever been."""
+def look(house: House, *, with_processes: bool = True) -> Snapshot:
+    """Look at everything now. Costs what is in the queue, not what has ever been; local processes cost the most."""
     moment = time.time()
     with house.database.read() as session:
         now = queue.look(session)
@@ -77,7 +77,8 @@ def look(house: House) -> Snapshot:
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
     batches = [_state(batch, expected.get(batch.id), moment) for batch in first]
-    return Snapshot(moment, now, batches, messages, alive, totals, deliveries, _processes(house.settings.data))
+    processes = _processes(house.settings.data) if with_processes else {}
+    return Snapshot(moment, now, batches, messages, alive, totals, deliveries, processes)
 
 
 def write(house: House) -> None:

@@ -15,7 +15,7 @@ from store import batches, files, speeds
 from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.records import Batch, File, Project
-from tasks import deadlines, forecast, plan
+from tasks import deadlines, forecast, plan, steps
 from tasks.forecast import Forecast
 from tasks.house import House
 from tasks.lines import MAX_LINE_BYTES, LineError, parse
@@ -48,6 +48,33 @@ def submit(house: House, session: Session, project_id: str, *, input_file: File,
     if house.settings.admission == "refuse":
         _admit(batch, _expected(house, session, batch, input_file.bytes))
     return batch
+
+
+def repeat(
+    house: House,
+    session: Session,
+    old: Batch,
+    *,
+    input_file: File,
+    completion_window: str | None = None,
+    metadata: dict[str, str] | None = None,
+    retry_of: str | None = None,
+    idempotency: tuple[str, str] | None = None,
+) -> Batch:
+    """A new batch like `old`, but for what is given here. Raises as `submit` does."""
+    return submit(
+        house,
+        session,
+        old.project_id,
+        input_file=input_file,
+        endpoint=old.endpoint,
+        completion_window=completion_window or old.completion_window,
+        metadata=old.request_metadata if metadata is None else metadata,
+        post_process=[steps.asked(entry) for entry in old.post_process],
+        output_expires_after=old.output_expires_after,
+        retry_of=retry_of,
+        idempotency=idempotency,
+    )
 
 
 def _admit(batch: Batch, expected: Forecast | None) -> None:
@@ -121,6 +148,12 @@ def name_input(session: Session, project_id: str, name: str, source: Writer) -> 
         sha256=source.sha256,
         expires_after=INPUT_EXPIRES_AFTER,
     )
+
+
+def retry(house: House, session: Session, old: Batch, left: Writer, **given: Any) -> Batch:
+    """A new batch of what is left of `old` without a good answer (tasks.unanswered); `given` as in `repeat`."""
+    source = name_input(session, old.project_id, f"{old.id}_retry.jsonl", left)
+    return repeat(house, session, old, input_file=source, retry_of=old.id, **given)
 
 
 def check_window(settings: Settings, window: str) -> None:

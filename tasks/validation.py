@@ -150,8 +150,8 @@ class Validator:
         self._max_embedding_inputs = max_embedding_inputs
         self._models: dict[str, _Model] = {}
 
-    def run(self, source: IO[bytes], plan: PlanWriter, report: Report) -> None:
-        """Put every good line into `plan` and every bad one into `report`."""
+    def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> None:
+        """Put every good line into `plan`, if there is one, and every bad one into `report`."""
         hashes = array.array("q")
         requests = inputs = 0
         for number, raw in numbered_lines(source):
@@ -166,7 +166,7 @@ class Validator:
                 continue
             if self._endpoint == "/v1/embeddings":
                 inputs += len(bodies.prompts(request["body"]["input"]))
-            if not report.count and requests <= self._max_requests:  # with an error the plan is of no use
+            if plan and not report.count and requests <= self._max_requests:  # with an error the plan is of no use
                 self._plan(plan, model, number, request)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))

@@ -24,6 +24,7 @@ from webapp import (
     limits,
     metrics,
     models,
+    pages,
     projects,
     requests,
     schedules,
@@ -55,13 +56,14 @@ def create_app(house: House | None = None) -> Flask:
     app.request_class = requests.Request
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["house"] = house
-    app.config["MAX_FORM_PARTS"] = 20
+    app.config["MAX_FORM_PARTS"] = 50
     requests.register(app)
     limits.register(app, house)
     metrics.register(app, house)
     errors.register(app)
     for module in MODULES:
         app.register_blueprint(module.routes)
+    pages.register(app)
     # What is there now stays: looking through it at each full collection would stop all requests for 0.1 s.
     gc.collect()
     gc.freeze()

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import RequestError
 from store import batches, keys, schedules
 from store.records import Batch
-from tasks import answers, deadlines, messages, progress, steps, submission, unanswered
+from tasks import answers, deadlines, messages, progress, submission, unanswered
 from tasks.forecast import Forecast
 from webapp import wire
 from webapp.document import operation
@@ -123,7 +123,7 @@ def create() -> wire.BatchObject:
     asked = parse_body(wire.CreateBatch)
     submission.check_window(house.settings, asked.completion_window)
     idempotency = _idempotency(asked)
-    with _once(owner, idempotency) as (session, existing):
+    with once(owner, idempotency) as (session, existing):
         batch = existing or submission.submit(
             house,
             session,
@@ -153,7 +153,7 @@ def _idempotency(asked: BaseModel, *about: str) -> Idempotency:
 
 
 @contextmanager
-def _once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Session, Batch | None]]:
+def once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Session, Batch | None]]:
     """A transaction to make a batch in, and the batch that was made for the same key already.
 
     Raises:
@@ -245,18 +245,14 @@ def retry(batch_id: str) -> wire.BatchObject:
     window = asked.completion_window or old.completion_window
     submission.check_window(house.settings, window)
     source = unanswered.write(house, old)
-    with _once(owner, idempotency) as (session, existing):
-        batch = existing or submission.submit(
+    with once(owner, idempotency) as (session, existing):
+        batch = existing or submission.retry(
             house,
             session,
-            owner.project_id,
-            input_file=submission.name_input(session, owner.project_id, f"{old.id}_retry.jsonl", source),
-            endpoint=old.endpoint,
+            old,
+            source,
             completion_window=window,
-            metadata=old.request_metadata if asked.metadata is None else asked.metadata,
-            post_process=[steps.asked(entry) for entry in old.post_process],
-            output_expires_after=old.output_expires_after,
-            retry_of=old.id,
+            metadata=asked.metadata,
             idempotency=idempotency,
         )
     if existing is None:

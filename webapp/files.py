@@ -114,7 +114,11 @@ def retrieve(file_id: str) -> wire.FileObject:
 @operation(None, media_type="application/octet-stream", refusals=(404,))
 def content(file_id: str) -> Response:
     """Download a file: the bytes that were uploaded, or that a batch has written."""
-    file = _get(file_id)
+    return send(_get(file_id))
+
+
+def send(file: File) -> Response:
+    """A file's bytes as a download. Raises UnavailableError."""
     opened = current_house().artifacts.open(file.sha256)
     stream = opened.__enter__()  # before the first byte, so that a missing artifact is an error and not a cut answer
 

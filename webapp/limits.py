@@ -1,4 +1,5 @@
-"""Rate limits: requests and uploaded bytes a key may send in a minute, counted in Redis over a sliding window.
+"""Rate limits: requests and uploaded bytes a key may send in a minute, and failed sign-ins; counted in Redis over a
+sliding window.
 
 A Redis that is away limits nothing: accepting work does not need it.
 """
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # Uploads are counted in steps of this many bytes: a round trip for each chunk would cost more than the writing.
 STEP_BYTES = 4 * 1024 * 1024
+_SIGN_INS = RateLimitItemPerMinute(10)
 
 
 def register(app: Flask, house: House) -> None:
@@ -37,6 +39,27 @@ def count_request(house: House, key_id: str) -> None:
 def count_bytes(house: House, key_id: str, size: int) -> None:
     """Count uploaded bytes of a key. Raises RateLimitError."""
     _count(house, key_id, "bytes", house.settings.upload_bytes_per_minute, size)
+
+
+def check_sign_in(address: str) -> None:
+    """Raises RateLimitError where signing in from that address has failed too often."""
+    try:
+        limiter = current_app.extensions["limiter"]
+        if limiter.test(_SIGN_INS, "sign-ins", address):
+            return
+        wait = max(limiter.get_window_stats(_SIGN_INS, "sign-ins", address)[0] - time.time(), 1.0)
+    except StorageError as error:
+        log.warning("rate limits are not kept, Redis is away: %s", error)
+        return
+    raise RateLimitError(f"Too many wrong keys; try again in {wait:.0f} s.", retry_after=wait)
+
+
+def count_failed_sign_in(address: str) -> None:
+    """Count a wrong key from that address."""
+    try:
+        current_app.extensions["limiter"].hit(_SIGN_INS, "sign-ins", address)
+    except StorageError as error:
+        log.warning("rate limits are not kept, Redis is away: %s", error)
 
 
 def _count(house: House, key_id: str, what: str, most: int, cost: int) -> None:

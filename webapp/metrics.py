@@ -218,6 +218,6 @@ def show() -> Response:
 def look() -> QueueObject:
     """Look at the queue: what waits and what runs, over all projects."""
     caller()
-    seen = metrics.look(current_house())
+    seen = metrics.look(current_house(), with_processes=False)
     engines = None if seen.engines is None else [EngineObject.model_validate(engine) for engine in seen.engines]
     return QueueObject.model_validate(asdict(seen.queue) | {"messages": seen.messages, "engines": engines})

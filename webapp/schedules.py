@@ -191,11 +191,16 @@ def _said(asked: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
 @operation(ScheduleObject, json=CreateSchedule, refusals=(413,))
 def create() -> ScheduleObject:
     """Make a schedule. The content of its input is kept for it, whatever becomes of the file."""
+    caller()
+    return _answer(make(parse_body(CreateSchedule)))
+
+
+def make(asked: CreateSchedule) -> Schedule:
+    """A new schedule. Raises RequestError."""
     owner, house = caller(), current_house()
-    values = recurring.define(house, owner.project_id, _said(parse_body(CreateSchedule)))
+    values = recurring.define(house, owner.project_id, _said(asked))
     with house.database.write(serial=True) as session:
-        schedule = schedules.create(session, owner.project_id, **values)
-    return _answer(schedule)
+        return schedules.create(session, owner.project_id, **values)
 
 
 @routes.get("/v1/schedules")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import flask
 from flask import Blueprint, url_for
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.models import Endpoint
 from store.artifacts import Writer
+from store.records import Batch, File
 from tasks import prompts, submission
 from tasks.lines import LineError, cut
 from tasks.validation import MAX_MESSAGE, Validator
 from webapp import wire
-from webapp.batches import announce
+from webapp.batches import Idempotency, announce, once
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.requests import caller, current_house, form, parse_body
@@ -66,7 +68,7 @@ class StartForm(Start):
 @operation(Started, status=202, json=Start, form=StartForm, refusals=(413,))
 def start() -> tuple[dict[str, Any], int]:
     """Start a batch from prompts, sent as JSON or as a form."""
-    owner = caller()
+    caller()
     house = current_house()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
     sent = uploaded() if is_form else None
@@ -78,44 +80,69 @@ def start() -> tuple[dict[str, Any], int]:
             code="missing_required_parameter",
             param="prompts",
         )
-    if sent is None:
-        name, source = "prompts.jsonl", _requests(asked, prompts.of_list(asked.prompts or []))
-    else:
-        upload, name = sent
-        upload.commit()
-        source = _of_file(asked, upload, name)
-    with house.database.write() as session:
-        file = submission.name_input(session, owner.project_id, name, source)
-        batch = submission.submit(
-            house,
-            session,
-            owner.project_id,
-            input_file=file,
-            endpoint=asked.endpoint,
-            completion_window=asked.completion_window,
-            metadata=asked.metadata,
-            post_process=asked.post_process,
-            output_expires_after=None,
-        )
-    announce(batch)
+    batch = submit(asked, sent)
     answer = Started(
         job_id=batch.id,
         batch_id=batch.id,
-        file_id=file.id,
+        file_id=batch.input_file_id,
         status_url=url_for("batches.retrieve", batch_id=batch.id, _external=True),
     )
     return answer.model_dump(), 202
 
 
-def _of_file(asked: Start, upload: Writer, name: str) -> Writer:
-    suffix = PurePosixPath(name).suffix.lower()
-    kind = prompts.FORMATS.get(suffix)
-    if kind is None:
+def submit(asked: Start, sent: tuple[Writer, str] | None, idempotency: Idempotency = None) -> Batch:
+    """A new batch of what was sent, a file and its name, or else of the prompts inline.
+
+    Raises:
+        RequestError, UnavailableError.
+    """
+    owner = caller()
+    if sent is None:
+        name, source = "prompts.jsonl", _requests(asked, prompts.of_list(asked.prompts or []))
+    else:
+        upload, name = sent
+        if not upload.stored:
+            upload.commit()
+        source = _of_file(asked, upload, name)
+        name = PurePosixPath(name).with_suffix(".jsonl").name  # whatever it was, it holds requests now
+    return make(asked, lambda session: submission.name_input(session, owner.project_id, name, source), idempotency)
+
+
+def make(asked: Start, input_file: Callable[[Session], File], idempotency: Idempotency = None) -> Batch:
+    """A new batch of a file that holds whole requests, run as asked. Raises RateLimitError."""
+    owner, house = caller(), current_house()
+    with once(owner, idempotency) as (session, existing):
+        batch = existing or submission.submit(
+            house,
+            session,
+            owner.project_id,
+            input_file=input_file(session),
+            endpoint=asked.endpoint,
+            completion_window=asked.completion_window,
+            metadata=asked.metadata,
+            post_process=asked.post_process,
+            output_expires_after=None,
+            idempotency=idempotency,
+        )
+    if existing is None:
+        announce(batch)
+    return batch
+
+
+def format_of(name: str) -> prompts.Format:
+    """What a file holds, by its name. Raises RequestError."""
+    found = prompts.FORMATS.get(PurePosixPath(name).suffix.lower())
+    if found is None:
         raise RequestError(
             f"Cannot tell from the name '{name}' what the file holds; name it {', '.join(prompts.FORMATS)}.",
             code="invalid_value",
             param="file",
         )
+    return found
+
+
+def _of_file(asked: Start, upload: Writer, name: str) -> Writer:
+    kind = format_of(name)
     with current_house().artifacts.open(upload.sha256) as file:
         if kind == "jsonl" and prompts.is_requests(file):
             given = asked.model_fields_set & {"model", "system", "template", "sampling", *PARAMETERS}
@@ -129,11 +156,10 @@ def _of_file(asked: Start, upload: Writer, name: str) -> Writer:
         return _requests(asked, prompts.of_file(file, kind, asked.template))
 
 
-def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
-    """Store a request for each prompt. Raises RequestError, for what no request of this kind could be, too."""
-    house = current_house()
+def recipe(asked: Start) -> prompts.Recipe:
+    """What is the same for all requests. Raises RequestError."""
     if asked.model is None:
-        served = ", ".join(sorted(house.models))
+        served = ", ".join(sorted(current_house().models))
         raise RequestError(
             f"Missing required parameter: 'model'; served here: {served}.",
             code="missing_required_parameter",
@@ -145,7 +171,13 @@ def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
         raise RequestError(
             f"'{min(twice)}' is given twice, by itself and in 'sampling'.", code="invalid_value", param=min(twice)
         )
-    recipe = prompts.Recipe(asked.endpoint, asked.model, asked.system, named | asked.sampling)
+    return prompts.Recipe(asked.endpoint, asked.model, asked.system, named | asked.sampling)
+
+
+def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
+    """Store a request for each prompt. Raises RequestError, for what no request of this kind could be, too."""
+    house = current_house()
+    same = recipe(asked)
     validator = Validator(house.models, asked.endpoint, house.settings.max_requests)
 
     def check(request: dict[str, Any]) -> None:
@@ -155,4 +187,4 @@ def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
             param = (error.param or "").removeprefix("body.") or None
             raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
 
-    return prompts.write(house.artifacts, found, recipe, check, house.settings.max_requests)
+    return prompts.write(house.artifacts, found, same, check, house.settings.max_requests)

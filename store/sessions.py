@@ -1,0 +1,56 @@
+"""Sessions: who has signed in to the web pages. The browser holds a random token; only its SHA-256 is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from store.keys import Caller
+from store.records import ApiKey, Project, WebSession, now
+
+SECONDS = 12 * 3600
+"""How long a session lasts."""
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who looks at the pages: the caller their key stands for, and the name of its project."""
+
+    caller: Caller
+    project: str
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def create(session: Session, key_id: str) -> str:
+    """The token of a new session of that key's. Sessions that have expired go."""
+    token, moment = secrets.token_urlsafe(32), now()
+    session.execute(delete(WebSession).where(WebSession.expires_at <= moment))
+    session.add(WebSession(token_sha256=_digest(token), key_id=key_id, expires_at=moment + SECONDS))
+    session.flush()
+    return token
+
+
+def find(session: Session, token: str) -> Visitor | None:
+    """Whose session it is; None once it has expired or ended, or its key was revoked."""
+    row = session.execute(
+        select(ApiKey, Project.name)
+        .join(WebSession, WebSession.key_id == ApiKey.id)
+        .join(Project, Project.id == ApiKey.project_id)
+        .where(WebSession.token_sha256 == _digest(token), WebSession.expires_at > now(), ApiKey.revoked_at.is_(None))
+    ).one_or_none()
+    if row is None:
+        return None
+    key, project = row
+    return Visitor(Caller(key.project_id, key.admin, key.id), project)
+
+
+def end(session: Session, token: str) -> None:
+    """End a session, if there is such a one."""
+    session.execute(delete(WebSession).where(WebSession.token_sha256 == _digest(token)))

@@ -1,0 +1,88 @@
+"""The web pages: rendered on the server, usable without scripts, for people who have signed in with an API key.
+
+A page's module has a blueprint `routes`, is one of MODULES, and where it stands in the navigation, has an entry there.
+Every route of these needs a session, and every POST its form's CSRF token: both are looked at here, before the route.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import flask
+from flask import Blueprint, Flask, Response, current_app
+
+from batchyard.folder import local_state
+from webapp.errors import is_page
+from webapp.pages import batches, files, formats, keys, models, new, overview, schedules, sessions
+from webapp.requests import current_house
+
+MODULES = (sessions, overview, batches, new, files, models, schedules, keys)
+NAVIGATION = {
+    "Batches": "pages.overview.show",
+    "New batch": "pages.new.show",
+    "Files": "pages.files.show",
+    "Models": "pages.models.show",
+    "Schedules": "pages.schedules.show",
+}
+"""The links of every page: what they are called, and the endpoints they lead to."""
+ADMINISTRATION = {"Keys": "pages.keys.show"}
+"""Those that an administrator sees beside them."""
+
+# What the browser may load and do on a page: nothing but what comes from here, and no script or style in the HTML.
+POLICY = "; ".join(
+    (
+        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'"),
+        *("form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'"),
+    )
+)
+STATIC_SECONDS = 365 * 86400
+
+routes = Blueprint("pages", __name__)
+routes.before_request(sessions.admit)
+for _module in MODULES:
+    routes.register_blueprint(_module.routes)
+
+
+@routes.app_context_processor
+def _everywhere() -> dict[str, Any]:
+    visitor = sessions.visitor()
+    navigation = NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {})
+    return {"navigation": navigation, "visitor": visitor, "csrf_token": sessions.csrf_token, "flower": _flower}
+
+
+def _flower() -> str | None:
+    """Where the Flower of a local stack answers."""
+    return local_state(current_house().settings.data).get("flower")
+
+
+@routes.app_url_defaults
+def _add_version(endpoint: str, values: dict[str, Any]) -> None:
+    if endpoint == "static":
+        values["v"] = _version(str(current_app.static_folder), values["filename"])
+
+
+@functools.cache
+def _version(folder: str, name: str) -> str:
+    return hashlib.sha256(Path(folder, name).read_bytes()).hexdigest()[:12]
+
+
+@routes.after_app_request
+def _protect(response: Response) -> Response:
+    if is_page():
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["Referrer-Policy"] = "same-origin"
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+    elif flask.request.endpoint == "static":
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if "v" in flask.request.args:
+            response.headers["Cache-Control"] = f"public, max-age={STATIC_SECONDS}, immutable"
+    return response
+
+
+def register(app: Flask) -> None:
+    formats.register(app)
+    app.register_blueprint(routes)

@@ -1,0 +1,31 @@
+"""/models: what is served, how fast it was measured to be, and what waits for it."""
+
+from __future__ import annotations
+
+import flask
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
+
+from store import speeds
+from tasks import engines, metrics
+from webapp.requests import current_house
+
+routes = Blueprint("models", __name__, url_prefix="/models")
+
+
+@routes.get("")
+def show() -> ResponseReturnValue:
+    house = current_house()
+    with house.database.read() as session:
+        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
+    seen = metrics.look(house, with_processes=False)
+    return flask.render_template(
+        "models.html",
+        models=house.models.values(),
+        contexts={name: engines.context(spec) for name, spec in house.models.items()},
+        paces={name: {kind: pace for (model, kind), pace in paces.items() if model == name} for name in house.models},
+        queues={queue.model: queue for queue in seen.queue.models},
+        engines=None
+        if seen.engines is None
+        else {name: [engine for engine in seen.engines if engine.model == name] for name in house.models},
+    )

@@ -1,0 +1,50 @@
+"""/: what runs now, what comes next, and what has ended."""
+
+from __future__ import annotations
+
+import time
+
+import flask
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
+from pydantic import BaseModel, Field
+
+from store import batches, files
+from tasks import metrics
+from webapp.batches import to_wire
+from webapp.requests import caller, current_house, query
+
+routes = Blueprint("overview", __name__)
+
+MOST_RUNNING = 25
+"""Batches that have not ended are shown one by one, as many as this; of the others there is the number."""
+
+
+class Older(BaseModel):
+    after: str | None = Field(None, description="the id of the last batch of the page before")
+    limit: int = Field(20, ge=1, le=100)
+
+
+@routes.get("/")
+def show() -> ResponseReturnValue:
+    """The page, or for htmx only what changes on it."""
+    owner, house = caller(), current_house()
+    asked = query(Older)
+    with house.database.read() as session:
+        counts = batches.counts(session, owner.project_id)
+        running = [] if asked.after else batches.running(session, owner.project_id, limit=MOST_RUNNING)
+        ended, more = batches.ended(session, owner.project_id, after=asked.after, limit=asked.limit)
+        names = files.names(session, {batch.input_file_id for batch in (*running, *ended)})
+    shown = to_wire([*running, *ended])
+    return flask.render_template(
+        "overview_live.html" if flask.request.headers.get("HX-Request") else "overview.html",
+        now=time.time(),
+        counts=counts,
+        running=shown[: len(running)],
+        ended=shown[len(running) :],
+        names=names,
+        older=asked.after is not None,
+        more=more,
+        limit=asked.limit,
+        seen=metrics.look(house, with_processes=False),
+    )
