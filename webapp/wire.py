@@ -29,8 +29,11 @@ def _step(entry: dict[str, Any]) -> dict[str, Any]:
     return steps.REGISTRY[name][0].model_validate(entry).model_dump()
 
 
+# The pattern is for the document alone: `_duration` says in words what is wrong.
 Window = Annotated[
-    str, Field(strict=True, pattern="^[1-9][0-9]{0,8}[smhd]$", examples=["24h"]), AfterValidator(_duration)
+    str,
+    Field(strict=True, examples=["24h"], json_schema_extra={"pattern": "^[1-9][0-9]{0,8}[smhd]$"}),
+    AfterValidator(_duration),
 ]
 Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
