@@ -248,6 +248,7 @@ class Speed(Base):
     parts: Mapped[float] = mapped_column(default=0.0)
     lead_seconds: Mapped[float] = mapped_column(default=0.0)
     leads: Mapped[float] = mapped_column(default=0.0)
+    measured_at: Mapped[float] = mapped_column(default=0.0)
 
 
 class CachedAnswer(Base):

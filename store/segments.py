@@ -20,7 +20,7 @@ TIMELINE = 120
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker needs to know to run one segment. `beside`: others of its model run already."""
+    """What a worker needs to know to run one segment."""
 
     lease: Lease
     batch_id: str
@@ -31,11 +31,11 @@ class Work:
     requests: int
     bytes: int
     request_class: str
+    due_at: int
     model: dict[str, Any]
     attempts: int
     error: str | None
     cache_bytes: int | None
-    beside: bool
     parts: Sequence[str]
 
 
@@ -88,12 +88,6 @@ def waiting(session: Session, limit: int) -> list[Waiting]:
     return found
 
 
-def sharing(session: Session, model: str) -> int:
-    """How many segments have requests in a model's engine now: those that run and have had an answer."""
-    running = select(func.count()).where(Segment.state == "running", Segment.model == model, Segment.answered > 0)
-    return session.scalar(running) or 0
-
-
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     """Give a pending segment a slot for `seconds`, within which a worker must start it; its new epoch."""
     return session.scalar(
@@ -120,9 +114,6 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         .join(Project, Project.id == Batch.project_id)
         .where(Segment.id == segment_id)
     ).one()
-    others = select(Segment.id).where(
-        Segment.state == "running", Segment.model == segment.model, Segment.id != segment_id
-    )
     return Work(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
@@ -133,11 +124,11 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         requests=segment.requests,
         bytes=segment.bytes,
         request_class=segment.request_class,
+        due_at=batch.due_at,
         model=batch.models[segment.model],
         attempts=segment.attempts,
         error=segment.error,
         cache_bytes=cache_bytes,
-        beside=session.scalar(others.limit(1)) is not None,
         parts=session.scalars(select(Part.sha256).where(Part.segment_id == segment_id)).all(),
     )
 

@@ -1,8 +1,8 @@
 """Speeds: how fast each model was measured to be, by class of requests, and how long each project's work ran lately.
 
-An engine's time is shared by the segments that run on it: of a second in which n segments run, each has 1/n. Sums decay
-with the engine's time, so that a speed follows a machine that has become faster or slower within minutes of work, and
-does not age while nothing runs.
+A model's time is divided among the segments that run on it: each measurement takes what has passed since the one before
+it, whichever segment that was of, so that no second counts twice. Sums decay with this time, so that a speed follows a
+machine that has become faster or slower within minutes of work, and does not age while nothing runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -32,7 +32,7 @@ RECENT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement of a segment's: `seconds` of the engine's time, and what was answered in it."""
+    """One measurement of a segment's: `seconds` of its model's time, and what was answered in it."""
 
     seconds: float
     requests: int
@@ -67,41 +67,32 @@ def work(requests: float, tokens: float) -> float:
 
 def measure(session: Session, model: str, config_sha256: str, request_class: str, measured: Measured) -> None:
     """Add a measurement of a model."""
-    if measured.seconds > 0:
-        speed = _speed(session, model, config_sha256, request_class)
-        _add(speed, measured, 0.0 if speed.parts == 0 else math.exp(-measured.seconds / MEMORY_SECONDS))
-        speed.parts += 1
+    speed = _speed(session, model, config_sha256, request_class)
+    _add(speed, measured, 0.0 if speed.parts == 0 else math.exp(-measured.seconds / MEMORY_SECONDS))
+    speed.parts += 1
 
 
-def measure_lead(
-    session: Session,
-    model: str,
-    config_sha256: str,
-    request_class: str,
-    seconds: float,
-    first: Measured,
-    *,
-    beside: bool = False,
-    waited: bool = False,
-) -> None:
-    """Add that a segment took so long to its first part, of which its lead is what answering that does not explain.
+def measure_lead(session: Session, model: str, config_sha256: str, request_class: str, first: Measured) -> None:
+    """Add a segment's first part, on an engine that answered no other meanwhile: what answering does not explain of
+    its time is the segment's lead.
 
-    `first` is that part. Where segments are so small that they have no other, it is all there is to tell the speed by,
-    though most of its time went otherwise; the first real measurement takes its place. `beside` others, the engine's
-    time is theirs until this part, and what was answered in it is added here. One that `waited` began while others
-    ran on the engine: until its turn came the engine worked for them, which is no lead.
+    Where segments are so small that they have no other part, it is all there is to tell the speed by, though most of
+    its time went otherwise; the first real measurement takes its place.
     """
     speed = _speed(session, model, config_sha256, request_class)
     if speed.parts:
         answering = work(first.requests, first.tokens) * speed.seconds / work(speed.requests, speed.tokens)
-        if not waited:
-            speed.lead_seconds = speed.lead_seconds * LEAD_MEMORY + max(0.0, seconds - answering)
-            speed.leads = speed.leads * LEAD_MEMORY + 1
-        if beside:
-            speed.requests, speed.bytes = speed.requests + first.requests, speed.bytes + first.bytes
-            speed.tokens += first.tokens
-    elif first.seconds > 0:
+        speed.lead_seconds = speed.lead_seconds * LEAD_MEMORY + max(0.0, first.seconds - answering)
+        speed.leads = speed.leads * LEAD_MEMORY + 1
+    else:
         _add(speed, first, LEAD_MEMORY)
+    speed.measured_at = time.time()
+
+
+def measured_at(session: Session, model: str, config_sha256: str) -> float:
+    """When anything of a model was measured last, in Unix seconds; 0 if nothing was."""
+    last = select(func.max(Speed.measured_at)).where(Speed.model == model, Speed.config_sha256 == config_sha256)
+    return session.scalar(last) or 0.0
 
 
 def _add(speed: Speed, measured: Measured, kept: float) -> None:
@@ -111,6 +102,7 @@ def _add(speed: Speed, measured: Measured, kept: float) -> None:
     speed.tokens = speed.tokens * kept + measured.tokens
     speed.squares = speed.squares * kept + work(measured.requests, measured.tokens) ** 2 / measured.seconds
     speed.parts *= kept
+    speed.measured_at = time.time()
 
 
 def _speed(session: Session, *key: str) -> Speed:
@@ -118,7 +110,7 @@ def _speed(session: Session, *key: str) -> Speed:
     if speed is not None:
         return speed
     names = ("model", "config_sha256", "request_class")
-    sums = ("seconds", "requests", "bytes", "tokens", "squares", "parts", "lead_seconds", "leads")
+    sums = ("seconds", "requests", "bytes", "tokens", "squares", "parts", "lead_seconds", "leads", "measured_at")
     try:
         with session.begin_nested():
             session.add(speed := Speed(**dict(zip(names, key, strict=True)), **dict.fromkeys(sums, 0.0)))

@@ -69,8 +69,6 @@ def forecast(
         pace = pace_of(lane.model, lane.request_class, paces)
         done = answered.get(lane.batch_id)
         lead, seconds = (0.0, math.inf) if pace is None else _cost(lane, done, pace)
-        if min(limits.total, limits.models.get(lane.model, 0)) > 1:
-            lead = 0.0  # segments take turns in the engine: one begins while another has it
         pieces = 1 if lane.active else max(1, round(lane.segments * min(1.0, SEGMENTS / count)))
         for number in range(pieces):
             waiting = Waiting(

