@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from batchyard.errors import ConfigurationError
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+CAPACITY = 128
+"""Requests that an engine is taken to run at once where it does not say."""
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 
 
@@ -34,7 +36,7 @@ class ModelSpec(BaseModel):
         # Two overlap so that a resident engine never drains; of vllm-job they would be two sets of engines.
         default_factory=lambda given: 1 if given.get("engine") == "vllm-job" else 2
     )
-    max_in_flight: PositiveInt = Field(256, description="requests given to one replica at once")
+    max_in_flight: PositiveInt | None = Field(None, description="requests given to one replica at once; see in_flight")
     num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
     engine_args: dict[str, Any] = Field(default_factory=dict)
 
@@ -46,6 +48,10 @@ class ModelSpec(BaseModel):
         if value is not None and value < info.data.get("replicas", 1):
             raise ValueError("Input should be at least replicas")
         return value
+
+    def in_flight(self, capacity: int = CAPACITY) -> int:
+        """Requests given at once to a replica that runs `capacity` at once: twice that, so that it never waits."""
+        return self.max_in_flight or 2 * capacity
 
     @property
     def simulated(self) -> bool:

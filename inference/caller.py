@@ -93,7 +93,7 @@ class Caller:
 
     async def __call__(self, table: pa.Table) -> pa.Table:
         rows = list(map(Row, table.column("body").to_pylist(), table.column("position").to_pylist()))
-        size = max(1, min(LIST_SIZE, self._spec.max_in_flight // 4))
+        size = max(1, min(LIST_SIZE, self._run.in_flight // 4))
         try:
             await self._look()
             async with asyncio.TaskGroup() as lists:
@@ -134,7 +134,7 @@ class Caller:
         """The replica for a list that stands there in the run."""
         own = self._replicas[position * len(self._replicas) // self._run.rows]
         least = min(self._replicas, key=lambda replica: replica.load)
-        return own if own.load - least.load <= self._spec.max_in_flight else least
+        return own if own.load - least.load <= self._run.in_flight else least
 
     async def _isolate(self, replica: Replica, suspects: list[Row]) -> None:
         """Run rows that were in an engine as it died with nothing else in it, down to the one that kills."""
@@ -232,7 +232,7 @@ class Caller:
 
     async def _started(self, handle: ActorHandle) -> bool:
         try:
-            versions = await asyncio.wait_for(
+            started = await asyncio.wait_for(
                 _result(handle.ready.remote(self._terms.idle_seconds)), self._terms.start_timeout
             )
         except TimeoutError as error:
@@ -246,7 +246,7 @@ class Caller:
         except RayTaskError as error:
             ray.kill(handle)
             raise start_error(self._spec, error) from error
-        return versions is not None
+        return started is not None
 
     def _replace(self, replica: Replica, handle: ActorHandle) -> None:
         """The engine is over, by idleness or by somebody else's death: get another one next time."""

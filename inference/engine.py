@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from batchyard.models import ModelSpec
+from batchyard.models import CAPACITY, ModelSpec
 
 NO_OPS = frozenset(
     {
@@ -101,10 +101,12 @@ class Engine(Capabilities):
 
     Attributes:
         has_processes: it runs in processes of its own, which have to end when the one it was started in does.
+        capacity: requests it runs at once, once it is started.
         answered_at: time.monotonic() of the last sign of work; an engine that is long silent while it has work hangs.
     """
 
     has_processes: ClassVar[bool] = False
+    capacity: int = CAPACITY
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """`request_timeout`: the longest one request may run, in seconds."""

@@ -19,7 +19,7 @@ from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 
 from batchyard.errors import EngineError, EngineStartError
-from batchyard.models import ModelSpec
+from batchyard.models import CAPACITY, ModelSpec
 from inference.caller import ANSWERS, start_error, start_timed_out
 from inference.engines.vllm_job import JobArguments
 from inference.fingerprint import model_sha256
@@ -103,12 +103,13 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
     Ray's own stages for that put a second BOS token before some models' chats, continue a chat whose last message is
     not the user's, bring back the text behind a stop string, and end the run at the first row a template refuses.
     """
+    in_flight = spec.in_flight((arguments.model_extra or {}).get("max_num_seqs") or CAPACITY)
     config = ray.data.llm.vLLMEngineProcessorConfig(
         model_source=spec.source,
         task_type="embed" if endpoint == "/v1/embeddings" else "generate",
         engine_kwargs=dict(arguments.model_extra or {}),
         batch_size=arguments.batch_size,
-        max_concurrent_batches=arguments.max_concurrent_batches or math.ceil(spec.max_in_flight / arguments.batch_size),
+        max_concurrent_batches=arguments.max_concurrent_batches or math.ceil(in_flight / arguments.batch_size),
         concurrency=(spec.replicas, spec.max_replicas or spec.replicas),
         placement_group_config=_placement(spec),
         should_continue_on_error=True,

@@ -15,8 +15,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
+from inference import room
 from inference.caller import ANSWERS, answer, raise_failure, start_error, start_timed_out
-from inference.resident import Run, Terms, actor_name, obtain, residents
+from inference.resident import Run, Started, Terms, actor_name, gpus, obtain, residents
 
 BLOCK_ROWS = range(32, 513)
 """Rows of a block, which is what comes back at once: as many as a replica holds, so that one fills it."""
@@ -63,10 +64,10 @@ def run(
         yield from _job().run(spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout)
         return
     terms = Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
-    _start(spec, terms)
-    known = Run(uuid.uuid4().hex, rows.num_rows)
+    in_flight = _start(spec, terms).in_flight
+    known = Run(uuid.uuid4().hex, rows.num_rows, in_flight)
     _quieten()
-    size = min(max(spec.max_in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
+    size = min(max(in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
     dataset = ray.data.from_arrow(_blocks(rows, size, spec.replicas))
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
     dataset.context.enable_progress_bars = False
@@ -78,7 +79,7 @@ def run(
         batch_format="pyarrow",
         num_cpus=0.1,
         # One that fills up while the one before it empties, and one on its way.
-        concurrency=math.ceil(spec.max_in_flight * spec.replicas / size) + 2,
+        concurrency=math.ceil(in_flight * spec.replicas / size) + 2,
     )
     tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
     try:
@@ -114,7 +115,7 @@ def engine_versions(
     if spec.engine == "vllm-job":
         found: dict[str, str] = _job().versions(spec, start_timeout=start_timeout)
         return found
-    return _start(spec, Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN))
+    return _start(spec, Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)).versions
 
 
 def _job() -> ModuleType:
@@ -125,12 +126,14 @@ def _job() -> ModuleType:
     return job
 
 
-def _start(spec: ModelSpec, terms: Terms) -> dict[str, str]:
-    """Start every replica that is not running; the first one's versions."""
+def _start(spec: ModelSpec, terms: Terms) -> Started:
+    """Start every replica that is not running; what the first one says of itself."""
     for _ in range(START_ATTEMPTS):
         handles = [obtain(spec, terms.request_timeout, replica) for replica in range(spec.replicas)]
         try:
             asked = [handle.ready.remote(terms.idle_seconds) for handle in handles]
+            if ray.wait(asked, num_returns=len(asked), timeout=room.PLACING_SECONDS)[1] and gpus(spec):
+                room.make(spec, handles)
             found = ray.get(asked, timeout=terms.start_timeout)
         except GetTimeoutError as error:
             for handle in handles:
@@ -143,9 +146,9 @@ def _start(spec: ModelSpec, terms: Terms) -> dict[str, str]:
         except RayActorError as error:
             reason = str(error)  # just stopped for want of work, or died as it started
             continue
-        if all(versions is not None for versions in found):
-            versions: dict[str, str] = found[0]
-            return versions
+        if all(started is not None for started in found):
+            first: Started = found[0]
+            return first
         reason = "it was stopping"
     raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started: {reason}")
 

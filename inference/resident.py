@@ -14,7 +14,7 @@ import os
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import ray
@@ -49,7 +49,7 @@ class Resident:
         self._request_timeout = request_timeout
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
-        self._gate = Gate(spec.max_in_flight)
+        self._gate = Gate(spec.in_flight())
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._work: dict[str, set[asyncio.Task[Any]]] = {}
         self._ranks: dict[str, float] = {}
@@ -62,8 +62,8 @@ class Resident:
         self._used_at = time.monotonic()
         self._idle_watch: asyncio.Task[None] | None = None
 
-    async def ready(self, idle_seconds: float) -> dict[str, str] | None:
-        """Start the engine if it is not, and wait for it; its versions, or None when it is just stopping.
+    async def ready(self, idle_seconds: float) -> Started | None:
+        """Start the engine if it is not, and wait for it; None when it is just stopping.
 
         Raises:
             EngineStartError: with the engine's own reason; the actor is of no use then.
@@ -78,7 +78,7 @@ class Resident:
         self._used_at = time.monotonic()
         if self._idle_watch is None:
             self._idle_watch = asyncio.create_task(self._stop_when_idle())
-        return engine.versions()
+        return Started(engine.versions(), self._spec.in_flight(engine.capacity))
 
     async def _start(self) -> Engine:
         try:
@@ -94,6 +94,7 @@ class Resident:
         # What is there now stays: each full collection would look through all of torch and the engine.
         gc.collect()
         gc.freeze()
+        self._gate = Gate(self._spec.in_flight(engine.capacity))
         self._engine = engine
         return engine
 
@@ -208,9 +209,10 @@ class Resident:
         return self._gate.inside + self._gate.waiting
 
     async def state(self) -> dict[str, Any]:
-        """Model, process id, requests asked so far and in the engine now, seconds without work, and endpoints."""
+        """Model, GPUs, process id, requests asked so far and in the engine now, seconds without work, endpoints."""
         return {
             "model": self._spec.name,
+            "gpus": gpus(self._spec),
             "pid": os.getpid(),
             "asked": self._asked,
             "in_flight": self._gate.inside,
@@ -250,12 +252,20 @@ def _reply(answer: Answer) -> Reply:
     )
 
 
+class Started(NamedTuple):
+    """What an engine that has started says of itself: its versions, and how many requests it should have at once."""
+
+    versions: dict[str, str]
+    in_flight: int
+
+
 @dataclass(frozen=True)
 class Run:
-    """A run as its engines know it: a name of its own, and how many requests it has in all."""
+    """A run as its engines know it: a name of its own, its requests in all, and those one replica has at once."""
 
     name: str
     rows: int
+    in_flight: int
 
 
 @dataclass(frozen=True)
@@ -288,7 +298,7 @@ def obtain(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0.1,
-            num_gpus=_gpus(spec),
+            num_gpus=gpus(spec),
             max_concurrency=1000,
             max_restarts=0,
         )
@@ -296,7 +306,8 @@ def obtain(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle
     )
 
 
-def _gpus(spec: ModelSpec) -> float:
+def gpus(spec: ModelSpec) -> float:
+    """GPUs of one of the model's replicas."""
     if spec.num_gpus is not None:
         return spec.num_gpus
     if spec.engine != "vllm" or not ray.cluster_resources().get("GPU"):
@@ -336,6 +347,11 @@ def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
     return _stop(
         {name: handle for name, handle in residents().items() if model is None or _model(name) == model}, timeout
     )
+
+
+def stop(name: str) -> None:
+    """Stop one resident. Work in it is lost."""
+    _stop({found: handle for found, handle in residents().items() if found == name}, timeout=30.0)
 
 
 def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:

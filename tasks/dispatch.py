@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from store import projects, segments, speeds
-from tasks import messages
+from tasks import messages, room
 from tasks.house import House
 from tasks.policy import Limits, Service, choose
 
@@ -26,12 +27,15 @@ def run(house: House) -> None:
         # Whoever frees a slot or plans a batch comes here after it, so what is true now needs no lock.
         if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
             return
+    wanted = room.wanted(house)
     with house.database.write(serial=True) as session:
         waiting, active = segments.waiting(session, total), segments.active(session)
         moment = time.time()
         concerned = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
         service = Service(speeds.service(session, concerned, moment), moment)
-        chosen = choose(waiting, active, limits(house, session), service)
+        allowed = limits(house, session)
+        allowed = replace(allowed, models={**allowed.models, **dict.fromkeys(room.held_back(wanted, waiting), 0)})
+        chosen = choose(waiting, active, allowed, service)
         seconds = house.settings.queue_seconds
         admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in chosen]
     for entry, epoch in admitted:

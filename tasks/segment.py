@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchyard.errors import EngineError, LeaseLost, UnavailableError
+from batchyard.errors import EngineError, LeaseLost, NoRoom, UnavailableError
 from batchyard.models import ModelSpec
 from inference import output
 from inference.engines import capabilities
 from store import segments
 from store.records import AMOUNTS, Part
-from tasks import dispatch, engines, finish, parts, plan, progress, results
+from tasks import dispatch, engines, finish, parts, plan, progress, results, room
 from tasks.cache import TOKENS, Cache
 from tasks.copies import Copies
 from tasks.heartbeat import Heartbeat
@@ -88,6 +88,10 @@ def run(house: House, segment_id: int, epoch: int, holder: str) -> None:
         _hold(house, work)
     except LeaseLost as error:
         log.warning("segment lost: %s", error, extra=ids)
+    except NoRoom as error:
+        log.info("segment waits: %s", error, extra=ids)
+        _fail(house, work, error.message, counted=False)
+        room.want(house, work.model["name"], work.due_at, error.holders)
     except (EngineError, UnavailableError) as error:
         log.error("segment failed: %s", error, extra=ids)
         _fail(house, work, error.message, counted=isinstance(error, EngineError))
@@ -180,6 +184,7 @@ def _answer(
     try:
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
+        room.found(house, spec.name)
         for table in cache.find(asked, engine):
             writer.add(copies.join(table, shared=True))
             asked = _without(asked, table["line"])

@@ -118,7 +118,7 @@ def segment_sizes(house: House) -> dict[str, SegmentSize]:
         paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
     for (name, _), pace in paces.items():
         spec = house.models[name]
-        filling = SEGMENT_FILLS * spec.max_in_flight * spec.replicas
+        filling = SEGMENT_FILLS * spec.in_flight() * spec.replicas
         requests = max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS))
         sizes[name] = SegmentSize(min(most, requests))
     jobs = {name for name, spec in house.models.items() if engines.capabilities(spec.engine).starts_each_run}

@@ -112,7 +112,7 @@ class OpenAI(Engine):
         self._folder = Folder(path, self._model) if path else None
         self._endpoints: dict[Found, Endpoint] = {}
         for given in self._arguments.endpoints:
-            most = given.max_in_flight or spec.max_in_flight
+            most = given.max_in_flight or spec.in_flight()
             self._endpoints[Found(given.url, 0.0)] = self._endpoint(given.url, most, given.api_key_env)
         self._turns = Turns(self._endpoints)
         self._attempts: dict[asyncio.Timeout, Endpoint] = {}
@@ -185,7 +185,7 @@ class OpenAI(Engine):
         for found in servers:
             if Found(found.url, 0.0) not in self._endpoints and found not in self._endpoints:
                 age = max(0.0, time.time() - found.started_at)
-                self._endpoints[found] = self._endpoint(found.url, self.spec.max_in_flight, age=age)
+                self._endpoints[found] = self._endpoint(found.url, self.spec.in_flight(), age=age)
         for key, endpoint in list(self._endpoints.items()):
             endpoint.gone = endpoint.discovered and key not in servers
             if endpoint.gone and not endpoint.in_flight:

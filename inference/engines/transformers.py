@@ -80,6 +80,7 @@ class Transformers(Engine):
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)
         self._arguments = TransformersArguments.model_validate(spec.engine_args)
+        self.capacity = 4 * self._arguments.batch_size  # so that prompts of one length meet
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="generate")
         self._versions: dict[str, str] = {}
 

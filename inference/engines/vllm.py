@@ -109,9 +109,11 @@ class VLLM(Engine):
         from vllm.version import __version__
 
         arguments = engine_arguments(self.spec)
+        # vLLM's defaults for this context are those for throughput; for its own batch runner it has the smallest.
         self._client = AsyncLLM.from_engine_args(
-            AsyncEngineArgs.from_cli_args(arguments), usage_context=UsageContext.OPENAI_BATCH_RUNNER
+            AsyncEngineArgs.from_cli_args(arguments), usage_context=UsageContext.LLM_CLASS
         )
+        self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
         state = State()
         await init_app_state(self._client, state, arguments, await self._client.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)

@@ -11,6 +11,9 @@ from sqlalchemy import update
 from store import projects, segments, speeds
 from store.database import Database
 from store.records import Batch, Segment
+from store.segments import Waiting
+from tasks import room
+from tasks.house import House
 from tasks.policy import Limits, choose
 
 
@@ -83,3 +86,23 @@ def test_service_is_forgotten_with_time(database: Database, project: str) -> Non
         assert speeds.service(session, [project], moment)[project] > 59
         later = speeds.service(session, [project], moment + speeds.SERVICE_SECONDS)[project]
     assert 0.36 < later / 60 < 0.38
+
+
+def test_a_model_that_holds_what_another_waits_for_begins_nothing_that_is_due_later() -> None:
+    now = time.time()
+    wants = [room.Want(1000, ["big"], now + 60)]
+
+    def entry(model: str, due_at: float) -> Waiting:
+        return Waiting(False, due_at, "batch", 0, 0, model, "project")
+
+    assert room.held_back(wants, [entry("big", 2000), entry("big", 3000), entry("other", 3000)]) == {"big"}
+    assert room.held_back(wants, [entry("big", 2000), entry("big", 500)]) == set()
+    assert room.held_back([], [entry("big", 2000)]) == set()
+
+
+def test_a_want_of_room_is_forgotten_once_it_is_met(broker: str, new_house: Callable[..., House]) -> None:
+    house = new_house(redis_url=broker)
+    room.want(house, "small", 1000, ["big"])
+    assert [(want.due_at, want.holders) for want in room.wanted(house)] == [(1000, ["big"])]
+    room.found(house, "small")
+    assert room.wanted(house) == []
