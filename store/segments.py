@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, func, select, update
+from sqlalchemy import Integer, and_, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from store.database import changed
@@ -207,29 +207,30 @@ def parts(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
 
 
 def timeline(session: Session, batch: Batch) -> list[list[float]]:
-    """How a batch's answers came: at most TIMELINE times (Unix seconds), each with the requests answered and the
+    """How a batch's answers came: about TIMELINE times (Unix seconds) at most, each with the requests answered and the
     tokens until then. Empty before the first. Of a batch that has ended it is kept, its parts are not."""
     kept = session.scalar(select(Batch.timeline).where(Batch.id == batch.id))
     if kept is not None:
         return kept
-    rows = session.execute(
-        select(Part.created_at, Part.completed + Part.failed, Part.input_tokens + Part.output_tokens)
-        .where(Part.batch_id == batch.id)
-        .order_by(Part.created_at)
-    ).all()
-    if not rows:
+    own = Part.batch_id == batch.id
+    first, last = session.execute(select(func.min(Part.created_at), func.max(Part.created_at)).where(own)).one()
+    if first is None:
         return []
-    start = min(float(batch.in_progress_at or batch.created_at), rows[0][0])
-    width = max((rows[-1][0] - start) / TIMELINE, 1.0)
+    start = min(float(batch.in_progress_at or batch.created_at), first)
+    width = max((last - start) / TIMELINE, 1.0)
+    rows = session.execute(
+        select(
+            func.max(Part.created_at).label("at"),
+            func.sum(Part.completed + Part.failed),
+            func.sum(Part.input_tokens + Part.output_tokens),
+        )
+        .where(own)
+        .group_by(cast((Part.created_at - start) / width, Integer))
+        .order_by("at")
+    )
     points: list[list[float]] = [[round(start, 1), 0, 0]]
-    requests = tokens = 0
-    for created_at, answered, used in rows:
-        requests, tokens = requests + answered, tokens + used
-        point = [round(created_at, 1), requests, tokens]
-        if len(points) > 1 and created_at - points[-2][0] < width:
-            points[-1] = point
-        else:
-            points.append(point)
+    for at, answered, used in rows:
+        points.append([round(at, 1), points[-1][1] + int(answered), points[-1][2] + int(used)])
     return points
 
 

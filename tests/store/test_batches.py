@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import batches, events, segments
 from store.batches import PlannedSegment
 from store.database import Database
-from store.records import Batch, Segment
+from store.records import Batch, Part, Segment
 
 NewBatch = Callable[..., Batch]
 
@@ -195,3 +196,20 @@ def test_of_two_that_set_the_same_sla_state_one_tells_of_it(database: Database, 
     for told in (True, False):
         with database.write() as session:
             assert batches.set_sla(session, batch, "late") is told
+
+
+def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(5000)
+    with database.write() as session:
+        assert segments.timeline(session, batch) == []
+        segment_id = session.scalars(select(Segment.id)).one()
+        for number in range(2000):
+            values = {"completed": 2, "failed": 1, "input_tokens": 5, "output_tokens": 5, "cached_tokens": 0}
+            at = batch.created_at + 1 + number / 2
+            session.add(Part(batch_id=batch.id, segment_id=segment_id, sha256="2" * 64, created_at=at, **values))
+    with database.read() as session:
+        found = segments.timeline(session, batch)
+    assert 100 < len(found) <= segments.TIMELINE + 2
+    assert found[0] == [batch.created_at, 0, 0]
+    assert found[-1] == [pytest.approx(batch.created_at + 1000.5, abs=0.1), 6000, 20_000]
+    assert all(before < after for before, after in itertools.pairwise(found))
