@@ -19,8 +19,8 @@ from inference import room
 from inference.caller import ANSWERS, answer, raise_failure, start_error, start_timed_out
 from inference.resident import Run, Started, Terms, actor_name, gpus, obtain, residents
 
-BLOCK_ROWS = range(32, 513)
-"""Rows of a block, which is what comes back at once: as many as a replica holds, so that one fills it."""
+BLOCK_ROWS = range(32, 257)
+"""Rows of a block, which is what comes back at once: as many as a replica holds, up to a bound."""
 REQUESTS = ["line", "custom_id", "body"]
 """Columns of the rows of a run."""
 HANG_MARGIN = 30.0

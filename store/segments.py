@@ -88,6 +88,13 @@ def waiting(session: Session, limit: int) -> list[Waiting]:
     return found
 
 
+def others_answer(session: Session, work: Work) -> bool:
+    """Whether other segments of the same model run now and have had an answer."""
+    model, own = work.model["name"], Segment.id == work.lease.id
+    running = select(Segment.id).where(Segment.state == "running", Segment.model == model, ~own, Segment.answered > 0)
+    return session.scalar(running.limit(1)) is not None
+
+
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     """Give a pending segment a slot for `seconds`, within which a worker must start it; its new epoch."""
     return session.scalar(

@@ -48,13 +48,13 @@ class Meter:
             self._at, self._excluded = moment, 0.0
             return
         other = speeds.measured_at(session, *self._key[:2])
-        beside = other > self._at
         measured = Measured(
-            seconds=max(LEAST_SECONDS, moment - other) if beside else passed,
+            seconds=max(LEAST_SECONDS, moment - other) if other > self._at else passed,
             requests=rows,
             bytes=self._work.bytes * rows / self._work.requests,
             tokens=part.input_tokens + part.output_tokens - part.shared_input_tokens - part.shared_output_tokens,
         )
-        add = speeds.measure if self._begun or beside else speeds.measure_lead
+        running = self._begun or segments.others_answer(session, self._work)
+        add = speeds.measure if running else speeds.measure_lead
         add(session, *self._key, measured)
         self._at, self._excluded, self._begun = time.time(), 0.0, True

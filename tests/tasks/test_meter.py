@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from store import segments
 from store.database import Database
@@ -38,6 +38,7 @@ def test_segments_side_by_side_count_no_second_twice(database: Database, new_bat
         time.sleep(0.05)
         with database.write() as session:
             meter.measure(session, a_part(10, shared=0))
+            session.execute(update(Segment).where(Segment.number == 0).values(answered=10))
     passed = time.monotonic() - began
     with database.read() as session:
         speed = session.scalars(select(Speed)).one()
