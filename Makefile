@@ -3,15 +3,16 @@ PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
 
-.PHONY: help install dev demo test lint bench clean
+.PHONY: help install dev demo test lint bench screenshots clean
 
 help:
-	@echo "make install   set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
-	@echo "make demo      run the example batch once, from nothing to scored answers"
-	@echo "make test      lint, type check and the whole test suite"
-	@echo "make bench     the benchmarks, into benchmarks/results/"
-	@echo "make lint      ruff and mypy"
-	@echo "make clean     remove caches and the demo's data; keeps .venv and data/"
+	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
+	@echo "make demo         run the example batch once, from nothing to scored answers"
+	@echo "make test         lint, type check and the whole test suite"
+	@echo "make bench        the benchmarks, into benchmarks/results/"
+	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
+	@echo "make lint         ruff and mypy"
+	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
 install:
 	@$(PYTHON) deploy/install.py --vllm $(VLLM)
@@ -39,6 +40,9 @@ bench: dev
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
 	$(BIN)/python benchmarks/throughput.py
+
+screenshots: dev
+	$(BIN)/python docs/screenshots.py
 
 clean:
 	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

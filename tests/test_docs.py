@@ -41,7 +41,6 @@ DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT 
 # Shell that is not run here, by its document and first line, and why. It is read all the same: see below.
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/test_demo.py runs what the demo runs",
-    ("README.md", ".venv/bin/batchyard run -i examples/quickstart.jsonl"): "has a <batch> to fill in",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
@@ -120,7 +119,7 @@ def test_every_block_is_run_or_told_why_not() -> None:
     excused = [block for block in blocks("sh") if block.why_not_run]
     assert len(excused) == len(NOT_RUN), "an excuse is for one block that is there"
     run = {block.document for block in blocks("sh") if block not in excused}
-    assert run == {"docs/api.md", "docs/operations.md", "docs/quickstart.md"}, "each of these has its test below"
+    assert run == {"README.md", "docs/api.md", "docs/operations.md", "docs/quickstart.md"}, "each has its test below"
     assert {block.document for block in blocks("python")} == {
         *("README.md", "docs/api.md", "docs/extending.md", "docs/quickstart.md")
     }
@@ -214,6 +213,12 @@ def test_the_commands_of_the_api_page_run_one_after_the_other(run_shell: Callabl
     answers = (clone / "answers.jsonl").read_text().splitlines()
     assert sorted(answers) == sorted((clone / "so-far.jsonl").read_text().splitlines())
     assert "What is 7 + 8?" in printed
+
+
+def test_the_commands_of_the_readme_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
+    printed = run_shell("README.md")
+    assert "8 of 8 requests answered: answers.jsonl" in printed
+    assert printed.count('"status_code":200') == 8
 
 
 def test_the_commands_of_the_quick_start_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:

@@ -1,0 +1,89 @@
+"""Take the pictures in docs/images: the web pages of a stack of its own that answers the example requests.
+
+    python docs/screenshots.py
+
+Needs the extra `dev` and Chromium (Debian: apt install chromium).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from batchyard import background
+from batchyard.client import TERMINAL, Client
+
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs/images"
+REQUESTS, QUICKSTART = ROOT / "examples/requests.jsonl", ROOT / "examples/quickstart.jsonl"
+CHAT = "/v1/chat/completions"
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 860}
+PROMPTS = "text\nThe film was dull and far too long.\nI laughed from the first minute to the last.\nThe sound was poor."
+
+
+def submit(server: Client, path: Path, steps: list[dict[str, str]]) -> str:
+    return str(server.create(server.upload(path), endpoint=CHAT, post_process=steps)["id"])
+
+
+def wait(server: Client, batch_id: str) -> None:
+    while server.batch(batch_id)["status"] not in TERMINAL:
+        time.sleep(0.2)
+
+
+def shoot(page: Page, name: str) -> None:
+    page.screenshot(path=IMAGES / f"{name}.png")
+    print(f"docs/images/{name}.png")
+
+
+def main() -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("no chromium here; on Debian: apt install chromium")
+    IMAGES.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="by-") as folder,
+        background.stack(Path(folder) / "data", ROOT / "models.toml") as server,
+        sync_playwright() as playwright,
+    ):
+        for path in (QUICKSTART, REQUESTS):  # so that speeds are known
+            wait(server, submit(server, path, [{"step": "score"}]))
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        page = browser.new_page(base_url=server.url, viewport=WIDE, device_scale_factor=1.5, reduced_motion="reduce")
+        page.goto("/")
+        page.get_by_label("API key").fill((Path(folder) / "data/admin.key").read_text().strip())
+        page.get_by_role("button", name="Sign in").click()
+
+        page.goto("/new")
+        page.get_by_label("Or type or paste it here").fill(PROMPTS)
+        page.get_by_label("The text above is").select_option("csv")
+        page.get_by_label("Template").fill("Is this review good or bad? {text}")
+        page.locator("#shown .request").nth(2).wait_for()
+        shoot(page, "new")
+
+        running = [submit(server, REQUESTS, [{"step": "score"}]) for _ in range(3)]
+        page.goto("/")
+        while server.batch(running[0])["request_counts"]["completed"] < 400:
+            time.sleep(0.1)
+        page.wait_for_timeout(3000)
+        shoot(page, "batches")
+        for batch_id in running:
+            wait(server, batch_id)
+        page.goto(f"/batches/{running[0]}")
+        page.locator(".chart canvas").wait_for()
+        shoot(page, "batch")
+        page.emulate_media(color_scheme="dark")
+        page.set_viewport_size(NARROW)
+        page.goto(f"/batches/{running[0]}")
+        page.locator(".chart canvas").wait_for()
+        shoot(page, "batch-narrow")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
