@@ -23,6 +23,8 @@ from store.records import Batch, Part, Project, Segment, Speed
 RequestClass = Literal["prefill", "decode"]
 MEMORY_SECONDS = 600.0
 """Time constant with which measurements are forgotten, in seconds of the engine's work."""
+BURST = 3.0
+"""What looks more times as fast as the mean is a part of one segment that came right after another's: no deviation."""
 LEAD_MEMORY = 0.9
 """What is left of the measured leads with each further one."""
 SERVICE_SECONDS = 600.0
@@ -96,11 +98,15 @@ def measured_at(session: Session, model: str, config_sha256: str) -> float:
 
 
 def _add(speed: Speed, measured: Measured, kept: float) -> None:
+    done = work(measured.requests, measured.tokens)
+    rate = done / measured.seconds
+    if speed.parts >= 1:
+        rate = min(rate, BURST * work(speed.requests, speed.tokens) / speed.seconds)
     speed.seconds = speed.seconds * kept + measured.seconds
     speed.requests = speed.requests * kept + measured.requests
     speed.bytes = speed.bytes * kept + measured.bytes
     speed.tokens = speed.tokens * kept + measured.tokens
-    speed.squares = speed.squares * kept + work(measured.requests, measured.tokens) ** 2 / measured.seconds
+    speed.squares = speed.squares * kept + done * rate
     speed.parts *= kept
     speed.measured_at = time.time()
 

@@ -79,6 +79,15 @@ def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
     assert pace.measurements > 200
 
 
+def test_a_part_right_after_another_segments_does_not_widen_the_spread(database: Database) -> None:
+    with database.write() as session:
+        for _ in range(50):
+            speeds.measure(session, *KEY, measured(1.0, 100))
+        speeds.measure(session, *KEY, measured(0.001, 100))
+    pace = known(database)
+    assert pace is not None and pace.spread < 0.5
+
+
 def test_segments_that_measure_a_model_first_at_the_same_moment_are_all_counted(database: Database) -> None:
     def one(_: int) -> None:
         with database.write() as session:
