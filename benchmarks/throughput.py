@@ -35,6 +35,7 @@ from typing import Any
 import contenders
 import harness
 import models
+import psutil
 from harness import Body
 from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload, chat, words
 
@@ -61,7 +62,7 @@ class Taken:
 
 @contextmanager
 def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
-    """A stack whose engine has started and answered."""
+    """A stack whose engine has started and answered, and whose worker processes have all run a segment."""
     arguments = "\n".join(f"{name} = {json.dumps(value)}" for name, value in workload.arguments.items())
     config = (
         f'[models.{NAME}]\nengine = "vllm"\nsource = "{model}"\nendpoints = ["{workload.endpoint}"]\n'
@@ -69,10 +70,20 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
     )
     with harness.stack(config, {}) as (server, data):
         bodies = [{"input": "warm"} if workload.endpoint == EMBEDDINGS else chat("warm", 1)] * 300
-        # As many at once as there are worker processes: each joins the Ray cluster with its first segment.
-        for batch_id in [submit(server, data, workload, bodies) for _ in range(4)]:
-            harness.ended(server, batch_id)
+        while cold(data):
+            for batch_id in [submit(server, data, workload, bodies) for _ in range(4)]:
+                harness.ended(server, batch_id)
         yield server, data
+
+
+def cold(data: Path) -> bool:
+    """Whether a process of the worker's pool has not joined the Ray cluster, which it does with its first segment."""
+    worker = psutil.Process(int((data / "run" / "worker.pid").read_text()))
+    return any(
+        not any("_raylet" in mapped.path for mapped in process.memory_maps())
+        for process in worker.children()
+        if "PoolWorker" in "".join(process.cmdline())
+    )
 
 
 def submit(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> str:

@@ -36,6 +36,8 @@ SEGMENT_SECONDS = 30
 # It fills its engines so many times at least, however slow they are.
 SEGMENT_FILLS = 2
 UNMEASURED_REQUESTS = 2000
+# So many parts make a speed that sizes are made of: the first have an engine's and a worker's start in them.
+MEASUREMENTS = 8
 # Of an engine that starts for each segment; a segment is held in memory.
 JOB_SIZE = SegmentSize(500_000, 2**30)
 
@@ -111,12 +113,14 @@ def run(house: House, batch_id: str, holder: str) -> None:
 
 
 def segment_sizes(house: House) -> dict[str, SegmentSize]:
-    """The segments of each model: SEGMENT_SECONDS of work, where its speed was measured."""
+    """The segments of each model: SEGMENT_SECONDS of work, where its speed is known well."""
     most = house.settings.segment_requests
     sizes = dict.fromkeys(house.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
     with house.database.read() as session:
         paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
     for (name, _), pace in paces.items():
+        if pace.measurements < MEASUREMENTS:
+            continue
         spec = house.models[name]
         filling = SEGMENT_FILLS * spec.in_flight() * spec.replicas
         requests = max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS))

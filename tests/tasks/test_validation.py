@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from stacks import ROOT
 
 from batchyard.models import ModelSpec
+from store import speeds
 from store.artifacts import Artifacts
+from store.speeds import Measured
 from tasks import lines, plan, results, validation
+from tasks.house import House
 from tasks.plan import PlanWriter
 from tasks.validation import Report, Validator
 
@@ -387,3 +390,16 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
                 assert body["model"] == model
                 found[row["line"]] = (row["custom_id"], body)
     assert found == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
+
+
+def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(house: House) -> None:
+    key = ("echo", house.models["echo"].config_sha256, "decode")
+
+    def size_after(parts: int) -> int:
+        with house.database.write() as session:
+            for _ in range(parts):
+                speeds.measure(session, *key, Measured(seconds=1.0, requests=100, bytes=1e4, tokens=900))
+        return validation.segment_sizes(house)["echo"].requests
+
+    assert size_after(0) == size_after(3) == 2000, "the first parts have the engine's start in them"
+    assert size_after(50) == 3000
