@@ -228,7 +228,7 @@ class Stack:
             "RAY_ROTATION_BACKUP_COUNT": "1",
             "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
             # The processes that ask engines stay for the next segment; a new one takes 2 s of CPU.
-            "RAY_idle_worker_killing_time_threshold_ms": "60000",
+            "RAY_idle_worker_killing_time_threshold_ms": "600000",
             # Ray's process titles would overwrite the environment, by which its processes are found.
             "SPT_NOENV": "1",
         }
