@@ -16,7 +16,8 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from batchyard import background
-from batchyard.client import TERMINAL, Client
+from batchyard.client import Client
+from batchyard.commands.watch import watch
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs/images"
@@ -29,11 +30,6 @@ PROMPTS = "text\nThe film was dull and far too long.\nI laughed from the first m
 
 def submit(server: Client, path: Path, steps: list[dict[str, str]]) -> str:
     return str(server.create(server.upload(path), endpoint=CHAT, post_process=steps)["id"])
-
-
-def wait(server: Client, batch_id: str) -> None:
-    while server.batch(batch_id)["status"] not in TERMINAL:
-        time.sleep(0.2)
 
 
 def shoot(page: Page, name: str) -> None:
@@ -52,7 +48,7 @@ def main() -> None:
         sync_playwright() as playwright,
     ):
         for path in (QUICKSTART, REQUESTS):  # so that speeds are known
-            wait(server, submit(server, path, [{"step": "score"}]))
+            watch(server, submit(server, path, [{"step": "score"}]))
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         page = browser.new_page(base_url=server.url, viewport=WIDE, device_scale_factor=1.5, reduced_motion="reduce")
         page.goto("/")
@@ -73,7 +69,7 @@ def main() -> None:
         page.wait_for_timeout(3000)
         shoot(page, "batches")
         for batch_id in running:
-            wait(server, batch_id)
+            watch(server, batch_id)
         page.goto(f"/batches/{running[0]}")
         page.locator(".chart canvas").wait_for()
         shoot(page, "batch")

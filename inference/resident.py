@@ -13,6 +13,7 @@ import logging
 import os
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -349,15 +350,15 @@ def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
     )
 
 
-def stop(name: str) -> None:
-    """Stop one resident. Work in it is lost."""
-    _stop({found: handle for found, handle in residents().items() if found == name}, timeout=30.0)
+def stop(names: Collection[str], timeout: float = 30.0) -> list[str]:
+    """Stop the residents with these names; those that were there. Work in them is lost."""
+    return _stop({name: handle for name, handle in residents().items() if name in names}, timeout)
 
 
 def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
     """Stop the residents that have had no work for `seconds`; their names."""
     idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
-    return _stop({name: handle for name, handle in residents().items() if name in idle}, timeout)
+    return stop(idle, timeout)
 
 
 def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:

@@ -40,7 +40,7 @@ def make(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         name, longest = max(others.items(), key=lambda other: other[1]["idle_seconds"])
         if longest["idle_seconds"] >= IDLE_SECONDS:
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
-            resident.stop(name)
+            resident.stop([name])
         elif time.monotonic() > until:
             for handle in unplaced:
                 ray.kill(handle)

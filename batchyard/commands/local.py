@@ -27,13 +27,7 @@ _port = click.IntRange(0, 65535)
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address the web app listens on.")
 @click.option("--port", type=_port, default=8000, show_default=True, help="Its port; 0 takes a free one.")
-@click.option(
-    "--flower-port",
-    type=click.IntRange(0, 65535),
-    default=5555,
-    show_default=True,
-    help="Flower's port; 0 takes a free one.",
-)
+@click.option("--flower-port", type=_port, default=5555, show_default=True, help="Flower's port; 0 takes a free one.")
 @data_option
 @models_option
 def up(host: str, port: int, flower_port: int, data: Path | None, models: Path | None) -> None:

@@ -8,7 +8,7 @@ from flask.typing import ResponseReturnValue
 
 from store import files
 from webapp.files import send, to_wire
-from webapp.pages.overview import Older
+from webapp.pages.forms import Older
 from webapp.requests import caller, current_house, query
 
 routes = Blueprint("files", __name__, url_prefix="/files")

@@ -1,4 +1,4 @@
-"""Forms: what several pages' forms have in common: a batch's options, and where on the form an error belongs."""
+"""Forms: what several pages have in common: which page of a list, a batch's options, and where an error belongs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS
@@ -18,8 +20,14 @@ _FIELDS = {
     "prompts": "text",
     "prompt": "text",
     "messages": "text",
-    "template": "template",
 }
+
+
+class Older(BaseModel):
+    """Which page of a list is asked for."""
+
+    after: str | None = Field(None, description="the id of the last one of the page before")
+    limit: int = Field(20, ge=1, le=100)
 
 
 @dataclass(frozen=True)

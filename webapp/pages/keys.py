@@ -9,8 +9,7 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import RequestError
 from store import keys, projects
 from store.keys import NewKey
-from webapp.pages.forms import Problem
-from webapp.pages.overview import Older
+from webapp.pages.forms import Older, Problem
 from webapp.projects import SettleProject
 from webapp.requests import administrator, current_house, query, validated
 

@@ -7,22 +7,17 @@ import time
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, Field
 
 from store import batches, files
 from tasks import metrics
 from webapp.batches import to_wire
+from webapp.pages.forms import Older
 from webapp.requests import caller, current_house, query
 
 routes = Blueprint("overview", __name__)
 
 MOST_RUNNING = 25
 """Batches that have not ended are shown one by one, as many as this; of the others there is the number."""
-
-
-class Older(BaseModel):
-    after: str | None = Field(None, description="the id of the last batch of the page before")
-    limit: int = Field(20, ge=1, le=100)
 
 
 @routes.get("/")

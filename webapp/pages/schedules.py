@@ -18,8 +18,7 @@ from store.records import Schedule, now
 from tasks import inputs
 from tasks import schedules as recurring
 from webapp.pages import forms
-from webapp.pages.forms import Problem
-from webapp.pages.overview import Older
+from webapp.pages.forms import Older, Problem
 from webapp.requests import caller, current_house, query, validated
 from webapp.schedules import NEXT_RUNS, CreateSchedule, make, to_wire
 
