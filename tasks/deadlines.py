@@ -128,6 +128,13 @@ def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> N
         log.log(level, "batch is %s", state, extra={"batch_id": batch.id, "sla": state, "deadline": due, "done_at": at})
 
 
+def settle(session: Session, batch: Batch) -> None:
+    """Set the SLA state in which a batch ends: whether it was done in time."""
+    state: Sla = "late" if time.time() >= deadline(batch) else "on_track"
+    if state != batch.sla:
+        warn(session, batch, state, None)
+
+
 def _judge(house: House, batch: Batch, expected: Forecast | None, moment: float) -> None:
     if batch.status == "cancelling" or batch.outcome == "completed":
         return  # nothing is left that could be late

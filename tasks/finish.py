@@ -12,7 +12,7 @@ from batchyard.models import ModelSpec
 from store import batches, segments
 from store.leases import Lease
 from store.records import AMOUNTS, Batch, File
-from tasks import messages, progress, results, steps
+from tasks import deadlines, messages, progress, results, steps
 from tasks.heartbeat import hold_batch
 from tasks.house import House
 
@@ -143,6 +143,8 @@ def end(house: House, batch_id: str, holder: str) -> None:
                 lease.guard(session)
                 found = {artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
                 files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
+                if status != "cancelled":
+                    deadlines.settle(session, session.get_one(Batch, batch_id))
                 # Lost only to a cancellation: then it ends as cancelled, the next time round.
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)

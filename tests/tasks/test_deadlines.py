@@ -107,6 +107,19 @@ def test_a_batch_is_late_once_its_deadline_has_passed(house: House, new_batch: N
     assert told(house, batch) == ["batch.late"]
 
 
+def test_a_batch_ends_as_late_or_in_time_whatever_was_expected_of_it(house: House, new_batch: NewBatch) -> None:
+    measure(house, 1)
+    early, late = new_batch(1000, window="10m"), new_batch(10)
+    deadlines.tick(house)
+    with house.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == late.id).values(due_at=int(time.time()) - 1))
+    for batch in (early, late):
+        with house.database.write() as session:
+            deadlines.settle(session, session.get_one(Batch, batch.id))
+    assert told(house, early) == ["batch.at_risk", "batch.on_track"]
+    assert told(house, late) == ["batch.late"]
+
+
 def test_without_redis_the_states_are_set_all_the_same(new_house: Callable[..., House], new_batch: NewBatch) -> None:
     house = new_house()
     measure(house, 1)
