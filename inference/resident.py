@@ -13,7 +13,6 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +33,10 @@ PREFIX = "engine:"
 ENDED = "engine_died"
 PERMIT_SECONDS = 30.0
 """A caller that was given the engine alone and asks nothing for this long has lost it."""
+IDLE_SECONDS = 2.0
+"""An engine without work for this long makes way for another: between two segments of a batch it is less."""
+RUN_SECONDS = 30.0
+"""The same while a run goes on, which asks again: longer than that its caller is late only if it is dead."""
 
 Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int]
 """status_code, response body as JSON, error, input tokens, cached tokens, output tokens."""
@@ -227,6 +230,15 @@ class Resident:
         if self._engine is not None:
             await self._engine.stop()
 
+    async def make_way(self) -> bool:
+        """Take no more work, and stop, if there is none now and none soon to be expected; whether it was so."""
+        silence = time.monotonic() - self._used_at
+        at_work = self._engine is None or self._calls > 0 or bool(self._permits)
+        if at_work or silence < (RUN_SECONDS if self._ranks else IDLE_SECONDS):
+            return False
+        await self.stop()
+        return True
+
     async def _stop_when_idle(self) -> None:
         while not self._over:
             left = self._idle_seconds - (time.monotonic() - self._used_at)
@@ -350,15 +362,26 @@ def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
     )
 
 
-def stop(names: Collection[str], timeout: float = 30.0) -> list[str]:
-    """Stop the residents with these names; those that were there. Work in them is lost."""
-    return _stop({name: handle for name, handle in residents().items() if name in names}, timeout)
+def make_way(name: str, timeout: float = 30.0) -> bool:
+    """Stop the resident with this name unless it has work or is starting: nothing is lost. Whether it is gone."""
+    handle = residents().get(name)
+    if handle is None:
+        return True
+    try:
+        made = bool(ray.get(handle.make_way.remote(), timeout=timeout))
+    except ray.exceptions.GetTimeoutError:
+        return False
+    except ray.exceptions.RayActorError:
+        return True
+    if made:
+        ray.kill(handle)
+    return made
 
 
 def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
     """Stop the residents that have had no work for `seconds`; their names."""
     idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
-    return stop(idle, timeout)
+    return _stop({name: handle for name, handle in residents().items() if name in idle}, timeout)
 
 
 def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:

@@ -18,7 +18,6 @@ from inference import resident
 PLACING_SECONDS = 5.0
 """What a replica's process may take to start before it is taken for one that waits for a place."""
 PATIENCE_SECONDS = 30.0
-IDLE_SECONDS = 2.0
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 
 log = logging.getLogger(__name__)
@@ -37,10 +36,9 @@ def make(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         others = _others(spec)
         if not others:
             return
-        name, longest = max(others.items(), key=lambda other: other[1]["idle_seconds"])
-        if longest["idle_seconds"] >= IDLE_SECONDS:
+        name = max(others, key=lambda name: others[name]["idle_seconds"])
+        if resident.make_way(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
-            resident.stop([name])
         elif time.monotonic() > until:
             for handle in unplaced:
                 ray.kill(handle)
