@@ -109,13 +109,18 @@ def test_answers_are_printed_as_they_come(terminal: Any, stack: RunningStack) ->
     assert "nothing to retry" in nothing.stderr
 
 
+def test_results_of_a_batch_that_has_not_ended_say_when_they_come(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat("r", "hello", model="late")])
+    early = terminal("results", batch.id)
+    stack.client.batches.cancel(batch.id)
+    assert early.returncode == 2
+    assert "its files come at the end; --follow prints answers as they come" in early.stderr
+
+
 def test_status_without_a_batch_is_a_table_of_the_newest_until_all_of_them_have_ended(
     terminal: Any, stack: RunningStack
 ) -> None:
     batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
-    early = terminal("results", batch.id)
-    assert early.returncode == 2
-    assert "its files come at the end; --follow prints answers as they come" in early.stderr
     table = terminal("status", "--watch", "--limit", "1")
     assert table.returncode == 0, table.stderr
     assert batch.id in table.stdout

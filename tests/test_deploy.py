@@ -157,7 +157,7 @@ def _address() -> str:
 def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[Deployment]:
     """Everything but the databases not yet started. PostgreSQL and Redis are real servers."""
     folder = Path("/tmp") / f"by-deploy-{os.getpid()}"
-    with ValkeyServer() as redis:
+    with ValkeyServer(port=ports.free()) as redis:
         deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", postgresql)
         (folder / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
         yield deployment
