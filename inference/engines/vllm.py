@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
@@ -250,17 +253,21 @@ def set_environment(spec: ModelSpec) -> None:
 
 def parse(schema: Any, body: dict[str, Any]) -> Any:
     """The body as vLLM's request, or the Answer that refuses it."""
-    from pydantic import TypeAdapter, ValidationError
     from vllm.entrypoints.serve import create_error_response
 
     try:
-        return TypeAdapter(schema).validate_python(body)
+        return _validator(schema).validate_python(body)
     except ValidationError as error:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"] if part in body) or None
         return Answer.refused(first["msg"], param=param, code="invalid_value")
     except ValueError as error:  # vLLM's validators have errors of their own
         return refusal(create_error_response(error))
+
+
+@functools.cache
+def _validator(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
 
 
 def refusal(response: Any) -> Answer:

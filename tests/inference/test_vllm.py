@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
     pytest.mark.usefixtures("cluster"),
 ]
-TERMS = {"request_timeout": 180.0, "start_timeout": 240.0, "idle_seconds": 600.0}
+TERMS = {"request_timeout": 180.0, "start_timeout": 480.0, "idle_seconds": 600.0}
 ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
 # What `vllm run-batch` does, without the command line that wants a distribution named vllm.
 RUN_BATCH = """
