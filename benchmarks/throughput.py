@@ -62,14 +62,19 @@ class Taken:
 
 @contextmanager
 def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
-    """A stack whose engine has started and answered, and whose worker processes have all run a segment."""
+    """A stack whose engine has started and answered, and whose worker processes have all run a segment of some size.
+
+    With its first segment a process joins the Ray cluster, and gets processes of its own there that ask the engine.
+    """
     arguments = "\n".join(f"{name} = {json.dumps(value)}" for name, value in workload.arguments.items())
     config = (
         f'[models.{NAME}]\nengine = "vllm"\nsource = "{model}"\nendpoints = ["{workload.endpoint}"]\n'
         f"[models.{NAME}.engine_args]\n{arguments}\n"
     )
     with harness.stack(config, {}) as (server, data):
-        bodies = [{"input": "warm"} if workload.endpoint == EMBEDDINGS else chat("warm", 1)] * 300
+        texts = [f"warm {index}" for index in range(600)]
+        tokens = 32 if workload.size == "1M" else 1  # the first step of each batch size costs the engine more
+        bodies = [{"input": text} if workload.endpoint == EMBEDDINGS else chat(text, tokens) for text in texts]
         while cold(data):
             for batch_id in [submit(server, data, workload, bodies) for _ in range(4)]:
                 harness.ended(server, batch_id)
