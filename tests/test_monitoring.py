@@ -42,7 +42,7 @@ def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) ->
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10) as client:
             deadline = time.monotonic() + 60
-            while not values(client, 'up{job="batchyard"} == 1'):
+            while not (ready(port) and values(client, 'up{job="batchyard"} == 1')):
                 assert time.monotonic() < deadline, (folder / "log").read_text()
                 time.sleep(0.2)
             yield client
@@ -51,12 +51,17 @@ def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) ->
         process.wait(30)
 
 
+def ready(port: int) -> bool:
+    """Whether that Prometheus has started: until then it refuses connections, and then queries."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/-/ready").status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
 def values(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
     """What a query finds. Fails if Prometheus cannot evaluate it."""
-    try:
-        answer = client.get("/query", params={"query": expression})
-    except httpx.ConnectError:
-        return []
+    answer = client.get("/query", params={"query": expression})
     assert answer.status_code == 200, f"{expression}: {answer.text}"
     return list(answer.json()["data"]["result"])
 
