@@ -37,7 +37,7 @@ def make(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         if not others:
             return
         name = max(others, key=lambda name: others[name]["idle_seconds"])
-        if resident.make_way(name):
+        if others[name]["idle_seconds"] > 0 and resident.make_way(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
         elif time.monotonic() > until:
             for handle in unplaced:
