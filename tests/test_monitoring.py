@@ -77,7 +77,7 @@ def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
     """Some batches have run, some requests have failed, and one batch runs while Prometheus looks."""
     for model in ("echo", "failing"):
         stack.wait(stack.submit([a_chat(f"id-{number}", "hello there", model=model) for number in range(60)]))
-    running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(6000)])
+    running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(2000)])
     stack.wait(running, until=lambda batch: batch.batchyard["eta_seconds"] is not None)
     deadline = time.monotonic() + 60
     while not values(prometheus, 'rate(batchyard_requests_total{model="slow"}[1m]) > 0'):
