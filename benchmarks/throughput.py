@@ -72,9 +72,10 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
         f"[models.{NAME}.engine_args]\n{arguments}\n"
     )
     with harness.stack(config, {}) as (server, data):
-        # Equal requests would be one. As many of a large model's would take minutes, and its steps hide what is cold.
-        texts = [f"warm {index}" for index in range(600 if workload.size == "1M" else 40)]
-        tokens = 32 if workload.size == "1M" else 1  # the first step of each batch size costs the engine more
+        # Equal requests would be one, and the first step of each batch size costs the engine more. As much for a large
+        # model would take minutes, and its steps hide what is cold.
+        number, tokens = (600, 32) if workload.size == "1M" else (40, 1)
+        texts = [f"warm {index}" for index in range(number)]
         bodies = [{"input": text} if workload.endpoint == EMBEDDINGS else chat(text, tokens) for text in texts]
         while cold(data):
             for batch_id in [submit(server, data, workload, bodies) for _ in range(4)]:

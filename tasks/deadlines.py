@@ -130,7 +130,7 @@ def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> N
 
 def settle(session: Session, batch: Batch) -> None:
     """Set the SLA state in which a batch ends: whether it was done in time."""
-    state: Sla = "late" if time.time() >= deadline(batch) else "on_track"
+    state = sla(time.time(), batch.created_at, deadline(batch), done=1.0, at=None)
     if state != batch.sla:
         warn(session, batch, state, None)
 

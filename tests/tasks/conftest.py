@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,11 +35,12 @@ BATCH = {
 @pytest.fixture(scope="session")
 def broker() -> Iterator[str]:
     """URL of a real Redis-protocol server."""
-    folder = tempfile.mkdtemp(prefix="by-")
     # A socket: two test processes would find the same port free.
-    with ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="by-") as folder,
+        ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server,
+    ):
         yield f"unix://{server.unix_socket_path}"
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
