@@ -68,7 +68,8 @@ def run(
     known = Run(uuid.uuid4().hex, rows.num_rows, in_flight)
     _quieten()
     size = min(max(in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
-    dataset = ray.data.from_arrow(_blocks(rows, size, spec.replicas))
+    blocks = _blocks(rows, size, spec.replicas)
+    dataset = ray.data.from_arrow(blocks)
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
@@ -79,7 +80,7 @@ def run(
         batch_format="pyarrow",
         num_cpus=0.1,
         # One that fills up while the one before it empties, and one on its way.
-        concurrency=math.ceil(in_flight * spec.replicas / size) + 2,
+        concurrency=min(math.ceil(in_flight * spec.replicas / size) + 2, len(blocks)),
     )
     tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
     try:

@@ -1,7 +1,7 @@
 """Engine `vllm`: AsyncLLM in this process behind vLLM's own OpenAI handlers, so that answers are those of `vllm serve`.
 
-What is vLLM's internal API is here and in inference/job_stage.py; tests/inference/test_vllm.py and test_job.py pin it.
-Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
+What is vLLM's internal API is here, in inference/job_stage.py and in inference/vllm_plugin.py; tests/inference's
+test_vllm.py and test_job.py pin it. Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ def marked() -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def test_an_engine_without_work_soon_leaves_the_cpus_to_others(spec: ModelSpec) -> None:
+    def seconds() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in marked())
+
+    run(spec, CHAT, chat("Ray", temperature=0, max_tokens=24))
+    before = seconds()
+    time.sleep(1)  # as long as vLLM's processes would go on asking each other for work
+    assert seconds() - before < 0.4
 
 
 def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_process(spec: ModelSpec) -> None:
