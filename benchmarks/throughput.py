@@ -145,6 +145,7 @@ def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str
         "about": workload.about,
         "model": workload.size,
         "requests": len(requests),
+        "distinct_prompt_tokens": distinct_tokens(model, requests) if workload.share_prefixes else None,
         "arguments": workload.arguments,
         "ways": {
             way: {
@@ -158,6 +159,22 @@ def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str
             for way, runs in taken.items()
         },
     }
+
+
+def distinct_tokens(model: Path, requests: list[Body]) -> int:
+    """Tokens of all prompts, those of a beginning that several have counted once."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    texts = [
+        tokenizer.apply_chat_template(one["messages"], tokenize=False, add_generation_prompt=True) for one in requests
+    ]
+    prompts = sorted(tokenizer(texts)["input_ids"])
+    shared = (
+        itertools.takewhile(lambda tokens: tokens[0] == tokens[1], zip(*pair, strict=False))
+        for pair in itertools.pairwise(prompts)
+    )
+    return sum(map(len, prompts)) - sum(len(list(beginning)) for beginning in shared)
 
 
 def best(taken: Taken) -> float:
@@ -239,6 +256,11 @@ def tables(report: dict[str, Any]) -> list[str]:
                 ]
             )
     texts = [harness.table(columns, rows)] if rows else []
+    for name, found in report["workloads"].items():
+        if distinct := found.get("distinct_prompt_tokens"):
+            computed = {way: taken["prompt_tokens"] - taken["cached_tokens"] for way, taken in found["ways"].items()}
+            said = ", ".join(f"{way} {number:,} ({distinct / number:.2f})" for way, number in computed.items())
+            texts.append(f"{name}: {distinct:,} prompt tokens are distinct; computed, and that part of it: {said}.")
     if found := report.get("small_batches"):
         one, twenty = median(found["one_seconds"]), median(found["twenty_seconds"])
         texts.append(

@@ -61,13 +61,17 @@ def mixed() -> list[Body]:
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests for one model, and the ways that answer them. `cache_tokens`: what the engine's KV cache holds."""
+    """Requests for one model, and the ways that answer them.
+
+    `cache_tokens`: what the engine's KV cache holds. `share_prefixes`: whether prompts begin alike.
+    """
 
     about: str
     size: str
     requests: Callable[[], list[Body]]
     ways: tuple[str, ...] = (OURS, "run-batch", "llm-chat", "ray-data-llm")
     cache_tokens: int = 100_000
+    share_prefixes: bool = False
     endpoint: str = harness.CHAT
     rounds: int | None = None
 
@@ -99,8 +103,11 @@ WORKLOADS = {
         documents,
         (OURS, "run-batch", "llm-chat"),
         6912,
+        share_prefixes=True,
     ),
-    "few-shot": Workload("4 tasks with examples, mixed", "300M", few_shot, (OURS, "run-batch"), 6912),
+    "few-shot": Workload(
+        "4 tasks with examples, mixed", "300M", few_shot, (OURS, "run-batch"), 6912, share_prefixes=True
+    ),
     "duplicates": Workload("half are the same as another", "300M", duplicates, (OURS, "run-batch")),
     "mixed": Workload("prompts and answers of all lengths", "300M", mixed, (OURS, "run-batch", "llm-chat")),
     "embeddings": Workload(

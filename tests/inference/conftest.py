@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 os.environ["RAY_AUTH_MODE"] = "disabled"
-os.environ["RAY_worker_niceness"] = "0"  # as `up` has it: else other tests' processes starve the engines
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  as `up` has it: other tests' processes starve the engines
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"

@@ -213,13 +213,16 @@ def test_embeddings_have_unit_length(tiny: Path) -> None:
 
 
 def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) -> None:
-    with pytest.raises(EngineStartError, match=r"engine_args\.max_modellen.*max_model_len"):
-        run(model(tiny, engine_args={"max_modellen": 5}), CHAT, chat("hi"))
     with pytest.raises(EngineStartError, match=r"max_position_embeddings|max_model_len"):
         run(model(tiny, engine_args={**ARGUMENTS, "max_model_len": 100_000}), CHAT, chat("hi"))
     with pytest.raises(EngineStartError, match="cache blocks"):
         run(model(tiny, engine_args={**ARGUMENTS, "kv_cache_memory_bytes": 1024}), CHAT, chat("hi"))
     until(lambda: not marked())
+
+
+def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Path) -> None:
+    with pytest.raises(EngineStartError, match=r"engine_args\.max_modellen.*max_model_len"):
+        module.engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
 
 
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
