@@ -2,7 +2,8 @@
 
     python benchmarks/contenders.py run-batch|llm-chat|ray-data-llm REQUESTS OUTPUT ARGUMENTS
 
-ARGUMENTS is JSON: model, served_model_name and vLLM's engine arguments. Each writes what it answered as lines
+ARGUMENTS is JSON: model, served_model_name and vLLM's engine arguments; the environment is what the stack gives its own
+engines. Each writes what it answered as lines
 `{custom_id, text, prompt_tokens, cached_tokens}` and, into OUTPUT.seconds, the seconds that answering took without the
 engine's start: null where it cannot tell.
 """
@@ -17,6 +18,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from batchyard.models import ModelSpec
+from inference.engines.vllm import set_environment
 
 Answer = tuple[str, str, int, int]
 
@@ -146,5 +150,7 @@ WAYS: dict[str, Callable[[Path, Path, dict[str, Any]], float | None]] = {
 
 if __name__ == "__main__":
     way, source, target, given = sys.argv[1:]
-    taken = WAYS[way](Path(source), Path(target), json.loads(given))
+    arguments = json.loads(given)
+    set_environment(ModelSpec(name=arguments["served_model_name"], engine="vllm", source=arguments["model"]))
+    taken = WAYS[way](Path(source), Path(target), arguments)
     Path(f"{target}.seconds").write_text(json.dumps(taken))

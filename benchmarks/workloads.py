@@ -85,6 +85,7 @@ class Workload:
             "max_num_seqs": 128,
             "kv_cache_memory_bytes": size.cache_bytes(self.cache_tokens),
             "gpu_memory_utilization": 0.1,
+            "block_size": 32,
             "enforce_eager": True,
         }
 
@@ -95,7 +96,7 @@ WORKLOADS = {
         "1,000 short requests to 1 M parameters", "1M", lambda: unshared(1000, 32), (OURS, "run-batch")
     ),
     "real": Workload(
-        "2,400 requests that share nothing, minutes of work", "300M", lambda: unshared(2400, 32), (OURS, "llm-chat")
+        "1,800 requests that share nothing, minutes of work", "300M", lambda: unshared(1800, 32), (OURS, "llm-chat")
     ),
     "documents": Workload(
         "24 documents x 8 questions, cache smaller than the documents",

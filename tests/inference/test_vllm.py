@@ -225,6 +225,18 @@ def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Pat
         module.engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
 
 
+@pytest.mark.parametrize(("weights", "cpus", "reserved"), [(2**24, 2, "0"), (2**20, 2, None), (2**24, 16, None)])
+def test_on_few_cpus_a_large_model_runs_on_all_of_them(
+    weights: int, cpus: int, reserved: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(weights)
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    module.set_environment(model(tmp_path))
+    assert os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") == reserved
+
+
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
