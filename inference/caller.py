@@ -24,7 +24,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import output
-from inference.resident import ENDED, Reply, Run, Terms, obtain
+from inference.replies import Reply, Run
+from inference.resident import ENDED, Terms, obtain
 
 LIST_SIZE = 32
 FAILED = -1
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 class Row:
     """One request, and its reply once it has one."""
 
+    line: int
     body: str
     position: int
     reply: Reply | None = None
@@ -92,7 +94,7 @@ class Caller:
         self._failure: EngineError | None = None
 
     async def __call__(self, table: pa.Table) -> pa.Table:
-        rows = list(map(Row, table.column("body").to_pylist(), table.column("position").to_pylist()))
+        rows = list(map(Row, *(table.column(name).to_pylist() for name in ("line", "body", "position"))))
         size = max(1, min(LIST_SIZE, self._run.in_flight // 4))
         try:
             await self._look()
@@ -173,9 +175,9 @@ class Caller:
             if permit is None:
                 self._replace(replica, handle)
                 return False
-        bodies = [row.body for row in rows]
+        lines, bodies = [row.line for row in rows], [row.body for row in rows]
         try:
-            call = handle.answer.remote(self._run, rows[0].position, self._endpoint, bodies, permit)
+            call = handle.answer.remote(self._run, rows[0].position, self._endpoint, lines, bodies, permit)
             replies = await self._watch(handle, call)
         except EngineDied as death:
             self._lost(replica, handle, death.message)

@@ -17,7 +17,8 @@ from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import room
 from inference.caller import ANSWERS, answer, raise_failure, start_error, start_timed_out
-from inference.resident import Run, Started, Terms, actor_name, gpus, obtain, residents
+from inference.replies import Run
+from inference.resident import Started, Terms, actor_name, gpus, obtain, residents
 
 BLOCK_ROWS = range(32, 257)
 """Rows of a block, which is what comes back at once: as many as a replica holds, up to a bound."""
@@ -35,6 +36,7 @@ def run(
     endpoint: str,
     rows: pa.Table,
     *,
+    idempotency_key: str | None = None,
     request_timeout: float,
     start_timeout: float,
     idle_seconds: float,
@@ -45,6 +47,8 @@ def run(
         spec: the model, its engine and how many replicas of it.
         endpoint: such as `/v1/chat/completions`; the same for all rows.
         rows: line (int64), custom_id (string), body (string: the request body as JSON).
+        idempotency_key: names the work, so that a run whose caller was killed is carried on: the engine gives the next
+            run with this key what it was asked by the last. A line is the same request in each of them.
         request_timeout: the longest one request may run, in seconds.
         start_timeout: the longest an engine may take to start, in seconds.
         idle_seconds: engines without work stop after this long.
@@ -65,7 +69,8 @@ def run(
         return
     terms = Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
     in_flight = _start(spec, terms).in_flight
-    known = Run(uuid.uuid4().hex, rows.num_rows, in_flight)
+    name = uuid.uuid4().hex
+    known = Run(name, idempotency_key or name, rows.num_rows, in_flight)
     _quieten()
     size = min(max(in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
     blocks = _blocks(rows, size, spec.replicas)
@@ -93,7 +98,7 @@ def run(
         close = getattr(tables, "close", None)
         if close is not None:
             close()
-        _drop(spec, terms, known.name)
+        _drop(spec, terms, name)
 
 
 def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:

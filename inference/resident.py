@@ -27,6 +27,7 @@ from inference import guard
 from inference.engine import Answer, Engine
 from inference.engines import check_arguments, engine_class
 from inference.gate import Gate, Rank
+from inference.replies import Replies, Reply, Run, reply
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
@@ -37,9 +38,6 @@ IDLE_SECONDS = 2.0
 """An engine without work for this long makes way for another: between two segments of a batch it is less."""
 RUN_SECONDS = 30.0
 """The same while a run goes on, which asks again: longer than that its caller is late only if it is dead."""
-
-Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int]
-"""status_code, response body as JSON, error, input tokens, cached tokens, output tokens."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +55,7 @@ class Resident:
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._work: dict[str, set[asyncio.Task[Any]]] = {}
         self._ranks: dict[str, float] = {}
+        self._replies = Replies()
         self._calls = 0
         self._asked = 0
         self._busy_seconds = 0.0
@@ -120,12 +119,13 @@ class Resident:
             self._gate.reopen()
 
     async def answer(
-        self, run: Run, position: int, endpoint: str, bodies: list[str], permit: str | None = None
+        self, run: Run, position: int, endpoint: str, lines: list[int], bodies: list[str], permit: str | None = None
     ) -> list[Reply] | None:
         """A reply for each body (JSON), in the same order; None: the engine is over and was asked nothing.
 
-        `position` is where in its run the list stands: what comes first there is asked first. With a permit of
-        `reserve` these are the only requests in the engine. A request that was in the engine as it ended has the error
+        `position` is where in its run the list stands: what comes first there is asked first. `lines` are the names of
+        the bodies: one that an earlier run of the same work has asked is not asked again. With a permit of `reserve`
+        they are, and as the only requests in the engine. A request that was in the engine as it ended has the error
         code `engine_died`.
         """
         if self._over or self._engine is None:
@@ -137,8 +137,13 @@ class Resident:
         try:
             with self._busy():
                 if permit is None:
-                    async with self._gate.admit(len(bodies), self._rank(run, position)):
-                        return await self._ask(endpoint, bodies)
+                    rank = self._rank(run, position)
+
+                    async def ask(places: list[int]) -> list[Reply] | None:
+                        async with self._gate.admit(len(places), rank):
+                            return await self._ask(endpoint, [bodies[place] for place in places])
+
+                    return await self._replies.take(run, lines, ask)
                 timer = self._permits.pop(permit, None)
                 if timer is None:
                     await self._gate.drain()
@@ -179,7 +184,7 @@ class Resident:
         if any(answer.error is not None and answer.error["code"] == ENDED for answer in answers):
             self._over = True
         self._engine.answered_at = time.monotonic()
-        return [_reply(answer) for answer in answers]
+        return [reply(answer) for answer in answers]
 
     @contextlib.contextmanager
     def _busy(self) -> Any:
@@ -205,6 +210,7 @@ class Resident:
     async def drop(self, run: str) -> None:
         """Cancel what a run still has in here: nobody waits for it any more."""
         self._ranks.pop(run, None)
+        self._replies.forget(run)
         for task in list(self._work.get(run, ())):
             task.cancel()
 
@@ -250,34 +256,10 @@ class Resident:
             await asyncio.sleep(max(min(left, 5.0), 0.05))
 
 
-def _reply(answer: Answer) -> Reply:
-    if answer.body is None:
-        return answer.status_code, None, answer.error, 0, 0, 0
-    usage = (answer.body.get("usage") if answer.status_code == 200 else None) or {}
-    details = usage.get("prompt_tokens_details") or {}
-    return (
-        answer.status_code,
-        orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY),
-        answer.error,
-        usage.get("prompt_tokens") or 0,
-        details.get("cached_tokens") or 0,
-        usage.get("completion_tokens") or 0,
-    )
-
-
 class Started(NamedTuple):
     """What an engine that has started says of itself: its versions, and how many requests it should have at once."""
 
     versions: dict[str, str]
-    in_flight: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run as its engines know it: a name of its own, its requests in all, and those one replica has at once."""
-
-    name: str
-    rows: int
     in_flight: int
 
 

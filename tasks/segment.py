@@ -189,7 +189,9 @@ def _answer(
             writer.add(copies.join(table, shared=True))
             asked = _without(asked, table["line"])
         writer.flush()
-        tables = answers = pipeline.run(spec, work.endpoint, asked.select(pipeline.REQUESTS), **terms)
+        key = f"{work.batch_id}/{work.number}"
+        requests = asked.select(pipeline.REQUESTS)
+        tables = answers = pipeline.run(spec, work.endpoint, requests, idempotency_key=key, **terms)
         starts = capabilities(spec.engine).starts_each_run
         while not heartbeat.stopped.is_set():
             with meter.excluded() if starts else nullcontext():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +148,40 @@ def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> Non
     assert all(times[text] == 1 for text in before)
     assert set(times.values()) <= {1, 2}
     assert sum(times.values()) - 512 <= 64, "only what was in the engine is run twice"
+
+
+DRIVER = """
+import json, sys
+import ray
+from rows import chat, table
+from batchyard.models import ModelSpec
+from inference import pipeline
+ray.init(address=sys.argv[1], namespace="batchyard", log_to_driver=False, logging_level="ERROR")
+spec = ModelSpec.model_validate_json(sys.argv[2])
+terms = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
+rows = table(chat(*map(str, range(256))))
+for answers in pipeline.run(spec, "/v1/chat/completions", rows, idempotency_key="work", **terms):
+    print(json.dumps(answers.column("line").to_pylist()), flush=True)
+"""
+
+
+def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path, cluster: str) -> None:
+    log = tmp_path / "calls"
+    spec = echo(latency_ms=500, call_log=str(log), max_in_flight=32)
+    command = [sys.executable, "-c", DRIVER, cluster, spec.model_dump_json()]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+        assert driver.stdout is not None
+        had = json.loads(driver.stdout.readline())
+        until(lambda: len(log.read_text().splitlines()) > len(had))
+        driver.kill()
+    rows = table(chat(*map(str, range(256))))
+    left = rows.filter([line not in had for line in rows.column("line").to_pylist()])
+    terms: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
+    for answers in pipeline.run(spec, CHAT, left, idempotency_key="work", **terms):
+        had += answers.column("line").to_pylist()
+    assert sorted(had) == list(range(256))
+    assert set(Counter(log.read_text().splitlines()).values()) == {1}
 
 
 def test_an_engine_that_hangs_is_killed_and_its_row_found(monkeypatch: pytest.MonkeyPatch) -> None:

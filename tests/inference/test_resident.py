@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,6 +21,7 @@ from batchyard.models import ModelSpec
 from inference import guard, resident
 from inference.engines import ENGINES, check_arguments, engine_class
 from inference.gate import Gate, Rank
+from inference.replies import Replies, Reply, Run
 
 OWNER = """
 import subprocess, sys, time
@@ -123,6 +125,82 @@ def test_who_has_the_gate_alone_is_alone_and_a_cancelled_wait_blocks_nobody() ->
         gate.reopen()
         await after
         assert gate.inside == 1
+
+    soon(scene())
+
+
+async def said(places: list[int]) -> list[Reply]:
+    return [(200, str(place).encode(), None, 0, 0, 0) for place in places]
+
+
+def test_a_line_is_asked_once_for_all_runs_of_the_same_work_until_one_of_them_is_over() -> None:
+    async def scene() -> None:
+        replies, asked = Replies(), Counter[int]()
+        first, second = Run("first", "work", 4, 4), Run("second", "work", 4, 4)
+
+        async def take(run: Run, lines: list[int]) -> list[Reply] | None:
+            async def ask(places: list[int]) -> list[Reply]:
+                asked.update(lines[place] for place in places)
+                await asyncio.sleep(0)
+                return await said([lines[place] for place in places])
+
+            return await replies.take(run, lines, ask)
+
+        took = await asyncio.gather(take(first, [1, 2]), take(second, [3, 2, 1]), take(second, [4]))
+        assert took == [await said([1, 2]), await said([3, 2, 1]), await said([4])]
+        assert asked == {1: 1, 2: 1, 3: 1, 4: 1}
+        await take(Run("other", "other work", 4, 4), [1])
+        assert asked[1] == 2, "another work's line is another request"
+        replies.forget("first")
+        await take(second, [1])
+        assert asked[1] == 2, "the second run goes on"
+        replies.forget("second")
+        await take(second, [1])
+        assert asked[1] == 3
+
+    soon(scene())
+
+
+def test_what_a_run_takes_along_as_it_is_cancelled_or_fails_is_asked_again() -> None:
+    async def scene() -> None:
+        replies, first, second = Replies(), Run("first", "work", 4, 4), Run("second", "work", 4, 4)
+
+        async def never(_: list[int]) -> list[Reply]:
+            await asyncio.Event().wait()
+            return []
+
+        async def broken(_: list[int]) -> list[Reply]:
+            raise OSError("broken")
+
+        cancelled = asyncio.create_task(replies.take(first, [0, 1], never))
+        failing = asyncio.create_task(replies.take(first, [2, 3], broken))
+        waiting = asyncio.create_task(replies.take(second, [0, 1], said))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        cancelled.cancel()
+        assert await waiting == await said([0, 1])
+        with pytest.raises(OSError, match="broken"):
+            await failing
+        assert await replies.take(second, [2, 3], said) == await said([0, 1])
+
+    soon(scene())
+
+
+def test_of_one_work_no_more_replies_are_kept_than_may_be_on_their_way() -> None:
+    async def scene() -> None:
+        replies, run, asked = Replies(), Run("run", "work", 100, 2), 0
+
+        async def ask(places: list[int]) -> list[Reply]:
+            nonlocal asked
+            asked += 1
+            return await said(places)
+
+        for line in range(20):
+            await replies.take(run, [line], ask)
+        await replies.take(run, [19], ask)
+        assert asked == 20
+        await replies.take(run, [0], ask)
+        assert asked == 21
 
     soon(scene())
 
