@@ -66,7 +66,7 @@ class JobStage(vLLMEngineStageUDF):  # type: ignore[misc]  # Ray has no types
 
         vllm.check_names(JobArguments.model_validate(self._spec.engine_args).model_extra or {}, AsyncEngineArgs)
         kwargs["expected_input_keys"] = ["custom_id", "body"]
-        super().__init__(engine_kwargs={**vllm.defaults(), **engine_kwargs}, **kwargs)
+        super().__init__(engine_kwargs={**vllm.defaults(self._spec), **engine_kwargs}, **kwargs)
         engine = self.llm.engine
         engine.generate = self._last(engine.generate)
         engine.encode = self._last(engine.encode)

@@ -1,7 +1,7 @@
 """Engine `vllm`: AsyncLLM in this process behind vLLM's own OpenAI handlers, so that answers are those of `vllm serve`.
 
-What is vLLM's internal API is here, in inference/job_stage.py and in inference/vllm_plugin.py; tests/inference's
-test_vllm.py and test_job.py pin it. Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
+What is vLLM's internal API is here and in inference/job_stage.py; tests/inference's test_vllm.py and test_job.py pin
+it. Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -57,8 +57,15 @@ CPU_DEFAULTS = {
 }
 """On CPU: torch.compile costs more than it gives, and the memory share is one of all memory. Prompts share whole blocks
 of the KV cache; of 128 tokens, which is vLLM's size there, 240 prompts with four beginnings took 1.4 times as long."""
-SMALL_BYTES, FEW_CPUS = 16 * 2**20, 4
-"""A model smaller than that does not use two CPUs; on more CPUs one of them matters less."""
+FEW_CPUS = 4
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""On few CPUs the model runs in the process that schedules it. vLLM would give it one of its own, bound to all CPUs but
+one: two processes that wait for each other, busily. 6,000 requests to 1 M parameters took 16.5 s and 24 s of CPU time
+instead of 20.7 and 40 on two CPUs, and the engine 22 s to start instead of 32."""
+PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+SMALL_BYTES = 16 * 2**20
+"""A smaller model's threads wait for each other more than they work: with 1 M parameters two took 1.4 times as long as
+one, with 5 M as long, with 15 M and 300 M less by a third."""
 CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_len")
 CAUSE = re.compile(r"\b[\w.]+(?:Error|Exception): .+$")
 
@@ -217,7 +224,7 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
     AsyncEngineArgs.add_cli_args(parser)
     arguments: Namespace = parser.parse_args([])
     ours = {
-        **defaults(),
+        **defaults(spec),
         "model": spec.source,
         "served_model_name": [spec.name],
         "enable_prompt_tokens_details": True,
@@ -243,12 +250,16 @@ def check_names(arguments: Mapping[str, Any], *kinds: Any) -> None:
             raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest}?")
 
 
-def defaults() -> dict[str, Any]:
+def defaults(spec: ModelSpec) -> dict[str, Any]:
     """Arguments of vLLM's engine that are ours unless `engine_args` says otherwise."""
     from vllm.platforms import current_platform
 
-    ours = CPU_DEFAULTS if current_platform.is_cpu() else {}
-    return {"enable_prefix_caching": True, "disable_log_stats": True, **ours}
+    ours: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True}
+    if current_platform.is_cpu():
+        ours |= CPU_DEFAULTS
+    if few_cpus() and not PARALLEL & spec.engine_args.keys():
+        ours["distributed_executor_backend"] = ONE_PROCESS
+    return ours
 
 
 def set_environment(spec: ModelSpec) -> None:
@@ -258,10 +269,15 @@ def set_environment(spec: ModelSpec) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Ray gives an actor as many threads as CPUs, at least one; vLLM chooses for itself what it is not given.
     os.environ.pop("OMP_NUM_THREADS", None)
-    # On CPU vLLM keeps one CPU for its scheduler, which sleeps while the model runs. All of two made 1.6 times the rows
-    # of 15 M and of 300 M parameters, as many of 5 M, and fewer of 1 M: there the threads wait for each other.
-    if (os.cpu_count() or 1) <= FEW_CPUS and weights_bytes(spec.source) >= SMALL_BYTES:
-        os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
+    if few_cpus():
+        os.environ["OMP_NUM_THREADS"] = "1" if weights_bytes(spec.source) < SMALL_BYTES else str(os.cpu_count())
+
+
+def few_cpus() -> bool:
+    """Whether vLLM runs on CPU, and has so few that one matters."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu()) and (os.cpu_count() or 1) <= FEW_CPUS
 
 
 def weights_bytes(source: str) -> float:

@@ -225,16 +225,16 @@ def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Pat
         module.engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
 
 
-@pytest.mark.parametrize(("weights", "cpus", "reserved"), [(2**24, 2, "0"), (2**20, 2, None), (2**24, 16, None)])
-def test_on_few_cpus_a_large_model_runs_on_all_of_them(
-    weights: int, cpus: int, reserved: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("weights", "cpus", "threads"), [(2**24, 2, "2"), (2**20, 2, "1"), (2**24, 16, None)])
+def test_on_few_cpus_a_large_model_has_a_thread_on_each_and_a_small_one_has_one(
+    weights: int, cpus: int, threads: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(weights)
-    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # Ray's
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     module.set_environment(model(tmp_path))
-    assert os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") == reserved
+    assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
