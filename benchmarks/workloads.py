@@ -11,6 +11,8 @@ import harness
 import models
 from harness import Body
 
+from inference.engines.vllm import ONE_PROCESS, few_cpus
+
 WORDS = ("wagon", "yard", "train", "load", "track", "switch", "signal", "cargo", "night", "depot", "rail", "crew")
 EMBEDDINGS = "/v1/embeddings"
 OURS = "batchyard"
@@ -87,6 +89,7 @@ class Workload:
             "gpu_memory_utilization": 0.1,
             "block_size": 32,
             "enforce_eager": True,
+            **({"distributed_executor_backend": ONE_PROCESS} if few_cpus() else {}),
         }
 
 

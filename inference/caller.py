@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ from inference.replies import Reply, Run
 from inference.resident import ENDED, Terms, obtain
 
 LIST_SIZE = 32
+TOGETHER_SECONDS = 1.0
+PACKED = "answers"
 FAILED = -1
 """The line number of a table that holds no answers but the error that ended the run."""
 DEATHS_IN_A_ROW = 9
@@ -74,7 +77,7 @@ class Replica:
 
 
 class Caller:
-    """One process's part of a run: maps a table of (position, line, custom_id, body) to one with the schema ANSWERS.
+    """One process's part of a run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
 
     Each replica has its own stretch of the run, because requests that begin alike stand together there; what a replica
     is behind with by more than it holds at once goes to another.
@@ -91,25 +94,37 @@ class Caller:
         self._replicas = [Replica(index) for index in range(spec.replicas)]
         self._deaths = 0
         self._deaths_in_a_row = 0
-        self._failure: EngineError | None = None
 
-    async def __call__(self, table: pa.Table) -> pa.Table:
+    async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
+        """The answers as they come, what comes within TOGETHER_SECONDS in one table."""
         rows = list(map(Row, *(table.column(name).to_pylist() for name in ("line", "body", "position"))))
         size = max(1, min(LIST_SIZE, self._run.in_flight // 4))
+        left: set[asyncio.Task[None]] = set()
         try:
             await self._look()
-            async with asyncio.TaskGroup() as lists:
-                for start in range(0, len(rows), size):
-                    lists.create_task(self._answer(rows[start : start + size]))
-        except* EngineError as errors:
-            self._failure = _first(errors)
-        if self._failure is not None:
-            return _failed(self._failure)
-        return _answers(table, [row.reply for row in rows if row.reply is not None])
+            lists = {asyncio.create_task(self._answer(rows[at : at + size])): at for at in range(0, len(rows), size)}
+            left = set(lists)
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                if left:
+                    more, left = await asyncio.wait(left, timeout=TOGETHER_SECONDS)
+                    done |= more
+                await asyncio.gather(*done)
+                answered = sorted(lists[task] for task in done)
+                yield _answers(
+                    pa.concat_tables([table.slice(at, size) for at in answered]),
+                    [row.reply for at in answered for row in rows[at : at + size] if row.reply is not None],
+                )
+        except EngineError as error:
+            yield _failed(error)
+        finally:
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     async def _answer(self, rows: list[Row]) -> None:
         """Fill in the reply of each row."""
-        while rows and self._failure is None:
+        while rows:
             replica = self._choose(rows[0].position)
             replica.load += len(rows)
             try:
@@ -142,7 +157,7 @@ class Caller:
         """Run rows that were in an engine as it died with nothing else in it, down to the one that kills."""
         async with replica.isolating:
             groups = [suspects]
-            while groups and self._failure is None:
+            while groups:
                 group = groups.pop()
                 died = await self._ask(replica, group, alone=True)
                 left = [row for row in group if row.reply is None]
@@ -278,17 +293,33 @@ _callers: dict[str, Caller] = {}
 _runner = asyncio.Runner()
 
 
-def answer(table: pa.Table, spec: ModelSpec, endpoint: str, run: Run, terms: Terms) -> pa.Table:
-    """Map a block of a run's rows with this process's caller."""
+def answer(table: pa.Table, spec: ModelSpec, endpoint: str, run: Run, terms: Terms) -> Iterator[pa.Table]:
+    """Map a block of a run's rows with this process's caller, to packed tables of answers as they come.
+
+    Ray Data hands on at once what is one row; of several it would wait for more, or make a block of each.
+    """
     if run.name not in _callers:
         _callers.clear()
         _callers[run.name] = Caller(spec, endpoint, run, terms)
-    return _runner.run(_callers[run.name](table))
+    answers = _callers[run.name].answers(table)
+
+    async def following() -> pa.Table | None:
+        return await anext(answers, None)
+
+    try:
+        while (found := _runner.run(following())) is not None:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, found.schema) as stream:
+                stream.write_table(found)
+            yield pa.table({PACKED: [sink.getvalue().to_pybytes()]})
+    finally:
+        _runner.run(answers.aclose())
 
 
-def _first(errors: BaseExceptionGroup[EngineError]) -> EngineError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+def unpacked(table: pa.Table) -> Iterator[pa.Table]:
+    """The tables of answers that `answer` packed."""
+    for packed in table.column(PACKED):
+        yield pa.ipc.open_stream(packed.as_buffer()).read_all()
 
 
 def _failed(error: EngineError) -> pa.Table:

@@ -16,12 +16,12 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import room
-from inference.caller import ANSWERS, answer, raise_failure, start_error, start_timed_out
+from inference.caller import answer, raise_failure, start_error, start_timed_out, unpacked
 from inference.replies import Run
 from inference.resident import Started, Terms, actor_name, gpus, obtain, residents
 
 BLOCK_ROWS = range(32, 257)
-"""Rows of a block, which is what comes back at once: as many as a replica holds, up to a bound."""
+"""Rows of a block, which one caller has at once: as many as a replica holds, up to a bound."""
 REQUESTS = ["line", "custom_id", "body"]
 """Columns of the rows of a run."""
 HANG_MARGIN = 30.0
@@ -76,6 +76,7 @@ def run(
     blocks = _blocks(rows, size, spec.replicas)
     dataset = ray.data.from_arrow(blocks)
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
+    dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
     answered = dataset.map_batches(
@@ -89,9 +90,10 @@ def run(
     )
     tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
     try:
-        for table in tables:
-            raise_failure(table)
-            yield table.cast(ANSWERS)
+        for packed in tables:
+            for table in unpacked(packed):
+                raise_failure(table)
+                yield table
     except RayError as error:
         raise EngineError(f"Ray could not run the rows: {error}") from error
     finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import or_, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.errors import LeaseLost
@@ -40,6 +41,20 @@ class Lease:
         statement = update(record).where(record.id == self.id, record.epoch == self.epoch, record.holder.is_not(None))
         if changed(session, statement.values(**values)) != 1:
             raise LeaseLost(f"{record.__tablename__} {self.id}: epoch {self.epoch} is gone")
+
+
+def holders(session: Session) -> set[str]:
+    """Who holds a lease on a segment or on a batch's own work."""
+    segments = select(Segment.holder).where(Segment.state == "running", Segment.holder.is_not(None))
+    at_work = Batch.status.in_(("validating", "finalizing", "cancelling"))
+    batches = select(Batch.holder).where(at_work, Batch.holder.is_not(None))
+    return {str(holder) for statement in (segments, batches) for holder in session.scalars(statement)}
+
+
+def end_leases(session: Session, holders: Collection[str]) -> None:
+    """Let the leases of these holders run out now."""
+    for record in (Segment, Batch):
+        session.execute(update(record).where(record.holder.in_(holders)).values(lease_expires_at=0))
 
 
 def take_batch(session: Session, batch_id: str, holder: str, seconds: float) -> Lease | None:

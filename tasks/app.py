@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 from celery import Celery, Task, signals
@@ -23,6 +21,7 @@ from tasks import (
     validation,
     webhooks,
 )
+from tasks.heartbeat import holder
 from tasks.house import house
 
 app = Celery("batchyard")
@@ -34,36 +33,31 @@ def _configure_logging(**_: Any) -> None:
     logs.configure(settings.load().log_level)
 
 
-def _holder(task: Task) -> str:
-    """Who holds a lease: the process and the task, as a person can find them."""
-    return f"{socket.gethostname()}/{os.getpid()}/{task.request.id}"
-
-
 @app.task(name="batch.validate", bind=True)
 def validate(task: Task, batch_id: str) -> None:
-    validation.run(house(), batch_id, _holder(task))
+    validation.run(house(), batch_id, holder(task.request.id))
 
 
 @app.task(name="batch.segment", bind=True)
 def run_segment(task: Task, segment_id: int, epoch: int) -> None:
-    segment.run(house(), segment_id, epoch, _holder(task))
+    segment.run(house(), segment_id, epoch, holder(task.request.id))
 
 
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
-    if not finish.merge(house(), batch_id, _holder(task)):
+    if not finish.merge(house(), batch_id, holder(task.request.id)):
         raise Ignore  # somebody else is finishing this batch: end this chain
 
 
 @app.task(name="batch.finish", bind=True)
 def end(task: Task, batch_id: str) -> None:
-    finish.end(house(), batch_id, _holder(task))
+    finish.end(house(), batch_id, holder(task.request.id))
 
 
 def _step(name: str) -> None:
     @app.task(name=f"post.{name}", bind=True)
     def run_step(task: Task, batch_id: str, position: int) -> None:
-        if not finish.run_step(house(), batch_id, position, _holder(task)):
+        if not finish.run_step(house(), batch_id, position, holder(task.request.id)):
             raise Ignore
 
 

@@ -1,17 +1,32 @@
-"""Keeping a lease alive while its work goes on, and telling the work when to stop."""
+"""Who holds a lease; keeping it alive while its work goes on, and telling the work when to stop."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import psutil
 
 from batchyard.errors import LeaseLost, UnavailableError
 from store.leases import Lease, take_batch
 from tasks.house import House
 
 log = logging.getLogger(__name__)
+
+
+def holder(task_id: str) -> str:
+    """Who holds a lease: the process and the task, as a person can find them."""
+    return f"{socket.gethostname()}/{os.getpid()}/{task_id}"
+
+
+def has_died(holder: str) -> bool:
+    """Whether it was a process of this machine that is no more. Of others only their leases can tell."""
+    host, pid, _ = holder.split("/", 2)
+    return host == socket.gethostname() and not psutil.pid_exists(int(pid))
 
 
 class Heartbeat:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 
-from store import batches, segments
+from store import batches, leases, segments
 from tasks import dispatch, finish, messages
+from tasks.heartbeat import has_died
 from tasks.house import House
 
 log = logging.getLogger(__name__)
 
 
 def tick(house: House) -> None:
-    """Look after leases that ran out, completion windows that have passed, and messages that were lost."""
+    """Look after leases that ran out, completion windows that have passed, and messages that were lost.
+
+    A lease whose holder was a process of this machine, and died, need not run out.
+    """
+    with house.database.read() as session:
+        dead = list(filter(has_died, leases.holders(session)))
     with house.database.write() as session:
+        if dead:
+            leases.end_leases(session, dead)
         recovered = segments.recover(session)
         expired = batches.expire(session)
         unvalidated = batches.take_validatable(session, batches.MESSAGE_SECONDS)

@@ -69,6 +69,14 @@ def test_every_row_is_answered_once_with_its_own_answer() -> None:
     assert len({line["response"]["request_id"] for line in lines.values()}) == 700
 
 
+def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
+    rows = table(chat(*map(str, range(32))))
+    terms: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
+    slow = echo(latency_ms=1500, max_in_flight=8)
+    sizes = [answers.num_rows for answers in pipeline.run(slow, CHAT, rows, **terms)]
+    assert sum(sizes) == 32 and max(sizes) <= 16, "two of four turns, if it is late"
+
+
 def test_no_rows_make_no_engine() -> None:
     assert list(pipeline.run(echo(), CHAT, table([]), request_timeout=1, start_timeout=1, idle_seconds=1)) == []
     assert resident.residents() == {}
