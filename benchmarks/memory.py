@@ -63,9 +63,10 @@ class Sampler:
 
 
 def busy_seconds() -> float:
-    """CPU time of the whole machine so far: Ray's processes come and go, so theirs cannot be added up."""
+    """CPU time of the whole machine so far, but for this client's: Ray's processes come and go, so theirs cannot be
+    added up."""
     times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0)) - time.process_time()
 
 
 def run(server: Client, data: Path, number: int) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def table(report: dict[str, Any]) -> str:
     ]
     notes = (
         "Engine `echo` (simulated), so all of it is control cost. Memory is the highest resident size sampled, "
-        "CPU the whole machine's, this client included."
+        "CPU the whole machine's but for this client's, which samples."
     )
     return "\n".join([head, "|---" * 9 + "|", *rows, "", notes])
 

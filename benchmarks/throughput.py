@@ -7,9 +7,8 @@ The same rows, the same engine settings, one run, in alternating order, each way
 * `llm-chat`: the raw engine, `LLM.chat` with all requests at once, without its start;
 * `ray-data-llm`: a `ray.data.llm` processor, the whole script.
 
-Answers of all ways are compared. Writes `throughput.json`, `throughput.md` and `throughput.svg`
-in `benchmarks/results`;
-workloads that are not run keep what they had there.
+Answers of all ways are compared. Writes `throughput.json`, `throughput.md` and `throughput.svg` in
+`benchmarks/results`; workloads that are not run keep what they had there.
 
     python benchmarks/throughput.py [--only overhead documents ...] [--rounds 2]
 """
@@ -287,7 +286,7 @@ def plot(report: dict[str, Any]) -> None:
 
     found = report["workloads"]
     ways = list(dict.fromkeys(itertools.chain.from_iterable(entry["ways"] for entry in found.values())))
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.7 * len(found)))
+    figure, axes = pyplot.subplots(figsize=(9, 1.5 + 0.7 * len(found)), layout="constrained")
     for at, way in enumerate(ways):
         bars = [
             (place - at * 0.2, entry["ways"][way]["rows_per_second"] / entry["ways"][OURS]["rows_per_second"])
@@ -298,8 +297,7 @@ def plot(report: dict[str, Any]) -> None:
         axes.barh(places, lengths, height=0.18, label=way)
     axes.set_yticks([place - 0.3 for place in range(len(found))], list(found))
     axes.set_xlabel("rows per second, relative to batchyard")
-    axes.legend()
-    figure.tight_layout()
+    figure.legend(loc="outside lower center", ncols=len(ways))
     figure.savefig(harness.RESULTS / "throughput.svg")
 
 

@@ -28,12 +28,13 @@ from inference import output
 from inference.replies import Reply, Run
 from inference.resident import ENDED, Terms, obtain
 
-LIST_SIZE = 32
+LIST_ROWS = range(32, 129)
+"""Requests of one call: an eighth of what a replica has at once, within these bounds, and a quarter at most."""
 TOGETHER_SECONDS = 1.0
 PACKED = "answers"
 FAILED = -1
 """The line number of a table that holds no answers but the error that ended the run."""
-DEATHS_IN_A_ROW = 9
+DEATHS_IN_A_ROW = 11
 """Deaths without one answer between them: more than it takes to halve a full list down to one row, twice run."""
 DEATHS = 40
 """Deaths in one run; each costs an engine start."""
@@ -98,7 +99,8 @@ class Caller:
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
         """The answers as they come, what comes within TOGETHER_SECONDS in one table."""
         rows = list(map(Row, *(table.column(name).to_pylist() for name in ("line", "body", "position"))))
-        size = max(1, min(LIST_SIZE, self._run.in_flight // 4))
+        bounded = min(max(self._run.in_flight // 8, LIST_ROWS[0]), LIST_ROWS[-1])
+        size = max(1, min(bounded, self._run.in_flight // 4))
         left: set[asyncio.Task[None]] = set()
         try:
             await self._look()

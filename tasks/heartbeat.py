@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import logging
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -20,13 +24,23 @@ log = logging.getLogger(__name__)
 
 def holder(task_id: str) -> str:
     """Who holds a lease: the process and the task, as a person can find them."""
-    return f"{socket.gethostname()}/{os.getpid()}/{task_id}"
+    return f"{machine()}/{os.getpid()}/{task_id}"
 
 
 def has_died(holder: str) -> bool:
     """Whether it was a process of this machine that is no more. Of others only their leases can tell."""
-    host, pid, _ = holder.split("/", 2)
-    return host == socket.gethostname() and not psutil.pid_exists(int(pid))
+    where, pid, _ = holder.split("/", 2)
+    return where == machine() and not psutil.pid_exists(int(pid))
+
+
+@functools.cache
+def machine() -> str:
+    """The host's name, and a mark of where process ids are those seen here: hosts may share a name, containers both."""
+    try:
+        mark = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # not Linux
+        mark = str(uuid.getnode())
+    return f"{socket.gethostname()}-{hashlib.sha256(mark.encode()).hexdigest()[:8]}"
 
 
 class Heartbeat:

@@ -29,8 +29,8 @@ def dead() -> int:
 
 @pytest.mark.parametrize(
     ("host", "pid", "free"),
-    [(socket.gethostname(), dead, True), (socket.gethostname(), os.getpid, False), ("another", dead, False)],
-    ids=["of a process that died", "of a living process", "of another machine"],
+    [(heartbeat.machine(), dead, True), (heartbeat.machine(), os.getpid, False), (socket.gethostname(), dead, False)],
+    ids=["of a process that died", "of a living process", "of another machine of that name"],
 )
 def test_a_lease_ends_before_its_time_only_with_a_process_of_this_machine(
     house: House,
