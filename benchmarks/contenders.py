@@ -3,9 +3,8 @@
     python benchmarks/contenders.py run-batch|llm-chat|ray-data-llm REQUESTS OUTPUT ARGUMENTS
 
 ARGUMENTS is JSON: model, served_model_name and vLLM's engine arguments; the environment is what the stack gives its own
-engines. Each writes what it answered as lines
-`{custom_id, text, prompt_tokens, cached_tokens}` and, into OUTPUT.seconds, the seconds that answering took without the
-engine's start: null where it cannot tell.
+engines. Each writes what it answered as lines `{custom_id, text, prompt_tokens, cached_tokens}` and, into
+OUTPUT.seconds, the seconds that answering took without the engine's start: null where it cannot tell.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import harness
 import models
 from harness import Body
 
-from inference.engines.vllm import ONE_PROCESS, few_cpus
+from inference.engines.vllm import CPU_DEFAULTS, ONE_PROCESS, few_cpus
 
 WORDS = ("wagon", "yard", "train", "load", "track", "switch", "signal", "cargo", "night", "depot", "rail", "crew")
 EMBEDDINGS = "/v1/embeddings"
@@ -82,13 +82,11 @@ class Workload:
         """vLLM's arguments, the same for all ways."""
         size = models.SIZES[self.size]
         return {
+            **CPU_DEFAULTS,
             "dtype": "float32",
             "max_model_len": size.context if self.size != "1M" else 512,
             "max_num_seqs": 128,
             "kv_cache_memory_bytes": size.cache_bytes(self.cache_tokens),
-            "gpu_memory_utilization": 0.1,
-            "block_size": 32,
-            "enforce_eager": True,
             **({"distributed_executor_backend": ONE_PROCESS} if few_cpus() else {}),
         }
 

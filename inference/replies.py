@@ -110,6 +110,7 @@ class Replies:
 
 
 def reply(answer: Answer) -> Reply:
+    """An engine's answer as its caller gets it; only one of status 200 has used tokens."""
     if answer.body is None:
         return answer.status_code, None, answer.error, 0, 0, 0
     usage = (answer.body.get("usage") if answer.status_code == 200 else None) or {}

@@ -21,6 +21,7 @@ from batchyard.models import ModelSpec
 from inference import pipeline, resident
 
 CHAT = "/v1/chat/completions"
+TERMS: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
@@ -71,9 +72,8 @@ def test_every_row_is_answered_once_with_its_own_answer() -> None:
 
 def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
     rows = table(chat(*map(str, range(32))))
-    terms: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
     slow = echo(latency_ms=1500, max_in_flight=8)
-    sizes = [answers.num_rows for answers in pipeline.run(slow, CHAT, rows, **terms)]
+    sizes = [answers.num_rows for answers in pipeline.run(slow, CHAT, rows, **TERMS)]
     assert sum(sizes) == 32 and max(sizes) <= 16, "two of four turns, if it is late"
 
 
@@ -107,7 +107,7 @@ def test_the_engine_stays_for_the_next_run() -> None:
     pid = engine_pid(spec)
     run(spec, chat("two"))
     assert engine_pid(spec) == pid
-    assert pipeline.engine_versions(spec, request_timeout=30, start_timeout=60, idle_seconds=60)["engine"] == "echo"
+    assert pipeline.engine_versions(spec, **TERMS)["engine"] == "echo"
     assert engine_pid(spec) == pid
 
 
@@ -145,7 +145,7 @@ def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> Non
     lines: list[int] = []
     rows = table(chat(*map(str, range(512))))
     before = Counter[str]()
-    for answers in pipeline.run(spec, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60):
+    for answers in pipeline.run(spec, CHAT, rows, **TERMS):
         lines += answers.column("line").to_pylist()
         if not killed:
             killed = True
@@ -166,7 +166,7 @@ from batchyard.models import ModelSpec
 from inference import pipeline
 ray.init(address=sys.argv[1], namespace="batchyard", log_to_driver=False, logging_level="ERROR")
 spec = ModelSpec.model_validate_json(sys.argv[2])
-terms = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
+terms = json.loads(sys.argv[3])
 rows = table(chat(*map(str, range(256))))
 for answers in pipeline.run(spec, "/v1/chat/completions", rows, idempotency_key="work", **terms):
     print(json.dumps(answers.column("line").to_pylist()), flush=True)
@@ -176,7 +176,7 @@ for answers in pipeline.run(spec, "/v1/chat/completions", rows, idempotency_key=
 def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path, cluster: str) -> None:
     log = tmp_path / "calls"
     spec = echo(latency_ms=500, call_log=str(log), max_in_flight=32)
-    command = [sys.executable, "-c", DRIVER, cluster, spec.model_dump_json()]
+    command = [sys.executable, "-c", DRIVER, cluster, spec.model_dump_json(), json.dumps(TERMS)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
         assert driver.stdout is not None
@@ -185,8 +185,7 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
         driver.kill()
     rows = table(chat(*map(str, range(256))))
     left = rows.filter([line not in had for line in rows.column("line").to_pylist()])
-    terms: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
-    for answers in pipeline.run(spec, CHAT, left, idempotency_key="work", **terms):
+    for answers in pipeline.run(spec, CHAT, left, idempotency_key="work", **TERMS):
         had += answers.column("line").to_pylist()
     assert sorted(had) == list(range(256))
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
@@ -226,7 +225,7 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     log = tmp_path / "calls"
     spec = echo(latency_ms=300, call_log=str(log), max_in_flight=32)
     rows = table(chat(*map(str, range(2000))))
-    answers = pipeline.run(spec, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60)
+    answers = pipeline.run(spec, CHAT, rows, **TERMS)
     next(answers)
     answers.close()
     until(lambda: not callers())
@@ -256,7 +255,7 @@ def test_idle_engines_are_stopped_on_demand_and_busy_ones_are_not() -> None:
     run(echo("idle"), chat("hi"))
     busy = echo("busy", latency_ms=1000, max_in_flight=32)
     rows = table(chat(*map(str, range(512))))
-    answers = pipeline.run(busy, CHAT, rows, request_timeout=30, start_timeout=60, idle_seconds=60)
+    answers = pipeline.run(busy, CHAT, rows, **TERMS)
     next(answers)
     until(lambda: any(state["in_flight"] for state in resident.states().values()))
     assert [name.split(":")[1] for name in resident.stop_idle(0)] == ["idle"]
@@ -271,5 +270,5 @@ def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:
     for line in lines.values():
         usage = line["response"]["body"]["usage"]
         assert (line["input_tokens"], line["output_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
-    versions = pipeline.engine_versions(spec, request_timeout=30, start_timeout=60, idle_seconds=60)
+    versions = pipeline.engine_versions(spec, **TERMS)
     assert versions["engine"] == "transformers" and len(versions["model_sha256"]) == 64

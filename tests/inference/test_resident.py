@@ -164,8 +164,10 @@ def test_a_line_is_asked_once_for_all_runs_of_the_same_work_until_one_of_them_is
 def test_what_a_run_takes_along_as_it_is_cancelled_or_fails_is_asked_again() -> None:
     async def scene() -> None:
         replies, first, second = Replies(), Run("first", "work", 4, 4), Run("second", "work", 4, 4)
+        asked = asyncio.Event()
 
         async def never(_: list[int]) -> list[Reply]:
+            asked.set()
             await asyncio.Event().wait()
             return []
 
@@ -175,7 +177,7 @@ def test_what_a_run_takes_along_as_it_is_cancelled_or_fails_is_asked_again() -> 
         cancelled = asyncio.create_task(replies.take(first, [0, 1], never))
         failing = asyncio.create_task(replies.take(first, [2, 3], broken))
         waiting = asyncio.create_task(replies.take(second, [0, 1], said))
-        await asyncio.sleep(0.01)
+        await asked.wait()
         assert not waiting.done()
         cancelled.cancel()
         assert await waiting == await said([0, 1])
