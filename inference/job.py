@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskErr
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
+from inference.blocks import iter_blocks
 from inference.caller import ANSWERS, start_error, start_timed_out
 from inference.engines.vllm_job import JobArguments
 from inference.fingerprint import model_sha256
@@ -53,16 +55,12 @@ def run(
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
     answered = _processor(spec, endpoint, arguments, request_timeout)(dataset)
-    tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
     try:
-        for table in tables:
-            yield table.select(ANSWERS.names).cast(ANSWERS)
+        with closing(iter_blocks(answered)) as tables:
+            for table in tables:
+                yield table.select(ANSWERS.names).cast(ANSWERS)
     except (RayError, ExecutionTimeoutError) as error:
         raise _error(spec, error, start_timeout) from error
-    finally:
-        close = getattr(tables, "close", None)
-        if close is not None:
-            close()
 
 
 def versions(spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:

@@ -6,6 +6,8 @@ import logging
 import math
 import uuid
 from collections.abc import Generator
+from contextlib import closing
+from itertools import chain
 from types import ModuleType
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import room
+from inference.blocks import iter_blocks
 from inference.caller import answer, raise_failure, start_error, start_timed_out, unpacked
 from inference.replies import Run
 from inference.resident import Started, Terms, actor_name, gpus, obtain, residents
@@ -88,18 +91,14 @@ def run(
         # One that fills up while the one before it empties, and one on its way.
         concurrency=min(math.ceil(in_flight * spec.replicas / size) + 2, len(blocks)),
     )
-    tables = iter(answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
     try:
-        for packed in tables:
-            for table in unpacked(packed):
+        with closing(iter_blocks(answered)) as packed:
+            for table in chain.from_iterable(map(unpacked, packed)):
                 raise_failure(table)
                 yield table
     except RayError as error:
         raise EngineError(f"Ray could not run the rows: {error}") from error
     finally:
-        close = getattr(tables, "close", None)
-        if close is not None:
-            close()
         _drop(spec, terms, name)
 
 

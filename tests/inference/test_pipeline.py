@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,17 @@ def test_the_engine_stays_for_the_next_run() -> None:
     assert engine_pid(spec) == pid
     assert pipeline.engine_versions(spec, **TERMS)["engine"] == "echo"
     assert engine_pid(spec) == pid
+
+
+def test_runs_leave_no_thread_behind_whether_they_end_or_are_closed() -> None:
+    spec, rows = echo(), table(chat(*map(str, range(200))))
+    run(spec, chat("one"))
+    before = threading.active_count()
+    for _ in range(3):
+        run(spec, chat("another"))
+        with closing(pipeline.run(spec, CHAT, rows, **TERMS)) as answers:
+            next(answers)
+    until(lambda: threading.active_count() <= before)
 
 
 def test_replicas_share_the_rows(tmp_path: Path) -> None:
