@@ -150,7 +150,6 @@ def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str
             way: {
                 "seconds": [round(one.seconds, 2) for one in runs],
                 "answering_seconds": [round(one.answering, 2) for one in runs if one.answering is not None],
-                "rows_per_second": round(len(requests) / statistics.median(best(one) for one in runs), 2),
                 "prompt_tokens": runs[0].prompt_tokens,
                 "cached_tokens": runs[0].cached_tokens,
                 "same_answers": same(reference, runs[-1].answers),
@@ -174,10 +173,6 @@ def distinct_tokens(model: Path, requests: list[Body]) -> int:
         for pair in itertools.pairwise(prompts)
     )
     return sum(map(len, prompts)) - sum(len(list(beginning)) for beginning in shared)
-
-
-def best(taken: Taken) -> float:
-    return taken.seconds if taken.answering is None else taken.answering
 
 
 def same(left: dict[str, str], right: dict[str, str]) -> float:
@@ -254,7 +249,7 @@ def tables(report: dict[str, Any]) -> list[str]:
                     f"{found['requests']:,}",
                     way,
                     round(took[way], 1),
-                    taken["rows_per_second"],
+                    f"{found['requests'] / took[way]:.3g}",
                     "" if way == OURS else f"{took[way] / took[OURS]:.2f}x",
                     cached,
                     f"{taken['same_answers']:.1%}",
