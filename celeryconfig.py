@@ -50,7 +50,6 @@ worker_proc_alive_timeout = 60.0
 worker_max_memory_per_child = 1_500_000
 worker_soft_shutdown_timeout = 5.0
 worker_send_task_events = True
-task_send_sent_event = True
 
 
 def _every(task: str, seconds: float, *, ticks: int = 1) -> dict[str, object]:

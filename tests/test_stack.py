@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,13 +11,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from stacks import RunningStack
+from stacks import RunningStack, a_chat
 
 from batchyard import process
 from batchyard.errors import ConfigurationError
@@ -96,12 +99,30 @@ def test_everything_listens_on_this_machine_only(own: RunningStack) -> None:
     assert [where for where in listening if where[1].ip not in ("127.0.0.1", "::ffff:127.0.0.1")] == []
 
 
-def test_flower_wants_a_password(own: RunningStack) -> None:
-    web = own.processes("flower")[0]
+def flower(stack: RunningStack) -> str:
+    web = stack.processes("flower")[0]
     port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
+    return f"http://127.0.0.1:{port}/api"
+
+
+def test_flower_wants_a_password(own: RunningStack) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=10)
+        urllib.request.urlopen(f"{flower(own)}/workers", timeout=10)
     assert caught.value.code == 401
+
+
+def test_flower_shows_the_tasks_of_batches_and_not_what_beat_rings(own: RunningStack) -> None:
+    word = b64encode((own.data / "flower.auth").read_bytes().strip()).decode()
+    asked = urllib.request.Request(f"{flower(own)}/tasks", headers={"Authorization": f"Basic {word}"})
+
+    def names() -> set[str]:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return {task["name"] for task in json.load(answer).values()}
+
+    own.wait(own.submit([a_chat("one", "hello")]))
+    own_tasks = {"batch.validate", "batch.segment", "batch.merge", "batch.finish"}
+    eventually(lambda: own_tasks <= names(), "the tasks of the batch are in Flower")
+    assert names() == own_tasks
 
 
 def test_a_second_up_on_the_same_data_names_who_holds_it(own: RunningStack) -> None:
