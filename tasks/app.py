@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, Task, signals
@@ -66,43 +65,37 @@ for _name in steps.REGISTRY:
     _step(_name)
 
 
-def _rung(name: str) -> Callable[[Callable[[], None]], Task]:
-    """A task that beat rings, of which Flower is not told: they are two a second, and say nothing of a batch."""
-    make: Callable[[Callable[[], None]], Task] = app.task(name=name, send_events=False)
-    return make
-
-
-@_rung("housekeeping.tick")
+@app.task(name="housekeeping.tick")
 def tick() -> None:
     housekeeping.tick(house())
 
 
-@_rung("housekeeping.deadlines")
+@app.task(name="housekeeping.deadlines")
 def look_at_deadlines() -> None:
     deadlines.tick(house())
 
 
-@_rung("housekeeping.metrics")
+@app.task(name="housekeeping.metrics")
 def write_metrics() -> None:
     metrics.write(house())
 
 
-@_rung("schedule.tick")
+@app.task(name="schedule.tick")
 def run_schedules() -> None:
     schedules.tick(house())
 
 
-@_rung("housekeeping.collect")
+@app.task(name="housekeeping.collect")
 def collect_garbage() -> None:
     collect.tick(house())
 
 
-@_rung("housekeeping.evict")
+@app.task(name="housekeeping.evict")
 def evict_cached_answers() -> None:
     cache.evict(house())
 
 
-@_rung("webhook.ring")
+@app.task(name="webhook.ring")
 def ring_for_webhooks() -> None:
     webhooks.ring(house())
 

@@ -121,21 +121,6 @@ def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack)
     assert missing == []
 
 
-def test_flower_shows_each_task_by_name_with_its_batch(stack: RunningStack) -> None:
-    batch = stack.wait(stack.submit([a_chat("id", "x")]))
-    flower = json.loads((stack.data / "run" / "stack.json").read_text())["flower"]
-    user, password = (stack.data / "flower.auth").read_text().strip().split(":")
-    deadline = time.monotonic() + 30
-    while True:
-        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
-        mine = {task["name"]: task["args"] for task in tasks if batch.id in (task["args"] or "")}
-        if {"batch.validate", "batch.segment", "batch.merge", "batch.finish"} <= mine.keys():
-            break
-        assert time.monotonic() < deadline, mine
-        time.sleep(0.5)
-    assert re.fullmatch(rf"\({batch.id}, segment 0, epoch 1\)", mine["batch.segment"].strip("'\""))
-
-
 @pytest.mark.usefixtures("busy")
 def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
     deadline = time.monotonic() + 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,12 +12,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from stacks import RunningStack, a_chat
@@ -99,30 +99,28 @@ def test_everything_listens_on_this_machine_only(own: RunningStack) -> None:
     assert [where for where in listening if where[1].ip not in ("127.0.0.1", "::ffff:127.0.0.1")] == []
 
 
-def flower(stack: RunningStack) -> str:
-    web = stack.processes("flower")[0]
-    port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
-    return f"http://127.0.0.1:{port}/api"
-
-
 def test_flower_wants_a_password(own: RunningStack) -> None:
+    web = own.processes("flower")[0]
+    port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{flower(own)}/workers", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=10)
     assert caught.value.code == 401
 
 
-def test_flower_shows_the_tasks_of_batches_and_not_what_beat_rings(own: RunningStack) -> None:
-    word = b64encode((own.data / "flower.auth").read_bytes().strip()).decode()
-    asked = urllib.request.Request(f"{flower(own)}/tasks", headers={"Authorization": f"Basic {word}"})
+def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_beat_rings(own: RunningStack) -> None:
+    batch = own.wait(own.submit([a_chat("id", "x")]))
+    flower = json.loads((own.data / "run" / "stack.json").read_text())["flower"]
+    user, password = (own.data / "flower.auth").read_text().strip().split(":")
 
-    def names() -> set[str]:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
-            return {task["name"] for task in json.load(answer).values()}
+    def shown() -> dict[str, str]:
+        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
+        return {task["name"]: task["args"] or "" for task in tasks}
 
-    own.wait(own.submit([a_chat("one", "hello")]))
-    own_tasks = {"batch.validate", "batch.segment", "batch.merge", "batch.finish"}
-    eventually(lambda: own_tasks <= names(), "the tasks of the batch are in Flower")
-    assert names() == own_tasks
+    names = {"batch.validate", "batch.segment", "batch.merge", "batch.finish"}
+    eventually(lambda: names <= shown().keys(), "the tasks of the batch are in Flower", 30)
+    assert shown().keys() == names
+    assert [args for args in shown().values() if batch.id not in args] == []
+    assert re.fullmatch(rf"\({batch.id}, segment 0, epoch 1\)", shown()["batch.segment"].strip("'\""))
 
 
 def test_a_second_up_on_the_same_data_names_who_holds_it(own: RunningStack) -> None:
