@@ -7,7 +7,8 @@ record's lease decides. Late acknowledgement, redelivery, restarts and two beats
 from kombu import Queue
 
 from batchyard import settings
-from tasks import cache, collect
+from tasks.execution import result_cache
+from tasks.finishing import garbage
 
 _settings = settings.load()
 METRICS_SECONDS = 10.0
@@ -63,8 +64,8 @@ beat_schedule = {
     "webhooks": _every("webhook.ring", _settings.housekeeping_seconds, ticks=10),
     "schedules": _every("schedule.tick", _settings.housekeeping_seconds, ticks=10),
     "metrics": _every("housekeeping.metrics", METRICS_SECONDS),
-    "cache": _every("housekeeping.evict", cache.INTERVAL_SECONDS),
-    "garbage": _every("housekeeping.collect", collect.INTERVAL_SECONDS),
+    "cache": _every("housekeeping.evict", result_cache.INTERVAL_SECONDS),
+    "garbage": _every("housekeeping.collect", garbage.INTERVAL_SECONDS),
 }
 # Flower is not told of what beat rings, two tasks a second: they would fill its list, and say nothing of a batch.
 task_annotations = {entry["task"]: {"send_events": False} for entry in beat_schedule.values()}

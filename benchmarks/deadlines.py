@@ -19,7 +19,7 @@ from typing import Any
 
 import harness
 
-from batchyard.client import TERMINAL, Client
+from batchyard.cli.client import TERMINAL, Client
 from store import keys
 from store.database import Database
 

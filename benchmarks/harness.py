@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from batchyard import background
-from batchyard.client import TERMINAL, Client
+from batchyard.cli.client import TERMINAL, Client
+from batchyard.local import background
 
 CHAT = "/v1/chat/completions"
 RESULTS = Path(__file__).parent / "results"

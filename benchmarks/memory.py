@@ -18,7 +18,7 @@ from typing import Any
 import harness
 import psutil
 
-from batchyard.client import TERMINAL, Client
+from batchyard.cli.client import TERMINAL, Client
 
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",

@@ -1,9 +1,9 @@
 """The dispatch policy at a scale that this machine has not: recorded or made-up arrivals, replayed in simulated time.
 
-The policy is the code that dispatch runs (tasks.policy), over as many engines and batches as asked for. Beside it run
-first-come-first-served, the earliest due time without a floor for every project, and an oracle: policies that know how
-long everything takes and put aside what cannot be done in time any more; the best of them counts. Nothing here is a
-speed of any model. Writes `benchmarks/results/simulation.json` and `simulation.md`.
+The policy is the code that dispatch runs (tasks.scheduling.policy), over as many engines and batches as asked for.
+Beside it run first-come-first-served, the earliest due time without a floor for every project, and an oracle: policies
+that know how long everything takes and put aside what cannot be done in time any more; the best of them counts. Nothing
+here is a speed of any model. Writes `benchmarks/results/simulation.json` and `simulation.md`.
 
     python benchmarks/simulation.py [--batches 40000] [--engines 50] [--seeds 2] [--database data/batchyard.db]
     python benchmarks/simulation.py --batches 1000000 --engines 1000 --seeds 1 --loads 0.9 --brief --name simulation-1M
@@ -25,8 +25,8 @@ from sqlalchemy import func, select
 from store.database import Database
 from store.records import Batch, Segment, Speed
 from store.segments import Waiting
-from tasks.policy import Limits, Policy
-from tasks.replay import Cost, Replay
+from tasks.scheduling.policy import Limits, Policy
+from tasks.scheduling.replay import Cost, Replay
 
 SEGMENT_SECONDS = 120.0
 LEAD_SECONDS = 3.0

@@ -38,7 +38,7 @@ import psutil
 from harness import Body
 from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload, chat, words
 
-from batchyard.client import Client
+from batchyard.cli.client import Client
 
 NAME = "bench"
 

@@ -26,13 +26,13 @@ import harness
 import orjson
 import psutil
 
-from batchyard import background
-from batchyard.client import TERMINAL
+from batchyard.cli.client import TERMINAL
+from batchyard.local import background
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from store.artifacts import Artifacts
-from tasks.plan import PlanWriter, SegmentSize
-from tasks.validation import Report, Validator
+from store.formats.plan import PlanWriter, SegmentSize
+from tasks.intake.validation import Report, Validator
 
 ROUNDS = 3
 ENDPOINT = "/v1/chat/completions"

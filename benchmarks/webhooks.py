@@ -23,7 +23,7 @@ from typing import Any
 import harness
 import openai
 
-from batchyard.client import TERMINAL, Client
+from batchyard.cli.client import TERMINAL, Client
 
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1"}
 MODELS = '[models.echo]\nengine = "echo"\n'

@@ -17,11 +17,11 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
-from inference import room
-from inference.blocks import iter_blocks
-from inference.caller import answer, raise_failure, start_error, start_timed_out, unpacked
-from inference.replies import Run
-from inference.resident import Started, Terms, actor_name, gpus, obtain, residents
+from inference.ray.blocks import iter_blocks
+from inference.ray.caller import answer, raise_failure, start_error, start_timed_out, unpacked
+from inference.residents import gpu_eviction
+from inference.residents.actor import Started, Terms, actor_name, gpus, obtain, residents
+from inference.residents.kept_replies import Run
 
 BLOCK_ROWS = range(32, 257)
 """Rows of a block, which one caller has at once: as many as a replica holds, up to a bound."""
@@ -127,10 +127,10 @@ def engine_versions(
 
 def _job() -> ModuleType:
     try:
-        from inference import job  # imports torch
+        from inference.engines.vllm import job_runner  # imports torch
     except ImportError as error:
         raise EngineStartError(f"engine vllm-job needs vLLM where segments run: {error}") from error
-    return job
+    return job_runner
 
 
 def _start(spec: ModelSpec, terms: Terms) -> Started:
@@ -139,8 +139,8 @@ def _start(spec: ModelSpec, terms: Terms) -> Started:
         handles = [obtain(spec, terms.request_timeout, replica) for replica in range(spec.replicas)]
         try:
             asked = [handle.ready.remote(terms.idle_seconds) for handle in handles]
-            if ray.wait(asked, num_returns=len(asked), timeout=room.PLACING_SECONDS)[1] and gpus(spec):
-                room.make(spec, handles)
+            if ray.wait(asked, num_returns=len(asked), timeout=gpu_eviction.PLACING_SECONDS)[1] and gpus(spec):
+                gpu_eviction.make(spec, handles)
             found = ray.get(asked, timeout=terms.start_timeout)
         except GetTimeoutError as error:
             for handle in handles:

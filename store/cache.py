@@ -48,7 +48,7 @@ def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> st
     """What an answer depends on, as the SHA-256 of its canonical JSON.
 
     Args:
-        fingerprint: of the request, see inference.ordering.
+        fingerprint: of the request, see inference.requests.ordering.
         config_sha256: of the model's entry in models.toml.
         engine: what the engine says of itself: engine, version, model_sha256, …
     """

@@ -8,21 +8,16 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
-from tasks import (
-    cache,
-    collect,
-    deadlines,
-    finish,
-    housekeeping,
-    metrics,
-    schedules,
-    segment,
-    steps,
-    validation,
-    webhooks,
-)
+from tasks import housekeeping, metrics
+from tasks.context import house
+from tasks.execution import result_cache, segment
+from tasks.finishing import finalize, garbage
 from tasks.heartbeat import holder
-from tasks.house import house
+from tasks.intake import validation
+from tasks.recurring import schedules
+from tasks.scheduling import deadlines
+from tasks.steps import registry
+from tasks.webhooks import delivery
 
 app = Celery("batchyard")
 app.config_from_object("celeryconfig")
@@ -45,23 +40,23 @@ def run_segment(task: Task, segment_id: int, epoch: int) -> None:
 
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
-    if not finish.merge(house(), batch_id, holder(task.request.id)):
+    if not finalize.merge(house(), batch_id, holder(task.request.id)):
         raise Ignore  # somebody else is finishing this batch: end this chain
 
 
 @app.task(name="batch.finish", bind=True)
 def end(task: Task, batch_id: str) -> None:
-    finish.end(house(), batch_id, holder(task.request.id))
+    finalize.end(house(), batch_id, holder(task.request.id))
 
 
 def _step(name: str) -> None:
     @app.task(name=f"post.{name}", bind=True)
     def run_step(task: Task, batch_id: str, position: int) -> None:
-        if not finish.run_step(house(), batch_id, position, holder(task.request.id)):
+        if not finalize.run_step(house(), batch_id, position, holder(task.request.id)):
             raise Ignore
 
 
-for _name in steps.REGISTRY:
+for _name in registry.REGISTRY:
     _step(_name)
 
 
@@ -87,19 +82,19 @@ def run_schedules() -> None:
 
 @app.task(name="housekeeping.collect")
 def collect_garbage() -> None:
-    collect.tick(house())
+    garbage.tick(house())
 
 
 @app.task(name="housekeeping.evict")
 def evict_cached_answers() -> None:
-    cache.evict(house())
+    result_cache.evict(house())
 
 
 @app.task(name="webhook.ring")
 def ring_for_webhooks() -> None:
-    webhooks.ring(house())
+    delivery.ring(house())
 
 
 @app.task(name="webhook.deliver")
 def deliver_to_webhook(delivery_id: str, attempts: int) -> None:
-    webhooks.deliver(house(), delivery_id, attempts)
+    delivery.deliver(house(), delivery_id, attempts)

@@ -17,7 +17,7 @@ import psutil
 
 from batchyard.errors import LeaseLost, UnavailableError
 from store.leases import Lease, take_batch
-from tasks.house import House
+from tasks.context import House
 
 log = logging.getLogger(__name__)
 

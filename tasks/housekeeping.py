@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 
 from store import batches, leases, segments
-from tasks import dispatch, finish, messages
+from tasks import messages
+from tasks.context import House
+from tasks.finishing import finalize
 from tasks.heartbeat import has_died
-from tasks.house import House
+from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
 
@@ -31,5 +33,5 @@ def tick(house: House) -> None:
         log.warning("completion window has passed", extra={"batch_id": batch_id})
     for batch_id in unvalidated:
         messages.validate(batch_id)
-    finish.start_ready(house)
+    finalize.start_ready(house)
     dispatch.run(house)

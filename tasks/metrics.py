@@ -17,10 +17,11 @@ from kombu.transport.redis import Channel
 from store import queue, webhooks
 from store.queue import Queue
 from store.records import Batch
-from tasks import deadlines, engines, progress
-from tasks.engines import EngineState
-from tasks.forecast import Forecast
-from tasks.house import House
+from tasks.context import House
+from tasks.execution import engine_status, progress
+from tasks.execution.engine_status import EngineState
+from tasks.scheduling import deadlines
+from tasks.scheduling.forecast import Forecast
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def look(house: House, *, with_processes: bool = True) -> Snapshot:
     alive: list[EngineState] | None = None
     totals: dict[tuple[str, str], int] | None = None
     try:
-        messages, alive, totals = _messages(house), engines.read(house), progress.totals(house)
+        messages, alive, totals = _messages(house), engine_status.read(house), progress.totals(house)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
     batches = [_state(batch, expected.get(batch.id), moment) for batch in first]

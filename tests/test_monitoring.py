@@ -19,7 +19,7 @@ import pytest
 import yaml
 from stacks import ROOT, RunningStack, a_chat
 
-from batchyard import ports
+from batchyard.local import ports
 
 FOLDER = ROOT / "deploy/prometheus"
 PROMETHEUS = shutil.which("prometheus")

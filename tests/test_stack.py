@@ -21,9 +21,9 @@ import psutil
 import pytest
 from stacks import RunningStack, a_chat
 
-from batchyard import process
 from batchyard.errors import ConfigurationError
-from batchyard.folder import DataFolder
+from batchyard.local import process
+from batchyard.local.data_folder import DataFolder
 
 NAMES = ("web", "worker", "webhooks", "beat", "flower", "redis", "ray")
 ECHO = "[models.echo]\nengine = 'echo'\n"

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from webapps import client_of, house_in, upload
 
 from store import batches
-from tasks.house import House
+from tasks.context import House
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from batchyard import settings
 from store import keys
-from tasks.house import House, build
+from tasks.context import House, build
 from webapp import create_app
 
 

@@ -12,7 +12,7 @@ from celery import Celery
 from flask import Flask
 
 from batchyard import logs, settings
-from tasks.house import REDIS_SECONDS, House, build
+from tasks.context import REDIS_SECONDS, House, build
 from webapp import (
     batches,
     document,

@@ -16,8 +16,12 @@ from sqlalchemy.orm import Session
 from batchyard.errors import RequestError
 from store import batches, keys, schedules
 from store.records import Batch
-from tasks import answers, deadlines, messages, progress, submission, unanswered
-from tasks.forecast import Forecast
+from tasks import messages
+from tasks.execution import progress
+from tasks.finishing import result_stream
+from tasks.intake import retry_input, submission
+from tasks.scheduling import deadlines
+from tasks.scheduling.forecast import Forecast
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_house, parse_body, query
@@ -222,7 +226,7 @@ def results(batch_id: str) -> Response:
     """
     batch = _get(batch_id)
     asked = query(ListResults)
-    lines = answers.lines(current_house(), batch, asked.after, asked.limit)
+    lines = result_stream.lines(current_house(), batch, asked.after, asked.limit)
     return Response(lines, mimetype="application/jsonl")
 
 
@@ -244,7 +248,7 @@ def retry(batch_id: str) -> wire.BatchObject:
     old = _get(batch_id)
     window = asked.completion_window or old.completion_window
     submission.check_window(house.settings, window)
-    source = unanswered.write(house, old)
+    source = retry_input.write(house, old)
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.retry(
             house,

@@ -8,7 +8,7 @@ from flask import Blueprint
 from pydantic import BaseModel, Field
 
 from store import batches, events
-from tasks import webhooks
+from tasks.webhooks import delivery
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_house, query
@@ -44,4 +44,4 @@ def list_(batch_id: str) -> EventPage:
     with current_house().database.read() as session:
         batch = batches.get(session, owner.project_id, batch_id)
         found, more = events.page(session, batch, after=asked.after, limit=asked.limit)
-    return EventPage.of([EventObject.model_validate(webhooks.payload(event)) for event in found], more=more)
+    return EventPage.of([EventObject.model_validate(delivery.payload(event)) for event in found], more=more)

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from pydantic import BaseModel, Field
 
 from batchyard.errors import UnavailableError
-from tasks.house import House
+from tasks.context import House
 from webapp.document import operation
 from webapp.requests import current_house
 
@@ -63,7 +63,7 @@ def _broker(house: House) -> None:
 
 def _worker(house: House) -> None:
     house.redis.ping()  # without a broker the question below would wait for one
-    # The one that delivers to webhooks runs no batch (batchyard/programs.py).
+    # The one that delivers to webhooks runs no batch (batchyard/local/programs.py).
     if not current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern="(?!webhooks)", matcher="pcre"):
         raise UnavailableError("no worker answers")
 

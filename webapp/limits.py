@@ -16,7 +16,7 @@ from limits.storage import RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from batchyard.errors import RateLimitError
-from tasks.house import House
+from tasks.context import House
 
 log = logging.getLogger(__name__)
 

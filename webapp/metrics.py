@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks import metrics
-from tasks.engines import State
-from tasks.house import House
+from tasks.context import House
+from tasks.execution.engine_status import State
 from tasks.metrics import Snapshot
 from webapp.document import operation
 from webapp.requests import caller, current_house

@@ -19,7 +19,7 @@ from werkzeug.datastructures import MultiDict
 from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
 from store import keys
 from store.artifacts import Artifacts, Writer
-from tasks.house import House
+from tasks.context import House
 from webapp import limits
 
 log = logging.getLogger("webapp")

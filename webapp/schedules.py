@@ -16,8 +16,8 @@ from batchyard.errors import NotFoundError
 from store import schedules
 from store.records import Schedule, ScheduleRun, now
 from store.schedules import CatchUp, Overlap, State
-from tasks import inputs
-from tasks import schedules as recurring
+from tasks.recurring import run_templates
+from tasks.recurring import schedules as recurring
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_house, parse_body, query, validated
@@ -182,7 +182,7 @@ def _said(asked: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
     """What was given; metadata whose places are filled has to be within its limits, too. Raises RequestError."""
     said = {name: value for name, value in asked.model_dump().items() if value is not None}
     if asked.batch is not None:
-        filled = inputs.fill_values(asked.batch.metadata, _ANY_TIME, now())
+        filled = run_templates.fill_values(asked.batch.metadata, _ANY_TIME, now())
         validated(type(asked), said | {"batch": said["batch"] | {"metadata": filled}})
     return said
 
@@ -284,7 +284,7 @@ def runs(schedule_id: str) -> ScheduleRunPage:
 @operation(None, media_type="application/jsonl", refusals=(404,))
 def template(schedule_id: str) -> Response:
     """Download the template of a schedule whose input is one."""
-    text = inputs.template(current_house(), _get(schedule_id))
+    text = run_templates.template(current_house(), _get(schedule_id))
     if text is None:
         raise NotFoundError(f"Schedule '{schedule_id}' has no template.", param="schedule_id")
     return Response(text, mimetype="application/jsonl")

@@ -15,9 +15,9 @@ from batchyard.errors import RequestError
 from batchyard.models import Endpoint
 from store.artifacts import Writer
 from store.records import Batch, File
-from tasks import prompts, submission
-from tasks.lines import LineError, cut
-from tasks.validation import MAX_MESSAGE, Validator
+from tasks.intake import prompts, submission
+from tasks.intake.lines import LineError, cut
+from tasks.intake.validation import MAX_MESSAGE, Validator
 from webapp import wire
 from webapp.batches import Idempotency, announce, once
 from webapp.document import operation

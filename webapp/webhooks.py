@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from store import events, webhooks
 from store.records import Delivery, Webhook
-from tasks import outbound
-from tasks import webhooks as sender
+from tasks.webhooks import delivery as sender
+from tasks.webhooks import outbound
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_house, parse_body, query

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from batchyard import durations
 from batchyard.models import Endpoint
 from store.records import Sla
-from tasks import steps
+from tasks.steps import registry
 
 Item = TypeVar("Item")
 
@@ -22,11 +22,11 @@ def _duration(text: str) -> str:
 
 
 def _step(entry: dict[str, Any]) -> dict[str, Any]:
-    known = ", ".join(sorted(steps.REGISTRY))
+    known = ", ".join(sorted(registry.REGISTRY))
     name = entry.get("step")
-    if not isinstance(name, str) or name not in steps.REGISTRY:
+    if not isinstance(name, str) or name not in registry.REGISTRY:
         raise ValueError(f"no step {name!r}; there are: {known}")
-    return steps.REGISTRY[name][0].model_validate(entry).model_dump()
+    return registry.REGISTRY[name][0].model_validate(entry).model_dump()
 
 
 # The pattern is for the document alone: `_duration` says in words what is wrong.

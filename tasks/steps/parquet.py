@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.results import Row
-from tasks.steps import Results, StepOptions, register
+from tasks.finishing.result_files import Row
+from tasks.steps.registry import Results, StepOptions, register
 
 BLOCK_ROWS = 2000
 SCHEMA = pa.schema(

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from sqlalchemy import update
 from stacks import RunningStack, a_chat
 
-from batchyard.commands import schedules as commands
+from batchyard.cli import schedules as commands
 from contract.conftest import refusal
 from store.database import Database
 from store.records import Schedule

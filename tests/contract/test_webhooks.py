@@ -15,10 +15,10 @@ from openai.types.webhooks import WebhookEndpointWithSecret
 from receivers import Receiver, listening
 from stacks import RunningStack
 
-from batchyard.cli import cli
+from batchyard.cli.main import cli
 from batchyard.errors import NotFoundError
 from store import events
-from tasks.webhooks import SAMPLE_ID
+from tasks.webhooks.delivery import SAMPLE_ID
 
 URL = "https://receiver.invalid/hook"
 VALID = {"name": "ends", "url": URL, "event_types": ["batch.completed", "batch.failed"]}

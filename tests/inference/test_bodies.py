@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference import bodies
+from inference.requests import bodies
 
 CHAT, COMPLETIONS, EMBEDDINGS = bodies.BODIES
 USER = {"role": "user", "content": "hello"}

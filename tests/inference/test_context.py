@@ -13,7 +13,7 @@ from stacks import ROOT
 from tokenizers import Tokenizer
 
 from batchyard.models import ModelSpec
-from inference.context import PIECE, Context
+from inference.requests.context_length import PIECE, Context
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 NANO = ROOT / "examples/models/nano"

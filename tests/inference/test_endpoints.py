@@ -11,9 +11,9 @@ from email.utils import format_datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference import endpoints
-from inference.endpoints import Endpoint, Health, choose
-from inference.turns import Turns
+from inference.engines.openai import endpoints
+from inference.engines.openai.endpoints import Endpoint, Health, choose
+from inference.engines.openai.slots import Turns
 
 ENDS: dict[str, Callable[[Endpoint, float], None]] = {
     "good": lambda one, now: one.answered(now, now - 1, 1),

@@ -17,9 +17,10 @@ from rows import chat, table, until
 
 from batchyard.errors import ConfigurationError, EngineError, EngineStartError
 from batchyard.models import ModelSpec, load, vllm_installed
-from inference import pipeline, resident
-from inference.engines import check_arguments, engine_class
-from inference.engines.vllm_job import VLLMJob
+from inference import pipeline
+from inference.engines.registry import check_arguments, engine_class
+from inference.engines.vllm.job import VLLMJob
+from inference.residents import actor
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 TERMS = {"request_timeout": 60.0, "start_timeout": 240.0, "idle_seconds": 600.0}
@@ -91,7 +92,7 @@ def lines(tiny: Path, cluster: str) -> list[dict[str, Any]]:
 @real
 def test_answers_and_refusals_are_those_of_engine_vllm(lines: list[dict[str, Any]], tiny: Path) -> None:
     theirs = run(model(tiny, "vllm"), CHAT, ROWS + BAD)
-    resident.stop_all("tiny")
+    actor.stop_all("tiny")
     for ours, other in zip(lines, theirs, strict=True):
         assert ours["custom_id"] == other["custom_id"] and ours["error"] is other["error"] is None
         body, wanted = (without_chance(line) for line in (ours, other))
@@ -148,9 +149,9 @@ def test_closing_a_run_of_completions_frees_its_engines(tiny: Path) -> None:
 
 @real
 def test_an_engine_that_dies_is_started_again_but_not_for_ever(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inference import job
+    from inference.engines.vllm import job_runner
 
-    monkeypatch.setattr(job, "RESTARTS", 1)
+    monkeypatch.setattr(job_runner, "RESTARTS", 1)
     bodies = [{"model": "tiny", "input": "one two three " * 20} for _ in range(3000)]
     lines: list[int] = []
     killed: list[psutil.Process] = []
@@ -230,7 +231,7 @@ def test_only_a_job_has_a_range_of_replicas(tmp_path: Path) -> None:
 
 
 def test_a_request_that_runs_too_long_is_its_own_error() -> None:
-    stage = pytest.importorskip("inference.job_stage")
+    stage = pytest.importorskip("inference.engines.vllm.job_stage")
 
     async def forever() -> AsyncIterator[None]:
         await asyncio.sleep(3600)

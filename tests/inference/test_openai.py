@@ -21,12 +21,13 @@ import pytest
 from rows import chat, table, until
 from servers import Reply, Server, answer, listening, serving
 
-from batchyard import models, ports
+from batchyard import models
 from batchyard.errors import ConfigurationError, EngineStartError
+from batchyard.local import ports
 from batchyard.models import ModelSpec, vllm_installed
-from inference import endpoints, remote
 from inference.engine import Answer, Engine
-from inference.engines import check_arguments, engine_class
+from inference.engines.openai import client, endpoints
+from inference.engines.registry import check_arguments, engine_class
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-very-secret"
@@ -207,7 +208,7 @@ def test_waiting_for_a_turn_is_not_running() -> None:
 
 
 def test_a_response_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MAX_RESPONSE_BYTES", 1000)
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 1000)
     long = answer({"model": "theirs", "messages": [{"content": "x" * 100_000}]})
     with serving(Server([long])) as (server,):
         assert said(ask(spec(server), "hello")[0]) == "hello"
@@ -327,7 +328,7 @@ def test_what_a_server_that_has_vanished_from_the_network_had_is_answered_elsewh
 ) -> None:
     async def scene(servers: tuple[Server, ...]) -> list[Answer]:
         async with started(spec(*servers), request_timeout=10) as engine:
-            monkeypatch.setattr(remote, "PROBE_SECONDS", 0.2)
+            monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)
             monkeypatch.setattr(endpoints, "QUIET_SECONDS", 0.05)
             servers[0].stuck = threading.Event()
             return await engine.answer(CHAT, chat(*"abcd"))
@@ -544,7 +545,8 @@ def vllm_url(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 @pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
 @pytest.mark.usefixtures("cluster")
 def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_asked_itself(vllm_url: str) -> None:
-    from inference import pipeline, resident
+    from inference import pipeline
+    from inference.residents import actor
 
     terms = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
     model = spec(endpoints=[{"url": vllm_url}], watch_seconds=1.0)
@@ -555,9 +557,9 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
         lines: dict[int, dict[str, Any]] = {}
         for answers in pipeline.run(model, CHAT, table(bodies), **terms):
             lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}
-        (state,) = resident.states().values()
+        (state,) = actor.states().values()
     finally:
-        resident.stop_all("ours")
+        actor.stop_all("ours")
     assert versions["engine"] == "openai" and versions["version"].startswith("0.") and "model_sha256" not in versions
     assert [(one["url"], one["health"]) for one in state["endpoints"]] == [(vllm_url, "healthy")]
     refused = lines.pop(40)["response"]

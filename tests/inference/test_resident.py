@@ -18,10 +18,10 @@ from rows import until
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
-from inference import guard, resident
-from inference.engines import ENGINES, check_arguments, engine_class
-from inference.gate import Gate, Rank
-from inference.replies import Replies, Reply, Run
+from inference.engines.registry import ENGINES, check_arguments, engine_class
+from inference.residents import actor, orphan_reaper
+from inference.residents.admission import Gate, Rank
+from inference.residents.kept_replies import Replies, Reply, Run
 
 OWNER = """
 import subprocess, sys, time
@@ -52,17 +52,17 @@ def test_only_processes_with_the_mark_are_ended() -> None:
     ours, others = (
         subprocess.Popen(
             [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"],
-            env={**os.environ, guard.MARK: mark},
+            env={**os.environ, orphan_reaper.MARK: mark},
             stdout=subprocess.PIPE,
         )
         for mark in marks
     )
     for process in (ours, others):
         assert process.stdout is not None and process.stdout.readline()
-    assert guard.end(marks[0]) == 1
+    assert orphan_reaper.end(marks[0]) == 1
     ours.wait(10)
     assert others.poll() is None
-    assert guard.end(marks[1]) == 1
+    assert orphan_reaper.end(marks[1]) == 1
     others.wait(10)
 
 
@@ -210,15 +210,15 @@ def test_of_one_work_no_more_replies_are_kept_than_may_be_on_their_way() -> None
 def test_a_residents_name_holds_all_that_its_answers_depend_on() -> None:
     spec = ModelSpec(name="a:b", engine="echo")
     other = spec.model_copy(update={"engine_args": {"latency_ms": 1}})
-    names = {resident.actor_name(one, timeout, 0) for one in (spec, other) for timeout in (1, 2)}
+    names = {actor.actor_name(one, timeout, 0) for one in (spec, other) for timeout in (1, 2)}
     assert len(names) == 4
-    assert {resident._model(name) for name in names} == {"a:b"}
+    assert {actor._model(name) for name in names} == {"a:b"}
 
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_every_engine_can_be_imported_without_its_heavy_parts(name: str) -> None:
     code = (
-        "import sys; from inference.engines import capabilities; capabilities(sys.argv[1]); "
+        "import sys; from inference.engines.registry import capabilities; capabilities(sys.argv[1]); "
         "sys.exit(any(heavy in sys.modules for heavy in ('torch', 'vllm', 'transformers', 'ray', 'flask', 'celery')))"
     )
     assert subprocess.run([sys.executable, "-c", code, name], check=False).returncode == 0

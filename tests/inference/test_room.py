@@ -15,7 +15,8 @@ from rows import chat, table, until
 
 from batchyard.errors import NoRoom
 from batchyard.models import ModelSpec
-from inference import pipeline, resident, room
+from inference import pipeline
+from inference.residents import actor, gpu_eviction
 
 CHAT = "/v1/chat/completions"
 
@@ -36,7 +37,7 @@ def gpu(cluster: str) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_engine_left() -> Iterator[None]:
     yield
-    resident.stop_all()
+    actor.stop_all()
 
 
 def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
@@ -47,11 +48,11 @@ def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
 def test_an_idle_engine_makes_way_for_a_model_that_finds_no_gpu_free() -> None:
     for name in ("first", "second"):
         assert sum(answers.num_rows for answers in start(name, "hi", "ho")) == 2
-    assert [state["model"] for state in resident.states().values()] == ["second"]
+    assert [state["model"] for state in actor.states().values()] == ["second"]
 
 
 def test_a_model_has_no_room_while_another_works_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(gpu_eviction, "PATIENCE_SECONDS", 1.0)
     answers = start("busy", *map(str, range(1024)), latency_ms=1000)
     next(answers)
     with pytest.raises(NoRoom, match="model waiting waits for a GPU: engines of busy are at work"):

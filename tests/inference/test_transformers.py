@@ -15,7 +15,7 @@ from rows import chat
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer
-from inference.engines.transformers import Transformers
+from inference.engines.transformers.engine import Transformers
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -189,7 +189,7 @@ def test_a_row_that_runs_too_long_times_out(tiny: Path) -> None:
 
 
 def test_versions_name_the_model_by_its_content(engine: Transformers, tiny: Path) -> None:
-    from inference.fingerprint import model_sha256
+    from inference.engines.weights import model_sha256
 
     versions = engine.versions()
     assert versions["engine"] == "transformers"

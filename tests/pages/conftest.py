@@ -16,7 +16,7 @@ from stacks import RunningStack
 from webapps import house_in
 
 from store import keys
-from tasks.house import House
+from tasks.context import House
 from webapp import create_app
 
 SECONDS = 30

@@ -16,8 +16,8 @@ from batchyard import settings
 from store import batches, files, keys
 from store.batches import PlannedSegment
 from store.records import Batch, File, Project, new_id, now
-from tasks.finish import ERRORS, OUTPUT
-from tasks.house import House, build
+from tasks.context import House, build
+from tasks.finishing.finalize import ERRORS, OUTPUT
 
 LINES, FAILED_EVERY = 50_000, 10
 ENDS = ("completed", "completed", "completed", "failed", "expired", "cancelled")

@@ -13,7 +13,7 @@ from stacks import RunningStack, a_chat
 from pages.conftest import Visit, csrf_of, signed_in
 from store import files, keys
 from store.records import File, Project
-from tasks.house import House
+from tasks.context import House
 from webapp import create_app
 
 Open = Callable[..., Visit]

@@ -13,7 +13,7 @@ from stacks import RunningStack
 from pages.conftest import Visit, csrf_of, signed_in
 from store import keys
 from store.records import ApiKey, Project
-from tasks.house import House
+from tasks.context import House
 from webapp import create_app
 
 Open = Callable[..., Visit]

@@ -10,9 +10,9 @@ from flask.testing import FlaskClient
 from pages.conftest import signed_in
 from store import keys, speeds
 from store.speeds import Measured
-from tasks import engines
-from tasks.engines import EngineState
-from tasks.house import House
+from tasks.context import House
+from tasks.execution import engine_status
+from tasks.execution.engine_status import EngineState
 from webapp import create_app
 from webapp.pages.formats import NOTHING
 
@@ -39,8 +39,8 @@ def test_only_an_administrator_sees_engines_by_name(
 ) -> None:
     state = EngineState("engine:echo:0", "echo", "idle", 7, 0, 1.0, 1.0)
     monkeypatch.setattr("tasks.metrics._messages", lambda _house: {})
-    monkeypatch.setattr("tasks.progress.totals", lambda _house: {})
-    monkeypatch.setattr(engines, "read", lambda _house: [state])
+    monkeypatch.setattr("tasks.execution.progress.totals", lambda _house: {})
+    monkeypatch.setattr(engine_status, "read", lambda _house: [state])
     with house.database.write() as session:
         plain = keys.create(session, "plain").key
     theirs = signed_in(create_app(house).test_client(), plain).get("/models").text

@@ -19,8 +19,8 @@ from werkzeug.test import TestResponse
 from pages.conftest import Visit, csrf_of, signed_in
 from store import batches, files, keys
 from store.records import Batch, File, Project
-from tasks import preview
-from tasks.house import House
+from tasks.context import House
+from tasks.intake import preview
 from webapp import create_app
 
 Open = Callable[..., Visit]

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from pages.conftest import csrf_of, signed_in
 from store import keys, sessions
 from store.records import WebSession
-from tasks.house import House
+from tasks.context import House
 from webapp import create_app
 
 

@@ -14,8 +14,8 @@ from store.artifacts import Artifacts
 from store.cache import CHUNK, Answer
 from store.database import Database
 from store.records import CachedAnswer
-from tasks import cache as caches
-from tasks.house import House
+from tasks.context import House
+from tasks.execution import result_cache as caches
 
 ENGINE = {"engine": "vllm", "version": "0.32", "model_sha256": "a" * 64}
 

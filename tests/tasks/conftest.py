@@ -19,8 +19,8 @@ from store.artifacts import Artifacts
 from store.database import Database
 from store.records import File, Schedule
 from tasks import messages
-from tasks import schedules as tasks
-from tasks.house import House
+from tasks.context import House
+from tasks.recurring import schedules as tasks
 
 INPUT = {"file_id": None, "artifact": None, "template": None}
 BATCH = {

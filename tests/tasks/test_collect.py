@@ -22,8 +22,8 @@ from store import batches, files
 from store.artifacts import INCOMING, SHARDS
 from store.batches import PlannedSegment
 from store.records import Batch, File, Part, Segment
-from tasks import collect
-from tasks.house import House
+from tasks.context import House
+from tasks.finishing import garbage
 
 HOUR = 3600
 DAY = 86400
@@ -37,7 +37,7 @@ def house(new_house: Callable[..., House]) -> House:
 
 def everything(house: House) -> None:
     for shard in SHARDS:
-        collect.shard(house, shard)
+        garbage.shard(house, shard)
 
 
 def let_time_pass(house: House, seconds: int) -> None:
@@ -185,10 +185,10 @@ def test_everything_that_beat_sends_is_a_task() -> None:
 
 def test_each_shard_has_its_turn_by_the_clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     collected: list[str] = []
-    monkeypatch.setattr(collect, "shard", lambda _house, name: collected.append(name))
+    monkeypatch.setattr(garbage, "shard", lambda _house, name: collected.append(name))
     for turn in range(len(SHARDS)):
-        monkeypatch.setattr(time, "time", lambda turn=turn: 1.7e9 + turn * collect.INTERVAL_SECONDS)
-        collect.tick(house)
+        monkeypatch.setattr(time, "time", lambda turn=turn: 1.7e9 + turn * garbage.INTERVAL_SECONDS)
+        garbage.tick(house)
     assert sorted(collected) == sorted(SHARDS)
 
 
@@ -248,7 +248,7 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(hou
         while not everyone_is_done.is_set():
             for shard in shards:
                 with looks:
-                    collect.shard(house, shard)
+                    garbage.shard(house, shard)
                 time.sleep(0.002)  # or nobody else would get the lock
 
     with ThreadPoolExecutor(6) as pool:

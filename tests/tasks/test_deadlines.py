@@ -17,8 +17,10 @@ from batchyard.settings import Settings
 from store import batches, events, segments, speeds
 from store.records import Batch, File, Segment
 from store.speeds import Measured
-from tasks import deadlines, metrics, submission
-from tasks.house import House
+from tasks import metrics
+from tasks.context import House
+from tasks.intake import submission
+from tasks.scheduling import deadlines
 
 NewBatch = Callable[..., Batch]
 Upload = Callable[[bytes], File]

@@ -28,8 +28,8 @@ from store import events, webhooks
 from store.database import Database
 from store.records import Batch, Delivery, Event, Webhook
 from tasks import messages
-from tasks import webhooks as sender
-from tasks.house import House
+from tasks.context import House
+from tasks.webhooks import delivery as sender
 
 NewBatch = Callable[..., Batch]
 NewHouse = Callable[..., House]

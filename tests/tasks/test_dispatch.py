@@ -12,9 +12,9 @@ from store import projects, segments, speeds
 from store.database import Database
 from store.records import Batch, Segment
 from store.segments import Waiting
-from tasks import room
-from tasks.house import House
-from tasks.policy import Limits, choose
+from tasks.context import House
+from tasks.scheduling import gpu_sharing
+from tasks.scheduling.policy import Limits, choose
 
 
 def test_what_is_due_first_is_first_and_a_batch_runs_from_its_start(
@@ -90,19 +90,19 @@ def test_service_is_forgotten_with_time(database: Database, project: str) -> Non
 
 def test_a_model_that_holds_what_another_waits_for_begins_nothing_that_is_due_later() -> None:
     now = time.time()
-    wants = [room.Want(1000, ["big"], now + 60)]
+    wants = [gpu_sharing.Want(1000, ["big"], now + 60)]
 
     def entry(model: str, due_at: float) -> Waiting:
         return Waiting(False, due_at, "batch", 0, 0, model, "project")
 
-    assert room.held_back(wants, [entry("big", 2000), entry("big", 3000), entry("other", 3000)]) == {"big"}
-    assert room.held_back(wants, [entry("big", 2000), entry("big", 500)]) == set()
-    assert room.held_back([], [entry("big", 2000)]) == set()
+    assert gpu_sharing.held_back(wants, [entry("big", 2000), entry("big", 3000), entry("other", 3000)]) == {"big"}
+    assert gpu_sharing.held_back(wants, [entry("big", 2000), entry("big", 500)]) == set()
+    assert gpu_sharing.held_back([], [entry("big", 2000)]) == set()
 
 
 def test_a_want_of_room_is_forgotten_once_it_is_met(broker: str, new_house: Callable[..., House]) -> None:
     house = new_house(redis_url=broker)
-    room.want(house, "small", 1000, ["big"])
-    assert [(want.due_at, want.holders) for want in room.wanted(house)] == [(1000, ["big"])]
-    room.found(house, "small")
-    assert room.wanted(house) == []
+    gpu_sharing.want(house, "small", 1000, ["big"])
+    assert [(want.due_at, want.holders) for want in gpu_sharing.wanted(house)] == [(1000, ["big"])]
+    gpu_sharing.found(house, "small")
+    assert gpu_sharing.wanted(house) == []

@@ -12,9 +12,9 @@ import pytest
 
 from store.queue import Lane
 from store.speeds import Pace
-from tasks.deadlines import sla
-from tasks.forecast import Answered, forecast
-from tasks.policy import Limits, Service
+from tasks.scheduling.deadlines import sla
+from tasks.scheduling.forecast import Answered, forecast
+from tasks.scheduling.policy import Limits, Service
 
 HOUR = 3600.0
 

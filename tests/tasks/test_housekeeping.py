@@ -15,7 +15,7 @@ from store.database import Database
 from store.leases import take_batch
 from store.records import Batch, Segment
 from tasks import heartbeat, housekeeping, messages
-from tasks.house import House
+from tasks.context import House
 
 
 def dead() -> int:

@@ -17,9 +17,10 @@ from batchyard import cron
 from batchyard.errors import RequestError
 from store import batches, files, schedules
 from store.records import Batch, File, Schedule
-from tasks import collect, inputs
-from tasks.house import House
-from tasks.schedules import run_now
+from tasks.context import House
+from tasks.finishing import garbage
+from tasks.recurring import run_templates
+from tasks.recurring.schedules import run_now
 
 NewSchedule = Callable[..., Schedule]
 Upload = Callable[[bytes], File]
@@ -35,17 +36,17 @@ def test_a_deleted_file_is_still_run_and_its_content_kept_as_long_as_a_schedule_
         session.execute(update(File).values(expires_at=0))
     path, shard = Path(house.artifacts.path(file.sha256)), file.sha256[:2]
     os.utime(path, (0, 0))
-    collect.shard(house, shard)
+    garbage.shard(house, shard)
     assert path.exists()
     run = run_now(house, schedule.project_id, schedule.id)
     with house.database.write() as session:
         assert session.get_one(Batch, run.batch_id).input_sha256 == file.sha256
         batches.reject(session, run.batch_id or "", [])
-    collect.shard(house, shard)
+    garbage.shard(house, shard)
     assert path.exists()
     with house.database.write() as session:
         schedules.delete(session, schedule.project_id, schedule.id)
-    collect.shard(house, shard)
+    garbage.shard(house, shard)
     assert not path.exists()
 
 
@@ -87,5 +88,5 @@ def test_filling_replaces_the_three_places_and_nothing_else(text: str, moment: i
     times = cron.parse("* * * * *", "Asia/Kathmandu")
     local = times.local(moment)
     around = text.replace("{", "(")
-    filled = inputs.fill(f"{around}{{{{date}}}} {{{{ datetime }}}} {{{{scheduled_at}}}}{around}", times, moment)
+    filled = run_templates.fill(f"{around}{{{{date}}}} {{{{ datetime }}}} {{{{scheduled_at}}}}{around}", times, moment)
     assert filled == f"{around}{local.date()} {local.isoformat()} {moment}{around}"

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from store import segments
 from store.database import Database
 from store.records import Batch, Part, Segment, Speed
-from tasks.meter import Meter
+from tasks.scheduling.throughput import Meter
 
 
 def a_part(answered: int, shared: int) -> Part:

@@ -15,8 +15,8 @@ import pytest
 from receivers import Receiver, listening
 
 from batchyard.errors import RequestError
-from tasks import outbound
-from tasks.outbound import Answer
+from tasks.webhooks import outbound
+from tasks.webhooks.outbound import Answer
 
 PUBLIC = ["93.184.216.34", "2606:4700::1111", "::ffff:93.184.216.34", "64:ff9b::93.184.216.34"]
 NOT_PUBLIC = [

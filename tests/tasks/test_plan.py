@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.models import ModelSpec
-from inference import ordering
+from inference.requests import ordering
 from store.artifacts import Artifacts
-from tasks.copies import Copies
-from tasks.plan import PlanWriter, SegmentSize
-from tasks.validation import Report, Validator
+from store.formats.plan import PlanWriter, SegmentSize
+from tasks.execution.deduplication import Copies
+from tasks.intake.validation import Report, Validator
 
 CHAT = "/v1/chat/completions"
 MODELS = {name: ModelSpec(name=name, engine="echo") for name in ("echo", "other")}

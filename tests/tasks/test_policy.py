@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.segments import Waiting
-from tasks import policy
-from tasks.policy import Limits, Policy, Service
-from tasks.replay import Cost, Replay
+from tasks.scheduling import policy
+from tasks.scheduling.policy import Limits, Policy, Service
+from tasks.scheduling.replay import Cost, Replay
 
 MODELS = ["a", "b", "c"]
 PROJECTS = ["x", "y", "z"]

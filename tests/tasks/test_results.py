@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts
-from tasks import results
-from tasks.plan import PlanWriter, SegmentSize
+from store.formats.plan import PlanWriter, SegmentSize
+from tasks.finishing import result_files
 
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small batch has many buckets here, and a wide one more lines in each."""
-    monkeypatch.setattr(results, "BUCKET_LINES", 64)
-    monkeypatch.setattr(results, "MAX_BUCKETS", 20)
+    monkeypatch.setattr(result_files, "BUCKET_LINES", 64)
+    monkeypatch.setattr(result_files, "MAX_BUCKETS", 20)
 
 
 def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> str:
@@ -50,9 +50,9 @@ def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
 
 def merged(
     artifacts: Artifacts, plan: str, parts: list[str], never_run: tuple[str, str] | None = None
-) -> tuple[results.Merged, list[dict[str, object]], list[dict[str, object]]]:
+) -> tuple[result_files.Merged, list[dict[str, object]], list[dict[str, object]]]:
     with artifacts.create() as output, artifacts.create() as errors:
-        summary = results.merge(artifacts, plan, parts, never_run, output, errors)
+        summary = result_files.merge(artifacts, plan, parts, never_run, output, errors)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
     return summary, read[0], read[1]
 
@@ -127,7 +127,7 @@ def test_each_request_meets_its_own_line_of_either_file() -> None:
     source = io.BytesIO(
         b"\n".join([json.dumps({"custom_id": i, "body": {"n": i}}).encode() for i in "abcd"] + [b"", b""])
     )
-    found = list(results.rows(source, [line("a", 200), line("d", 200)], [line("b", 400), line("c", None)]))
+    found = list(result_files.rows(source, [line("a", 200), line("d", 200)], [line("b", 400), line("c", None)]))
     assert [(row.custom_id, row.status_code, row.text) for row in found] == [
         ("a", 200, "to a"),
         ("b", 400, None),

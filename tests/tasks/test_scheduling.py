@@ -25,9 +25,9 @@ from batchyard.errors import ConflictError
 from batchyard.settings import Settings
 from store import batches, schedules
 from store.records import Batch, File, Schedule, ScheduleRun, now
-from tasks import schedules as tasks
-from tasks.house import House
-from tasks.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, turn
+from tasks.context import House
+from tasks.recurring import schedules as tasks
+from tasks.recurring.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, turn
 
 BERLIN = ZoneInfo("Europe/Berlin")
 EVERY_MINUTE = cron.parse("* * * * *", "UTC")

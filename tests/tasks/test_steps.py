@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from store.artifacts import Artifacts, Writer
-from tasks import steps
-from tasks.results import Row
+from tasks.finishing.result_files import Row
+from tasks.steps import registry
 from tasks.steps.score import last_number, matches
 
 
@@ -55,7 +55,7 @@ def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts
             a_row(5, "whatever", None),
         ],
     )
-    steps.run({"step": "score"}, given)
+    registry.run({"step": "score"}, given)
     summary = json.loads(artifacts.read(given.added["score-summary.json"]))
     assert summary["tasks"]["sum"] == {"total": 3, "correct": 1, "accuracy": 1 / 3}
     assert summary["tasks"]["reverse"]["accuracy"] == 1.0
@@ -71,7 +71,7 @@ def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts
 
 def test_score_of_a_batch_without_expected_answers_has_no_accuracy(artifacts: Artifacts) -> None:
     given = Given(artifacts, [a_row(1, "x", None)])
-    steps.run({"step": "score"}, given)
+    registry.run({"step": "score"}, given)
     assert json.loads(artifacts.read(given.added["score-summary.json"]))["accuracy"] is None
 
 
@@ -100,7 +100,7 @@ def test_the_last_number_of_a_text(text: str, value: float | None) -> None:
 
 def test_an_expected_regex_that_is_none_is_told_of_at_its_line(artifacts: Artifacts) -> None:
     given = Given(artifacts, [a_row(1, "x", "("), a_row(2, "x", "x")])
-    steps.run({"step": "score", "method": "regex"}, given)
+    registry.run({"step": "score", "method": "regex"}, given)
     scores = [json.loads(line) for line in artifacts.read(given.added["scores.jsonl"]).splitlines()]
     assert "no regular expression" in scores[0]["error"]
     assert scores[1]["correct"]
@@ -108,7 +108,7 @@ def test_an_expected_regex_that_is_none_is_told_of_at_its_line(artifacts: Artifa
 
 def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
     given = Given(artifacts, [a_row(1, "95", "95"), a_row(2, None, "7")])
-    steps.run({"step": "parquet"}, given)
+    registry.run({"step": "parquet"}, given)
     with artifacts.open(given.added["results.parquet"]) as file:
         first, second = pq.read_table(file).to_pylist()
     assert (first["text"], first["finish_reason"], first["input_tokens"], first["output_tokens"]) == (
@@ -122,4 +122,4 @@ def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
 
 def test_an_unknown_option_is_refused(artifacts: Artifacts) -> None:
     with pytest.raises(ValidationError, match="metod"):
-        steps.run({"step": "score", "metod": "exact"}, Given(artifacts, []))
+        registry.run({"step": "score", "metod": "exact"}, Given(artifacts, []))

@@ -16,11 +16,13 @@ from stacks import ROOT
 from batchyard.models import ModelSpec
 from store import speeds
 from store.artifacts import Artifacts
+from store.formats import plan
+from store.formats.plan import PlanWriter
 from store.speeds import Measured
-from tasks import lines, plan, results, validation
-from tasks.house import House
-from tasks.plan import PlanWriter
-from tasks.validation import Report, Validator
+from tasks.context import House
+from tasks.finishing import result_files
+from tasks.intake import lines, validation
+from tasks.intake.validation import Report, Validator
 
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 NANO = str(ROOT / "examples/models/nano")
@@ -313,7 +315,7 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
     with artifacts.open(part) as file:
         answers = pq.read_table(file)
-    assert answers.schema.equals(results.ANSWERS)
+    assert answers.schema.equals(result_files.ANSWERS)
     assert (answers["line"].to_pylist(), answers["ok"].to_pylist()) == ([1, 4], [False, False])
     first = json.loads(answers["answer"][0].as_py())
     assert set(first) == {"id", "custom_id", "response", "error"}

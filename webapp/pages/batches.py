@@ -17,9 +17,10 @@ from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from store import batches, events, files, segments
 from store.batches import TERMINAL
 from store.records import Batch, Event
-from tasks import excerpts, submission, unanswered
-from tasks.excerpts import Place, Problems
-from tasks.results import Row
+from tasks.finishing import result_previews
+from tasks.finishing.result_files import Row
+from tasks.finishing.result_previews import Place, Problems
+from tasks.intake import retry_input, submission
 from webapp.batches import announce, once, to_wire
 from webapp.files import send
 from webapp.requests import caller, current_house
@@ -149,9 +150,9 @@ def _excerpt(batch: Batch, at: Place | int) -> dict[str, Any]:
         if batch.plan_sha256 is None:
             pass  # its requests are not known yet, or cannot be read
         elif isinstance(at, int):
-            rows, following = excerpts.as_they_came(house, batch, at, ROWS)
+            rows, following = result_previews.as_they_came(house, batch, at, ROWS)
         else:
-            rows, following = excerpts.in_order(house, batch, at, ROWS)
+            rows, following = result_previews.in_order(house, batch, at, ROWS)
     except (NotFoundError, UnavailableError) as error:
         return {"pairs": [], "more": None, "gone": error.message}
     more = "-".join(map(str, [following] if isinstance(following, int) else following)) if following else None
@@ -174,12 +175,12 @@ def requests(batch_id: str) -> ResponseReturnValue:
 def _problems(batch: Batch) -> Problems | None:
     house = current_house()
     if batch.errors:
-        return excerpts.of_validation(batch.errors)
+        return result_previews.of_validation(batch.errors)
     if batch.status not in TERMINAL:
-        return excerpts.of_running(house, batch) if batch.failed else None
+        return result_previews.of_running(house, batch) if batch.failed else None
     with house.database.read() as session:
         file = files.find(session, batch.project_id, batch.error_file_id or "")
-    return excerpts.of_file(house.artifacts, file.sha256, batch.input_sha256) if file else None
+    return result_previews.of_file(house.artifacts, file.sha256, batch.input_sha256) if file else None
 
 
 def _summaries(batch: Batch) -> dict[str, dict[str, Any]]:
@@ -224,7 +225,7 @@ def cancel(batch_id: str) -> ResponseReturnValue:
 def retry(batch_id: str) -> ResponseReturnValue:
     """Make a batch of the requests that have no good answer."""
     owner, house, old = caller(), current_house(), _get(batch_id)
-    left = unanswered.write(house, old)
+    left = retry_input.write(house, old)
     with once(owner, _form(old, "retry")) as (session, existing):
         batch = existing or submission.retry(house, session, old, left, idempotency=_form(old, "retry"))
     if existing is None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS
-from tasks import steps
+from tasks.steps import registry
 from webapp.requests import current_house
 
 _FIELDS = {
@@ -55,7 +55,7 @@ class Step:
 def post_processing() -> list[Step]:
     """The steps there are."""
     found = []
-    for name, (options, function) in sorted(steps.REGISTRY.items()):
+    for name, (options, function) in sorted(registry.REGISTRY.items()):
         schemas = options.model_json_schema()["properties"]
         said = (sys.modules[function.__module__].__doc__ or "").partition("\n")[0].replace("`", "")
         what = said.removeprefix(f"Step {name}: ")

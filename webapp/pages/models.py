@@ -7,7 +7,8 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from store import speeds
-from tasks import engines, metrics
+from tasks import metrics
+from tasks.execution import engine_status
 from webapp.requests import current_house
 
 routes = Blueprint("models", __name__, url_prefix="/models")
@@ -22,7 +23,7 @@ def show() -> ResponseReturnValue:
     return flask.render_template(
         "models.html",
         models=house.models.values(),
-        contexts={name: engines.context(spec) for name, spec in house.models.items()},
+        contexts={name: engine_status.context(spec) for name, spec in house.models.items()},
         paces={name: {kind: pace for (model, kind), pace in paces.items() if model == name} for name in house.models},
         queues={queue.model: queue for queue in seen.queue.models},
         engines=None

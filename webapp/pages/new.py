@@ -17,9 +17,9 @@ from batchyard.errors import RequestError
 from store import files
 from store.artifacts import Writer
 from store.records import Batch, File
-from tasks import preview, prompts, submission
-from tasks.lines import cut
-from tasks.preview import Preview
+from tasks.intake import preview, prompts, submission
+from tasks.intake.lines import cut
+from tasks.intake.preview import Preview
 from webapp import start
 from webapp.files import uploaded
 from webapp.pages import forms

@@ -15,8 +15,8 @@ from batchyard import cron
 from batchyard.errors import RequestError
 from store import files, schedules
 from store.records import Schedule, now
-from tasks import inputs
-from tasks import schedules as recurring
+from tasks.recurring import run_templates
+from tasks.recurring import schedules as recurring
 from webapp.pages import forms
 from webapp.pages.forms import Older, Problem
 from webapp.requests import caller, current_house, query, validated
@@ -58,7 +58,7 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
         runs=runs,
         more=more,
         limit=asked.limit,
-        template=inputs.template(house, schedule),
+        template=run_templates.template(house, schedule),
         local=_local,
     )
 

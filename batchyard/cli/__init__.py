@@ -1,0 +1,1 @@
+"""The command line: one module per noun. A command parses, makes one call and prints the result."""

@@ -1,0 +1,198 @@
+"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set`, `migrate`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.output import json_option, say, table, when
+from batchyard.local.stack import Stack
+
+if TYPE_CHECKING:  # imported where it is used: the other commands start faster without it
+    from store import keys
+    from store.database import Database
+    from store.records import Project
+
+
+_port = click.IntRange(0, 65535)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address the web app listens on.")
+@click.option("--port", type=_port, default=8000, show_default=True, help="Its port; 0 takes a free one.")
+@click.option("--flower-port", type=_port, default=5555, show_default=True, help="Flower's port; 0 takes a free one.")
+@data_option
+@models_option
+def up(host: str, port: int, flower_port: int, data: Path | None, models: Path | None) -> None:
+    """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it."""
+    in_force = load_settings(data=data, models=models)
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(message)s", force=True)
+    stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
+
+    def ready() -> None:
+        click.echo(f"Batchyard is ready: {stack.url}  models: {', '.join(stack.models)}")
+        click.echo(f"Flower:    {stack.flower_url}  (user and password: {stack.folder.path / 'flower.auth'})")
+        click.echo(f"Data:      {stack.folder.path}  (logs below logs/)")
+        click.echo(f"Admin key: {stack.folder.admin_key_file}")
+        click.echo("Ctrl-C ends it.")
+
+    stack.run(ready)
+
+
+@click.group()
+def key() -> None:
+    """API keys."""
+
+
+@contextmanager
+def _database(data: Path | None) -> Iterator[Database]:
+    """The database of `data`, or DATABASE_URL, with this version's schema."""
+    from store.database import Database
+
+    database = Database(load_settings(data=data).database)
+    try:
+        database.upgrade()
+        yield database
+    finally:
+        database.close()
+
+
+@key.command("create")
+@click.option("--project", required=True, help="The project the key belongs to; made if there is none.")
+@click.option("--admin", is_flag=True, help="The key may also manage the deployment.")
+@data_option
+@json_option
+def create_key(project: str, admin: bool, data: Path | None, as_json: bool) -> None:
+    """Print a new API key, once. Works on the database of --data, or DATABASE_URL."""
+    from store import keys
+
+    with _database(data) as database, database.write() as session:
+        made = keys.create(session, project, admin=admin)
+    say(asdict(made), made.key, as_json)
+
+
+@key.command("list")
+@click.option("--project", help="Only this project's keys.")
+@data_option
+@json_option
+def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
+    """List the API keys, newest first, without their secrets."""
+    from store import keys
+
+    found: list[keys.Key] = []
+    with _database(data) as database, database.read() as session:
+        more = True
+        while more:
+            page, more = keys.page(session, project=project, after=found[-1].id if found else None)
+            found += page
+    if as_json:
+        say([asdict(entry) for entry in found], "", as_json)
+    else:
+        table(
+            ("id", "project", "admin", "created", "revoked"),
+            [
+                (
+                    entry.id,
+                    entry.project,
+                    "yes" if entry.admin else None,
+                    when(entry.created_at),
+                    when(entry.revoked_at),
+                )
+                for entry in found
+            ],
+        )
+
+
+@key.command("revoke")
+@click.argument("key_id", metavar="ID")
+@data_option
+@json_option
+def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
+    """End an API key for good, by its id."""
+    from store import keys
+
+    with _database(data) as database, database.write() as session:
+        revoked = keys.revoke(session, key_id)
+    say(asdict(revoked), f"key {revoked.id} of project {revoked.project} is revoked", as_json)
+
+
+@click.group()
+def project() -> None:
+    """Projects: their tiers, limits and result caches."""
+
+
+@project.command("list")
+@data_option
+@json_option
+def list_projects(data: Path | None, as_json: bool) -> None:
+    """List the projects; one is made with its first key."""
+    from store import projects
+
+    with _database(data) as database, database.read() as session:
+        found = projects.all_(session)
+        documents = [_described(entry) for entry in found]
+    if as_json:
+        say(documents, "", True)
+    else:
+        table(
+            ("id", "name", "tier", "max segments", "cache bytes", "created"),
+            [(*list(entry.values())[:-1], when(entry["created_at"])) for entry in documents],
+        )
+
+
+def _described(record: Project) -> dict[str, Any]:
+    names = ("id", "name", "tier", "max_segments", "cache_bytes", "created_at")
+    return {name: getattr(record, name) for name in names}
+
+
+@project.command("set")
+@click.argument("name")
+@click.option("--tier", help="How soon its batches are due: one of BATCHYARD_TIERS, or none.")
+@click.option("--max-segments", type=click.IntRange(0), help="Most segments running at once.")
+@click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
+@click.option("--cache-bytes", type=click.IntRange(1), help="Keep a result cache that takes so much.")
+@click.option("--no-cache", is_flag=True, help="Keep no result cache, and delete what is in it.")
+@data_option
+@json_option
+def set_project(
+    name: str,
+    tier: str | None,
+    max_segments: int | None,
+    no_max_segments: bool,
+    cache_bytes: int | None,
+    no_cache: bool,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Settle the tier, the limit and the result cache of the project NAME."""
+    from store import projects
+
+    in_force = load_settings(data=data)
+    settled: dict[str, str | int | None] = {}
+    if tier is not None:
+        settled["tier"] = projects.check_tier(None if tier == "none" else tier, in_force.tier_seconds)
+    if max_segments is not None or no_max_segments:
+        settled["max_segments"] = max_segments
+    if cache_bytes is not None or no_cache:
+        settled["cache_bytes"] = cache_bytes
+    with _database(data) as database, database.write() as session:
+        record = projects.settle(session, projects.named(session, name), **settled)
+        document = _described(record)
+    limit = "no limit" if record.max_segments is None else record.max_segments
+    cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"
+    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}", as_json)
+
+
+@click.command()
+@data_option
+def migrate(data: Path | None) -> None:
+    """Bring the database's schema to this version's (`up` does it by itself)."""
+    with _database(data):
+        pass

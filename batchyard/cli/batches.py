@@ -1,0 +1,192 @@
+"""Commands on a server's batches: submit, status, results, cancel, retry, list, models."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchyard.cli import client, completion, requests, view
+from batchyard.cli.client import Client
+from batchyard.cli.options import connect, data_option
+from batchyard.cli.output import json_option, plain, say, table
+from batchyard.cli.watch import finished, follow, interruptible, watch
+from batchyard.errors import ConfigurationError
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@requests.endpoint_option
+@requests.window_option
+@requests.post_process_option
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
+@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@data_option
+@json_option
+def submit(
+    file: Path,
+    endpoint: str | None,
+    window: str,
+    post_process: tuple[str, ...],
+    metadata: tuple[str, ...],
+    wait: bool,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Upload FILE and make a batch of it; prints the batch's id."""
+    pairs = requests.pairs(metadata, "--metadata")
+    steps = requests.steps(post_process)
+    server = connect(data)
+    batch = server.create(
+        server.upload(file),
+        endpoint=endpoint or requests.endpoint_of(file),
+        window=window,
+        metadata=pairs,
+        post_process=steps,
+    )
+    if not wait:
+        return say(batch, batch["id"], as_json)
+    with interruptible(f"the batch goes on; `batchyard status {batch['id']} --watch` takes it up"):
+        ended = watch(server, batch["id"])
+    say(ended, batch["id"], as_json)
+    finished(ended)
+
+
+@click.command()
+@click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
+@click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without BATCH: so many.")
+@data_option
+@json_option
+def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
+    """How far a batch is; without BATCH, a table of the newest."""
+    server = connect(data)
+
+    def look() -> list[dict[str, Any]]:
+        return [server.batch(batch_id)] if batch_id else list(itertools.islice(server.batches(), limit))
+
+    def draw(found: list[dict[str, Any]]) -> str:
+        return view.facts(found[0]) if batch_id else view.overview(found)
+
+    found = look()
+    awaited = {batch["id"] for batch in found if batch_id or batch["status"] not in client.TERMINAL}
+    if live:
+        with interruptible("what was watched goes on"):
+            found = follow(look, draw)
+    if as_json:
+        click.echo(json.dumps(found[0] if batch_id else found))
+    else:
+        click.echo(draw(found))
+        for problem in view.problems(found[0]) if batch_id else ():
+            click.echo(plain(problem), err=True)
+    for batch in found:
+        if live and batch["id"] in awaited:
+            finished(batch)
+
+
+@click.command()
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go [standard output].")
+@click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
+@click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
+@data_option
+@json_option
+def results(
+    batch_id: str, output: Path | None, errors: Path | None, follow: bool, data: Path | None, as_json: bool
+) -> None:
+    """Fetch a batch's answers, and with --errors its failed requests."""
+    server = connect(data)
+    if follow:
+        if output is not None or errors is not None or as_json:
+            raise click.UsageError("--follow prints to standard output, and goes with no other option")
+        with interruptible("the batch goes on; the same command prints all of it again"):
+            return _follow(server, batch_id)
+    batch = server.batch(batch_id)
+    if batch["output_file_id"] is None and batch["error_file_id"] is None:
+        raise ConfigurationError(_no_files(batch))
+    if as_json and output is None:
+        raise click.UsageError("--json needs -o: standard output can hold the answers or the report")
+    if output is not None:
+        requests.save(server, batch["output_file_id"], output)
+    elif batch["output_file_id"] is not None:
+        for chunk in server.chunks(batch["output_file_id"]):
+            sys.stdout.buffer.write(chunk)
+    if errors is not None:
+        requests.save(server, batch["error_file_id"], errors)
+    if as_json:
+        click.echo(json.dumps(batch))
+    finished(batch)
+
+
+@click.command()
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
+@data_option
+@json_option
+def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
+    """Cancel a batch; what is answered is kept."""
+    batch = connect(data).cancel(batch_id)
+    say(batch, f"{batch['id']} is {batch['status']}", as_json)
+
+
+@click.command()
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
+@data_option
+@json_option
+def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
+    """Make a batch of what BATCH did not answer; prints the new batch's id."""
+    batch = connect(data).retry(batch_id)
+    say(batch, batch["id"], as_json)
+
+
+@click.command("list")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@data_option
+@json_option
+def list_(limit: int, data: Path | None, as_json: bool) -> None:
+    """The project's batches, newest first."""
+    found = list(itertools.islice(connect(data).batches(), limit))
+    if as_json:
+        return say(found, "", True)
+    click.echo(view.overview(found))
+
+
+@click.command()
+@data_option
+@json_option
+def models(data: Path | None, as_json: bool) -> None:
+    """The models the server serves."""
+    found = connect(data).models()
+    if as_json:
+        return say(found, "", True)
+    rows = [
+        [m["id"], m["batchyard"]["engine"], ", ".join(m["batchyard"]["endpoints"]), m["batchyard"]["simulated"] or None]
+        for m in found
+    ]
+    table(["model", "engine", "endpoints", "simulated"], rows)
+
+
+def _no_files(batch: dict[str, Any]) -> str:
+    if batch["status"] in client.TERMINAL:
+        return (
+            f"batch {batch['id']} is {batch['status']} and has no results; `batchyard status {batch['id']}` tells why"
+        )
+    return f"batch {batch['id']} is {batch['status']}: its files come at the end; --follow prints answers as they come"
+
+
+def _follow(server: Client, batch_id: str) -> None:
+    """Print output lines as they are answered; first what there is, then once a second what is new."""
+    have = 0
+    while True:
+        batch = server.batch(batch_id)  # before the lines: what has ended has all of them
+        lines = server.results(batch_id, have)
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+        have += lines.count(b"\n")
+        if batch["status"] in client.TERMINAL:
+            return finished(batch)
+        time.sleep(1)

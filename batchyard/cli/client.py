@@ -1,0 +1,233 @@
+"""The API from a terminal: the `openai` package against a Batchyard server, with our own errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import openai
+from dotenv import dotenv_values
+
+from batchyard.errors import AuthenticationError, ConfigurationError, NotFoundError, RequestError, UnavailableError
+from batchyard.local.data_folder import local_state
+
+TERMINAL = ("completed", "failed", "expired", "cancelled")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Client:
+    """One server and one key.
+
+    Every call raises UnavailableError where the server cannot be reached or is broken, and RequestError where it
+    refuses.
+    """
+
+    def __init__(self, url: str, key: str, **options: Any) -> None:
+        """`options`: those of openai.OpenAI, such as `timeout` and `max_retries`."""
+        self.url = url.rstrip("/")
+        self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+
+    def upload(self, file: Path) -> str:
+        """The id of the uploaded file, which is streamed."""
+        with self._errors(), file.open("rb") as stream:
+            return self._api.files.create(file=(file.name, stream), purpose="batch").id
+
+    def create(
+        self,
+        file_id: str,
+        *,
+        endpoint: str,
+        window: str = "24h",
+        metadata: Mapping[str, str] | None = None,
+        post_process: Iterable[Mapping[str, str]] = (),
+    ) -> dict[str, Any]:
+        """The new batch, as the server's JSON object."""
+        steps = [dict(step) for step in post_process]
+        with self._errors():
+            batch = self._api.batches.create(
+                input_file_id=file_id,
+                endpoint=cast(Any, endpoint),
+                completion_window=cast(Any, window),
+                metadata=dict(metadata) if metadata else openai.omit,
+                extra_body={"post_process": steps} if steps else None,
+            )
+        return batch.to_dict()
+
+    def batch(self, batch_id: str) -> dict[str, Any]:
+        with self._errors():
+            return self._api.batches.retrieve(batch_id).to_dict()
+
+    def cancel(self, batch_id: str) -> dict[str, Any]:
+        with self._errors():
+            return self._api.batches.cancel(batch_id).to_dict()
+
+    def retry(self, batch_id: str) -> dict[str, Any]:
+        """The new batch of the requests that were not answered."""
+        with self._errors():
+            return self._api.post(f"/batches/{batch_id}/retry", cast_to=openai.types.Batch, body={}).to_dict()
+
+    def results(self, batch_id: str, after: int) -> bytes:
+        """The output lines there are so far, without the first `after`, in the order in which they were answered."""
+        query, lines = cast(Any, {"params": {"after": after}}), openai.HttpxBinaryResponseContent
+        with self._errors():
+            return self._api.get(f"/batches/{batch_id}/results", cast_to=lines, options=query).content
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """All batches of the key's project, newest first, fetched page by page."""
+        with self._errors():
+            for batch in self._api.batches.list(limit=100):
+                yield batch.to_dict()
+
+    def models(self) -> list[dict[str, Any]]:
+        with self._errors():
+            return [model.to_dict() for model in self._api.models.list()]
+
+    def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
+        """The new webhook endpoint, with its signing secret: for all types and named after its host, unless told."""
+        host = url.partition("://")[2].partition("/")[0]
+        with self._errors():
+            types = list(event_types) or self._api.webhooks.event_types.list().data
+            made = self._api.webhooks.create(url=url, event_types=cast(Any, types), name=name or (host or url)[:128])
+        return made.to_dict()
+
+    def webhooks(self) -> list[dict[str, Any]]:
+        with self._errors():
+            return [webhook.to_dict() for webhook in self._api.webhooks.list()]
+
+    def delete_webhook(self, webhook_id: str) -> dict[str, Any]:
+        with self._errors():
+            return self._api.webhooks.delete(webhook_id).to_dict()
+
+    def deliveries(self, webhook_id: str, limit: int) -> list[dict[str, Any]]:
+        """What was sent to a webhook and what waits to be, newest first."""
+        path = f"/webhook_endpoints/{webhook_id}/deliveries?limit={limit}"
+        with self._errors():
+            return list(cast(dict[str, Any], self._api.get(path, cast_to=object))["data"])
+
+    def redeliver(self, webhook_id: str, delivery_id: str) -> dict[str, Any]:
+        path = f"/webhook_endpoints/{webhook_id}/deliveries/{delivery_id}/redeliver"
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(path, cast_to=object))
+
+    def create_schedule(self, **said: Any) -> dict[str, Any]:
+        """The new schedule; `said` are the fields of the create body."""
+        with self._errors():
+            return cast(dict[str, Any], self._api.post("/schedules", cast_to=object, body=said))
+
+    def schedules(self) -> Iterator[dict[str, Any]]:
+        """All schedules of the key's project, newest first."""
+        return self._listed("/schedules")
+
+    def schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.get(f"/schedules/{schedule_id}", cast_to=object))
+
+    def pause_schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/pause", cast_to=object))
+
+    def resume_schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/resume", cast_to=object))
+
+    def run_schedule(self, schedule_id: str) -> dict[str, Any]:
+        """The run that was made now."""
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/run", cast_to=object))
+
+    def schedule_runs(self, schedule_id: str) -> Iterator[dict[str, Any]]:
+        """All runs of a schedule, newest first."""
+        return self._listed(f"/schedules/{schedule_id}/runs")
+
+    def delete_schedule(self, schedule_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.delete(f"/schedules/{schedule_id}", cast_to=object))
+
+    def _listed(self, path: str) -> Iterator[dict[str, Any]]:
+        """The objects of a list, fetched page by page."""
+        query: dict[str, Any] = {"limit": 100}
+        while True:
+            with self._errors():
+                page = cast(Any, self._api.get(path, cast_to=object, options={"params": query}))
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            query["after"] = page["last_id"]
+
+    def chunks(self, file_id: str) -> Iterator[bytes]:
+        """A file's content, in pieces."""
+        with self._errors(), self._api.files.with_streaming_response.content(file_id) as response:
+            yield from response.iter_bytes(1 << 20)
+
+    def content(self, file_id: str) -> bytes:
+        """A small file's content, in memory."""
+        return b"".join(self.chunks(file_id))
+
+    def download(self, file_id: str, to: Path) -> None:
+        """Stream a file's content to `to`, which appears whole or not at all."""
+        part = to.with_name(to.name + ".part")
+        with part.open("wb") as stream:
+            for chunk in self.chunks(file_id):
+                stream.write(chunk)
+        part.replace(to)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except openai.APIConnectionError as error:
+            raise UnavailableError(
+                f"no server answers at {self.url}: start one with `batchyard up`, or set BATCHYARD_URL"
+            ) from error
+        except openai.AuthenticationError as error:
+            raise AuthenticationError(
+                f"{self.url}: {_message(error)}; set BATCHYARD_API_KEY to a key of that server"
+            ) from error
+        except openai.NotFoundError as error:
+            raise NotFoundError(f"{self.url}: {_message(error)}; a key sees only what its own project has") from error
+        except openai.InternalServerError as error:
+            raise UnavailableError(f"{self.url} answered {error.status_code}: {_message(error)}") from error
+        except openai.APIStatusError as error:
+            raise RequestError(_message(error)) from error
+
+
+def configured_url() -> str | None:
+    """The server that BATCHYARD_URL names, in the environment or `.env`."""
+    return _environment().get("BATCHYARD_URL")
+
+
+def _environment() -> dict[str, str | None]:
+    return {**dotenv_values(".env"), **os.environ}
+
+
+def connect(data: Path, **options: Any) -> Client:
+    """The server of BATCHYARD_URL, or the local stack on the folder `data`; `options` as Client takes them.
+
+    The local stack's admin key is used where BATCHYARD_API_KEY is not set, and sent to this machine only.
+
+    Raises:
+        ConfigurationError: there is no key to send.
+    """
+    environment = _environment()
+    url = configured_url() or local_state(data).get("url") or "http://127.0.0.1:8000"
+    key = environment.get("BATCHYARD_API_KEY")
+    key_file = data / "admin.key"
+    if not key and urlsplit(url).hostname in _LOOPBACK and key_file.is_file():
+        key = key_file.read_text().strip()
+    if not key:
+        raise ConfigurationError(
+            f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with --data "
+            f"({key_file} is not there)"
+        )
+    return Client(url, key, **options)
+
+
+def _message(error: openai.APIStatusError) -> str:
+    body = error.body
+    if isinstance(body, dict) and isinstance(body.get("message"), str):
+        return str(body["message"]).removesuffix(".")
+    return error.message.removesuffix(".")

@@ -1,0 +1,84 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from batchyard import __version__
+from batchyard.cli import admin, batches, oneshot, schedules, webhooks
+from batchyard.cli.output import complain
+from batchyard.cli.watch import Unsuccessful
+from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
+
+# What scripts can tell from an exit code, beside 0 and Unsuccessful's 1; `batchyard --help` says it to people.
+USAGE, UNREACHABLE, REFUSED, BROKEN = 2, 3, 4, 5
+# As shells count processes that a signal has ended.
+INTERRUPTED, CUT_OFF = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+
+_EPILOG = """\b
+Tab completes commands, batches and models once ~/.bashrc holds:
+eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
+
+\b
+Exit codes: 0 done; 1 the batch failed, expired or was cancelled, or some of its requests failed;
+2 usage or configuration; 3 the server cannot be reached; 4 the server refused the request;
+5 something broke; 130 Ctrl-C. With --json, standard output holds one JSON document."""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="batchyard")
+def cli() -> None:
+    """Self-hosted batch inference for LLMs behind OpenAI's Batch API."""
+
+
+for command in (
+    *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo),
+    *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
+    *(schedules.schedule, webhooks.webhook),
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; every error is one line that names its remedy."""
+    try:
+        sys.exit(cli(standalone_mode=False))
+    except NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(USAGE)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "batchyard"
+        complain(f"{error.format_message()} (see `{command} --help`)")
+        sys.exit(USAGE)
+    except click.ClickException as error:
+        complain(error.format_message())
+        sys.exit(error.exit_code if isinstance(error, Unsuccessful) else USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except BatchyardError as error:
+        complain(error.message)
+        sys.exit(_exit_code(error))
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does; what is left must not be flushed into nothing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CUT_OFF)
+    except OSError as error:
+        complain(f"{error.filename or 'standard output'}: {error.strerror}")
+        sys.exit(BROKEN)
+
+
+def _exit_code(error: BatchyardError) -> int:
+    if isinstance(error, ConfigurationError):
+        return USAGE
+    if isinstance(error, UnavailableError):
+        return UNREACHABLE
+    return REFUSED if isinstance(error, RequestError) else BROKEN
+
+
+if __name__ == "__main__":
+    main()

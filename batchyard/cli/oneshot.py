@@ -1,0 +1,219 @@
+"""Commands that take a file from its first line to its last answer: `run` and `demo`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchyard import models as models_toml
+from batchyard.cli import client, completion, engine_flags, requests
+from batchyard.cli.client import Client
+from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.output import json_option, table
+from batchyard.cli.watch import finished, interruptible, watch
+from batchyard.errors import ConfigurationError
+from batchyard.local import background
+from batchyard.local.data_folder import local_state
+from batchyard.settings import Settings
+
+# The key under which `run` marks its batches, so that the same run finds its batch again.
+RUN_KEY = "batchyard.run"
+_GONE = ("failed", "expired", "cancelling", "cancelled")
+
+
+@click.command()
+@click.option(
+    *("-i", "--input", "--input-file", "source"),
+    required=True,
+    type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
+    help="The requests.",
+)
+@click.option(
+    *("-o", "--output", "--output-file", "output"),
+    required=True,
+    type=requests.LocalPath(path_type=Path, dir_okay=False),
+    help="Where the answers go.",
+)
+@click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), help="Where the failed requests' lines go.")
+@click.option(
+    "--model",
+    shell_complete=completion.models,
+    help="Run every request on this model, whatever its line names: one of the models file, a folder or a hub id.",
+)
+@engine_flags.options
+@requests.endpoint_option
+@requests.post_process_option
+@click.option("--again", is_flag=True, help="Make a new batch also where one of the same input exists.")
+@data_option
+@models_option
+@json_option
+def run(
+    source: Path,
+    output: Path,
+    errors: Path | None,
+    model: str | None,
+    endpoint: str | None,
+    post_process: tuple[str, ...],
+    again: bool,
+    data: Path | None,
+    models: Path | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Answer a file of requests in one go, as `vllm run-batch` does.
+
+    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
+    The same command again, also after Ctrl-C, takes up the batch of the first: nothing that was answered is computed
+    twice.
+
+    Unlike `vllm run-batch`, files are local, not URLs; lines of failed requests go to --errors; the server always has
+    /metrics, so its flags for that are not taken; engine arguments that are not listed here stand in the models file.
+    """
+    settings = load_settings(data=data, models=models)
+    steps = requests.steps(post_process)
+    requests.check_writable(output, errors)
+    engine_args = {name: value for name, value in flags.items() if value is not None}
+    with (
+        interruptible("the same command again goes on with what has no answer yet"),
+        tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
+        _server(settings, Path(folder), model, engine_args) as server,
+    ):
+        file = source
+        if model is not None:
+            file = Path(folder) / source.name
+            requests.with_model(source, model, file)
+        where = endpoint or requests.endpoint_of(file)
+        mark = _mark(server, file, where, steps)
+        batch = None if again else _earlier(server, mark)
+        if batch is None:
+            batch = server.create(server.upload(file), endpoint=where, metadata={RUN_KEY: mark}, post_process=steps)
+        else:
+            click.echo(f"taking up batch {batch['id']} ({batch['status']}); --again makes a new one", err=True)
+        batch = watch(server, batch["id"])
+        requests.save(server, batch["output_file_id"], output)
+        if errors is not None:
+            requests.save(server, batch["error_file_id"], errors)
+    if as_json:
+        click.echo(json.dumps(batch))
+    else:
+        counts = batch["request_counts"]
+        simulated = " (simulated)" if batch["batchyard"]["simulated"] else ""
+        click.echo(f"{counts['completed']} of {counts['total']} requests answered{simulated}: {output}")
+    finished(batch)
+
+
+@click.command()
+@click.option("-i", "--input", "source", default="examples/requests.jsonl", show_default=True,
+              type=click.Path(path_type=Path, exists=True, dir_okay=False))  # fmt: skip
+@data_option
+@models_option
+@json_option
+def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) -> None:
+    """Run the example file through a stack of its own (in DATA/demo) and score the answers."""
+    settings = load_settings(data=data, models=models)
+    folder = settings.data / "demo"
+    _tell(f"Starting the stack in {folder} …", as_json)
+    begun = time.monotonic()
+    with background.stack(folder, settings.models) as server:
+        ready = time.monotonic()
+        _tell(f"Ready after {ready - begun:.1f} s at {server.url}. Submitting {source}.", as_json)
+        batch = server.create(
+            server.upload(source), endpoint=requests.endpoint_of(source), post_process=[{"step": "score"}]
+        )
+        batch = watch(server, batch["id"])
+        seconds = time.monotonic() - ready
+        artifacts = {artifact["name"]: artifact for artifact in batch["batchyard"]["artifacts"]}
+        scores = None
+        if "score-summary.json" in artifacts:
+            scores = json.loads(server.content(artifacts["score-summary.json"]["file_id"]))
+        output = folder / "output.jsonl"
+        requests.save(server, batch["output_file_id"], output)
+    if as_json:
+        click.echo(json.dumps({"batch": batch, "scores": scores, "seconds": seconds, "output": str(output)}))
+    else:
+        _report(batch, scores, seconds, output, folder)
+    finished(batch)
+
+
+@contextmanager
+def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
+    """The server to ask, which serves `model`: one that runs, or a local stack until the block ends."""
+    runs = client.configured_url() is not None or bool(local_state(settings.data))
+    listed = settings.models
+    if model is not None and not runs and not _lists(settings, model):
+        listed = engine_flags.models_file(folder, model, engine_args)
+    elif engine_args:
+        who = "the server that runs" if runs else str(settings.models)
+        raise click.UsageError(
+            f"{engine_flags.written(engine_args)}: {who} says how its models are started; "
+            "engine arguments go with a --model of your own, a folder or a hub id"
+        )
+    with nullcontext(client.connect(settings.data)) if runs else background.stack(settings.data, listed) as server:
+        served = [entry["id"] for entry in server.models()]
+        if model is not None and model not in served:
+            raise ConfigurationError(f"{server.url} does not serve {model}; it serves {', '.join(sorted(served))}")
+        yield server
+
+
+def _lists(settings: Settings, model: str) -> bool:
+    """Whether the models file names the model; one that is not there names none."""
+    if not settings.models.exists():
+        return False
+    return model in models_toml.load(settings.models, allow_simulated=settings.allow_simulated)
+
+
+def _mark(server: Client, file: Path, endpoint: str, steps: list[dict[str, str]]) -> str:
+    """What makes two runs the same: their requests, what is done with them, and the models as they are served."""
+    parts = [requests.sha256(file), endpoint, steps, server.models()]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _earlier(server: Client, mark: str) -> dict[str, Any] | None:
+    for batch in server.batches():
+        if (batch["metadata"] or {}).get(RUN_KEY) == mark and batch["status"] not in _GONE:
+            return batch
+    return None
+
+
+def _tell(text: str, as_json: bool) -> None:
+    click.echo(text, err=as_json)
+
+
+def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, folder: Path) -> None:
+    counts, usage, ours = batch["request_counts"], batch["usage"], batch["batchyard"]
+    if scores:
+        rows = [
+            [name, task["correct"], task["total"], f"{task['accuracy']:.1%}"] for name, task in scores["tasks"].items()
+        ]
+        rows.append(["all", scores["correct"], scores["total"], f"{scores['accuracy']:.1%}"])
+        table(["task", "correct", "of", "accuracy"], rows)
+    click.echo(
+        f"{counts['completed']} of {counts['total']} requests answered, {counts['failed']} failed, in {seconds:.1f} s "
+        f"(upload to last step): {usage['input_tokens']} tokens in, {usage['output_tokens']} out"
+    )
+    for model, engine in sorted(ours["models"].items()):
+        click.echo(f"Model {model} ran on engine {engine}: {_why(engine)}")
+    click.echo(f"Answers:   {output}")
+    click.echo(f"Artifacts: {folder / 'artifacts'}")
+    for artifact in ours["artifacts"]:
+        click.echo(f"  {artifact['name']:20} {artifact['bytes']:>9} bytes  sha256 {artifact['sha256']}")
+
+
+def _why(engine: str) -> str:
+    if engine == "echo":
+        return "its answers are simulated"
+    if engine == "vllm":
+        return "vLLM is installed"
+    return (
+        "models.toml names it"
+        if models_toml.vllm_installed()
+        else "vLLM is not installed here (`make install` says why)"
+    )

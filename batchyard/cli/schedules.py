@@ -1,0 +1,173 @@
+"""Commands on a project's schedules: `schedule create|list|show|pause|resume|run|runs|delete`."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchyard.cli import requests
+from batchyard.cli.options import connect, data_option
+from batchyard.cli.output import json_option, say, table, when
+from batchyard.errors import ConfigurationError
+
+OVERLAPS = ("skip", "allow", "cancel_previous")
+CATCH_UPS = ("latest", "none", "all")
+
+_file = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.group()
+def schedule() -> None:
+    """Recurring batches."""
+
+
+@schedule.command()
+@click.option("--name", required=True, help="What people call it.")
+@click.option("--cron", required=True, metavar="EXPRESSION", help="Five fields, such as '30 6 * * MON-FRI'.")
+@click.option("--timezone", default="UTC", show_default=True, help="IANA name, such as Europe/Berlin.")
+@click.option("--file", type=_file, help="A batch file, the same in every run.")
+@click.option("--template", type=_file, help="A batch file with {{date}}, {{datetime}} or {{scheduled_at}}.")
+@requests.endpoint_option
+@requests.window_option
+@requests.post_process_option
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with each batch; may be given 16 times.")
+@click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="While a batch runs.")
+@click.option("--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Of missed times.")
+@data_option
+@json_option
+def create(
+    name: str,
+    cron: str,
+    timezone: str,
+    file: Path | None,
+    template: Path | None,
+    endpoint: str | None,
+    window: str,
+    post_process: tuple[str, ...],
+    metadata: tuple[str, ...],
+    overlap: str,
+    catch_up: str,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Make a schedule of --file or --template; prints its id and its next times."""
+    source = file or template
+    if source is None or (file and template):
+        raise click.UsageError("give --file or --template")
+    options = {
+        "endpoint": endpoint or requests.endpoint_of(source),
+        "completion_window": window,
+        "metadata": requests.pairs(metadata, "--metadata") or None,
+        "post_process": requests.steps(post_process),
+    }
+    server = connect(data)
+    made = server.create_schedule(
+        name=name,
+        cron=cron,
+        timezone=timezone,
+        input={"template": _text(source)} if template else {"file_id": server.upload(source)},
+        batch=options,
+        overlap=overlap,
+        catch_up=catch_up,
+    )
+    say(made, "\n".join([made["id"], *(f"next {when(time)}" for time in made["next_runs"])]), as_json)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file} is not UTF-8: {error.reason}") from error
+
+
+@schedule.command("list")
+@data_option
+@json_option
+def list_(data: Path | None, as_json: bool) -> None:
+    """The project's schedules, newest first."""
+    found = list(connect(data).schedules())
+    if as_json:
+        return say(found, "", True)
+    rows = [[s["id"], s["name"], s["cron"], s["timezone"], _next(s), (s["last_run"] or {}).get("state")] for s in found]
+    table(["schedule", "name", "cron", "timezone", "next run", "last run"], rows)
+
+
+@schedule.command()
+@click.argument("schedule_id", metavar="ID")
+@data_option
+@json_option
+def show(schedule_id: str, data: Path | None, as_json: bool) -> None:
+    """One schedule, its next times and its last run."""
+    found = connect(data).schedule(schedule_id)
+    if as_json:
+        return say(found, "", True)
+    last = found["last_run"]
+    facts = {
+        "schedule": found["id"],
+        "name": found["name"],
+        "cron": f"{found['cron']} ({found['timezone']})",
+        "next runs": ", ".join(str(when(time)) for time in found["next_runs"]) or _next(found),
+        "last run": last and f"{when(last['created_at'])} {last['state']} {last['reason'] or last['batch_id']}",
+        "input": f"{found['input']['kind']}, {found['input']['bytes']} bytes, sha256 {found['input']['sha256']}",
+        "overlap, catch up": f"{found['overlap']}, {found['catch_up']}",
+    }
+    table(["", ""], list(facts.items()))
+
+
+@schedule.command()
+@click.argument("schedule_id", metavar="ID")
+@data_option
+@json_option
+def pause(schedule_id: str, data: Path | None, as_json: bool) -> None:
+    """Pause a schedule: nothing runs, and nothing is missed, until it is resumed."""
+    say(connect(data).pause_schedule(schedule_id), f"{schedule_id} is paused", as_json)
+
+
+@schedule.command()
+@click.argument("schedule_id", metavar="ID")
+@data_option
+@json_option
+def resume(schedule_id: str, data: Path | None, as_json: bool) -> None:
+    """Let a paused schedule run again."""
+    resumed = connect(data).resume_schedule(schedule_id)
+    say(resumed, f"{schedule_id} runs next at {_next(resumed)}", as_json)
+
+
+@schedule.command()
+@click.argument("schedule_id", metavar="ID")
+@data_option
+@json_option
+def run(schedule_id: str, data: Path | None, as_json: bool) -> None:
+    """Run a schedule now; prints the batch's id."""
+    made = connect(data).run_schedule(schedule_id)
+    say(made, made["batch_id"] or f"{made['state']}: {made['reason']}", as_json)
+
+
+@schedule.command()
+@click.argument("schedule_id", metavar="ID")
+@click.option("--limit", default=20, show_default=True, help="Show this many, newest first.")
+@data_option
+@json_option
+def runs(schedule_id: str, limit: int, data: Path | None, as_json: bool) -> None:
+    """What has become of a schedule's times, newest first."""
+    found = list(itertools.islice(connect(data).schedule_runs(schedule_id), limit))
+    if as_json:
+        return say(found, "", True)
+    rows = [[when(r["scheduled_at"]), when(r["created_at"]), r["state"], r["batch_id"], r["reason"]] for r in found]
+    table(["due", "made", "state", "batch", "reason"], rows)
+
+
+@schedule.command()
+@click.argument("schedule_id", metavar="ID")
+@data_option
+@json_option
+def delete(schedule_id: str, data: Path | None, as_json: bool) -> None:
+    """Delete a schedule and the history of its runs; their batches stay."""
+    say(connect(data).delete_schedule(schedule_id), f"{schedule_id} is deleted", as_json)
+
+
+def _next(found: dict[str, Any]) -> str | None:
+    return "paused" if found["paused"] else when(found["next_run_at"])

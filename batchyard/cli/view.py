@@ -1,0 +1,128 @@
+"""How batches look in a terminal: as facts, as a table, and as the few lines of progress that are drawn again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from batchyard import durations
+from batchyard.cli.client import TERMINAL
+from batchyard.cli.output import lines_of, when
+
+BAR = 24
+
+
+def facts(batch: dict[str, Any]) -> str:
+    """All there is to say of one batch."""
+    ours, usage = batch["batchyard"], batch["usage"] or {}
+    return lines_of(
+        ["", ""],
+        [
+            ("batch", batch["id"]),
+            ("status", batch["status"] + (" (simulated)" if ours["simulated"] else "")),
+            ("progress", _bar(batch)),
+            ("answered/failed/total", _counts(batch)),
+            ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
+            ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
+            ("rows/s, tokens/s", f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}"),
+            ("eta", _range(batch)),
+            ("sla", f"{_sla(batch)}, {_due(batch)}"),
+            ("created", when(batch["created_at"])),
+            ("expires", when(batch["expires_at"])),
+            ("output file", batch["output_file_id"]),
+            ("error file", batch["error_file_id"]),
+            ("artifacts", ", ".join(artifact["name"] for artifact in ours["artifacts"]) or None),
+        ],
+    )
+
+
+def overview(batches: Sequence[dict[str, Any]]) -> str:
+    """A table of batches, one a line."""
+    columns = ["batch", "status", "done", "answered/failed/total", "rows/s", "eta", "sla", "model", "created"]
+    return lines_of(
+        columns,
+        [
+            (
+                *(b["id"], b["status"], _percent(b), _counts(b), _rate(b["batchyard"]["rows_per_second"])),
+                *(_eta(b), _sla(b), b["model"], when(b["created_at"])),
+            )
+            for b in batches
+        ],
+    )
+
+
+def progress(batch: dict[str, Any]) -> str:
+    """A bar, and what is known of speed and time."""
+    ours = batch["batchyard"]
+    parts = [
+        text.format(ours[name])
+        for name, text in (("rows_per_second", "{:.1f} rows/s"), ("tokens_per_second", "{:.0f} tokens/s"))
+        if ours[name] is not None
+    ]
+    left = _range(batch)
+    parts += [f"done in {left}"] if left else []
+    return "  ".join([f"{batch['status']:11}", _bar(batch), _counts(batch)]) + "\n" + ", ".join([*parts, _sla(batch)])
+
+
+def brief(batch: dict[str, Any]) -> str:
+    """`progress` on one line, for logs."""
+    return " ".join(progress(batch).split())
+
+
+def problems(batch: dict[str, Any], most: int = 20) -> list[str]:
+    """Why a file was refused: the first lines that are wrong."""
+    return [
+        (f"line {problem['line']}: " if problem.get("line") else "") + f"{problem['message']} ({problem['code']})"
+        for problem in ((batch["errors"] or {}).get("data") or [])[:most]
+    ]
+
+
+def _part(batch: dict[str, Any]) -> float | None:
+    counts = batch["request_counts"]
+    return (counts["completed"] + counts["failed"]) / counts["total"] if counts["total"] else None
+
+
+def _percent(batch: dict[str, Any]) -> str | None:
+    part = _part(batch)
+    return None if part is None else f"{int(100 * part)} %"  # 100 only where all is done
+
+
+def _bar(batch: dict[str, Any]) -> str:
+    full = int(BAR * (_part(batch) or 0))
+    return f"[{'#' * full}{'-' * (BAR - full)}] {_percent(batch) or '-'}"
+
+
+def _counts(batch: dict[str, Any]) -> str:
+    counts = batch["request_counts"]
+    return f"{counts['completed']}/{counts['failed']}/{counts['total']}"
+
+
+def _eta(batch: dict[str, Any]) -> str | None:
+    ours = batch["batchyard"]
+    if ours["eta_seconds"] is None or batch["status"] in TERMINAL:
+        return None
+    return durations.text(ours["eta_seconds"])
+
+
+def _range(batch: dict[str, Any]) -> str | None:
+    ours, eta = batch["batchyard"], _eta(batch)
+    if eta is None:
+        return None
+    return f"{eta} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])})"
+
+
+def _sla(batch: dict[str, Any]) -> str:
+    return str(batch["batchyard"]["sla"]).replace("_", " ")
+
+
+def _due(batch: dict[str, Any]) -> str:
+    due = batch["batchyard"]["due_at"]
+    if batch["status"] in TERMINAL:
+        return f"was due {when(due)}"
+    left = due - time.time()
+    return f"due in {durations.text(left)}" if left > 0 else f"due {durations.text(-left)} ago"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

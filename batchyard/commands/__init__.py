@@ -1,1 +1,0 @@
-"""The terminal commands, by noun. Each parses, makes one call and shows what came of it."""

@@ -1,0 +1,64 @@
+"""A local stack in the background, for commands that need one for as long as they run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from batchyard.cli import client
+from batchyard.cli.client import Client
+from batchyard.errors import BatchyardError, ConfigurationError
+from batchyard.local import process
+from batchyard.local.data_folder import local_state
+
+END_SECONDS = 40
+
+
+@contextmanager
+def stack(data: Path, models: Path) -> Iterator[Client]:
+    """A client of the stack on the folder `data`: the one that runs there, or one of our own until the block ends.
+
+    Raises:
+        BatchyardError: it did not start; holds its own reason.
+    """
+    if local_state(data):
+        yield client.connect(data)
+        return
+    logs = data / "logs"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"data folder {data}: {error.strerror}; name another with --data") from error
+    arguments = ["--port", "0", "--flower-port", "0", "--data", str(data), "--models", str(models)]
+    log = logs / "up.log"
+    process.rotate(log)
+    with log.open("ab") as output:
+        # A session of its own: Ctrl-C reaches this process only, which then ends the stack.
+        up = subprocess.Popen(
+            [sys.executable, "-m", "batchyard.cli", "up", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=process.prepare(signal.SIGTERM),
+        )
+    try:
+        while local_state(data).get("pid") != up.pid:
+            if up.poll() is not None:
+                reason = process.last_line(log).removeprefix("batchyard: ")
+                raise (ConfigurationError if up.returncode == 2 else BatchyardError)(reason)
+            time.sleep(0.1)
+        yield client.connect(data)
+    finally:
+        up.terminate()
+        try:
+            up.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
+            process.kill(process.marked(str(data.resolve())))

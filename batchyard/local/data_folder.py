@@ -1,0 +1,142 @@
+"""The data folder of a local stack: who holds it, what an earlier holder left, and the secrets made in it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from batchyard.errors import ConfigurationError
+from batchyard.local import process
+
+STATE_FILE = "stack.json"
+FREE_BYTES = 256 * 1024 * 1024
+# The kernel's limit for a socket's path is 107 bytes (103 on macOS); Ray's are this much longer than its folder.
+_SOCKET_BYTES = 103
+_RAY_SUFFIX = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.10")
+
+
+class DataFolder:
+    """Everything a local stack keeps, below one folder.
+
+    Raises:
+        ConfigurationError: the folder cannot be made or written, is full, or another stack holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.run, self.logs, self.redis = self.path / "run", self.path / "logs", self.path / "redis"
+        self._lock: int | None = None
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.run, self.logs, self.redis):
+                folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.run) as probe:
+                probe.write(bytes(4096))
+        except OSError as error:
+            raise ConfigurationError(
+                f"data folder {self.path}: {error.strerror}; make it writable, or name another with --data"
+            ) from error
+        free = shutil.disk_usage(self.path).free
+        if free < FREE_BYTES:
+            raise ConfigurationError(
+                f"data folder {self.path}: {free >> 20} MiB free, {FREE_BYTES >> 20} needed; make room, "
+                "or name another with --data"
+            )
+
+    def hold(self) -> None:
+        """Be the only stack on this folder, until `release` or the end of this process; end what a killed one left."""
+        descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 1000).decode() or "another process"
+            os.close(descriptor)
+            raise ConfigurationError(
+                f"data folder {self.path} is held by {holder}; stop that one, or name another with --data"
+            ) from error
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"batchyard up, pid {os.getpid()}, since {since}".encode())
+        self._lock = descriptor
+        process.end(process.marked(str(self.path)), grace=5)
+        for stale in [*self.run.glob("*.pid"), *self.run.glob("*.sock"), self.state_file]:
+            stale.unlink(missing_ok=True)
+        shutil.rmtree(self.short / "ray", ignore_errors=True)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self.state_file.unlink(missing_ok=True)
+            if self.short != self.run:
+                shutil.rmtree(self.short, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def name(self) -> str:
+        """A short name, another one for every data folder."""
+        return "by-" + hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
+
+    @property
+    def short(self) -> Path:
+        """Where sockets go: `run`, or a private temporary folder where that path is too long or odd for a socket."""
+        longest = len(os.fsencode(self.run / "ray")) + _RAY_SUFFIX
+        if longest <= _SOCKET_BYTES and re.fullmatch(r"[\w./-]+", str(self.run), re.ASCII):
+            return self.run
+        folder = Path("/tmp") / f"{self.name}-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise ConfigurationError(f"{folder}: not a folder that only this user can enter; remove it")
+        return folder
+
+    @property
+    def state_file(self) -> Path:
+        return self.run / STATE_FILE
+
+    def write_state(self, url: str, flower: str) -> None:
+        """Say where the running stack, this process, answers: for the terminal commands."""
+        own = psutil.Process()
+        draft = self.state_file.with_suffix(".new")
+        draft.write_text(json.dumps({"url": url, "flower": flower, "pid": own.pid, "started": own.create_time()}))
+        draft.rename(self.state_file)
+
+    @property
+    def admin_key_file(self) -> Path:
+        return self.path / "admin.key"
+
+    def flower_password(self) -> str:
+        """`user:password` of Flower, made at first."""
+        return self.secret("flower.auth", lambda: f"batchyard:{secrets.token_urlsafe(24)}")
+
+    def secret(self, name: str, make: Any) -> str:
+        """The content of a file only this user can read; made at first, whole or not at all."""
+        file = self.path / name
+        if not file.exists():
+            draft = file.with_name(file.name + ".new")
+            draft.unlink(missing_ok=True)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write(make())  # no line break: people put what they read into a header
+            draft.rename(file)
+        return file.read_text().strip()
+
+
+def local_state(data: Path) -> dict[str, Any]:
+    """`url`, `flower`, `pid` and `started` of the stack that runs on a data folder; empty if none does."""
+    try:
+        state = dict(json.loads((data / "run" / STATE_FILE).read_text()))
+        return state if psutil.Process(state["pid"]).create_time() == state["started"] else {}
+    except (FileNotFoundError, NotADirectoryError, psutil.Error):
+        return {}

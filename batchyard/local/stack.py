@@ -1,0 +1,237 @@
+"""The local stack: every process of a deployment on one machine, started in order, kept alive, ended together."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import math
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+
+from batchyard.errors import BatchyardError
+from batchyard.local import ports, process, programs
+from batchyard.local.data_folder import DataFolder
+from batchyard.local.process import Child
+from batchyard.settings import Settings, environment_name
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 180
+# Ray gives up on itself where a busy machine takes 15 s to start one of its agents.
+START_ATTEMPTS = 3
+# Ended in this order; what stands together ends at the same time.
+_END_ORDER = (("web", "beat", "flower", "worker", "webhooks"), ("ray",), ("redis",))
+
+
+class Stack:
+    """A whole deployment on this machine.
+
+    A broker or a Ray cluster that the settings name (REDIS_URL, RAY_ADDRESS) is used as it is; without, they are
+    started here.
+
+    Raises:
+        ConfigurationError: settings, models, the data folder or a port cannot be used. Nothing was started then.
+    """
+
+    def __init__(
+        self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
+    ) -> None:
+        from tasks.context import served_models
+
+        self.models = served_models(settings)
+        self.folder = DataFolder(settings.data)
+        self.folder.hold()
+        try:
+            self.host, self.port = host, ports.claim(host, port, "--port")
+            self.flower_port = ports.claim("127.0.0.1", flower_port, "--flower-port")
+            self.settings = settings
+            self._prepare_database()
+            self.children = self._children()
+        except BaseException:
+            self.folder.release()
+            raise
+        self._end = threading.Event()
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+    @property
+    def flower_url(self) -> str:
+        return f"http://127.0.0.1:{self.flower_port}"
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Start, call `ready` once a batch can run, keep everything alive until SIGTERM or SIGINT, end everything.
+
+        Raises:
+            BatchyardError: a process ended before all were ready; names it, its exit code and its last words.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._end.set())
+        try:
+            self._start()
+            if not self._end.is_set():
+                self.folder.write_state(self.url, self.flower_url)
+                ready()
+            while not self._end.wait(0.5):
+                self._revive()
+        finally:
+            self._stop()
+
+    def _start(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        if "redis" in self.children:
+            self.children["redis"].start()
+            self._await(self.children["redis"].ready, deadline, "redis")
+        for child in self.children.values():
+            if child.process is None:
+                child.start()
+        for child in self.children.values():
+            self._await(child.ready, deadline, child.name)
+        self._await(self._ready, deadline, "the stack")
+
+    def _await(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
+        while not self._end.is_set() and not condition():
+            self._revive(START_ATTEMPTS)
+            if time.monotonic() > deadline:
+                raise BatchyardError(
+                    f"{what} was not ready within {START_SECONDS} s: {self._why_not_ready()}; see {self.folder.logs}"
+                )
+            self._end.wait(0.1)
+
+    def _revive(self, attempts: float = math.inf) -> None:
+        """Start again what has ended, after a while. Raises BatchyardError for what has ended `attempts` times."""
+        for child in self.children.values():
+            if child.due is not None:
+                if time.monotonic() >= child.due:
+                    child.start()
+                    log.warning("%s started again (pid %s)", child.name, child.process and child.process.pid)
+            elif child.exit_code() is not None:
+                obituary = f"{child.name} ended with exit code {child.exit_code()}: {process.last_line(child.log)}"
+                if child.failures + 1 >= attempts:
+                    raise BatchyardError(f"{obituary} ({child.log})")
+                log.error("%s; starting it again in %.0f s", obituary, child.plan_restart())
+            else:
+                process.rotate(child.log)
+
+    def _stop(self) -> None:
+        for names in _END_ORDER:
+            children = [self.children[name] for name in names if name in self.children]
+            for child in children:
+                child.signal_end()
+            for child in children:
+                child.wait_end()
+        process.kill(process.marked(str(self.folder.path)))
+        self.folder.release()
+
+    def _ready(self) -> bool:
+        return self._why_not_ready() is None
+
+    def _why_not_ready(self) -> str | None:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
+                return None
+        except urllib.error.HTTPError as error:
+            return error.read(1000).decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return str(error) or type(error).__name__
+
+    def _prepare_database(self) -> None:
+        from store import keys
+        from store.database import Database
+
+        database = Database(self.settings.database)
+        try:
+            database.upgrade()
+            with database.write() as session:
+                self.folder.secret("admin.key", lambda: keys.create(session, "default", admin=True).key)
+        finally:
+            database.close()
+
+    def _children(self) -> dict[str, Child]:
+        given, folder = self.settings.model_fields_set, self.folder
+        socket_path = folder.short / "redis.sock"
+        redis_url = self.settings.redis_url if "redis_url" in given else f"unix://{socket_path}"
+        ray_port = ports.free()
+        ray_address = self.settings.ray_address if "ray_address" in given else f"127.0.0.1:{ray_port}"
+        environment = self._environment(redis_url, ray_address)
+        make = partial(self._child, environment)
+        children = {}
+        if "redis_url" not in given:
+            children["redis"] = make("redis", programs.redis(socket_path), ready=partial(programs.pong, socket_path))
+            children["redis"].folder = folder.redis
+        if "ray_address" not in given:
+            children["ray"] = make("ray", programs.ray(folder.short / "ray", ray_port), grace=7.0)
+            children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
+        concurrency, level = self.settings.max_segments + 2, self.settings.log_level.upper()
+        children["worker"] = make("worker", programs.worker(folder.name, concurrency, level), grace=9.0)
+        children["webhooks"] = make("webhooks", programs.webhooks(folder.name, level), grace=9.0)
+        for name in ("worker", "webhooks"):
+            children[name].end_signal = signal.SIGQUIT  # what Celery's soft shutdown listens to
+            children[name].orphan_signal = signal.SIGKILL  # it would wait for a broker that is gone
+        for name in children.keys() & {"worker", "webhooks", "ray"}:
+            children[name].nice = 5  # a request is answered first; work that takes hours takes no longer for it
+        children["beat"] = make("beat", programs.beat(folder.run / "beat-schedule", level))
+        children["flower"] = make("flower", programs.flower(self.flower_port))
+        children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
+        children["web"] = make("web", programs.web(self.host, self.port), ready=partial(ports.answers, *self._local()))
+        return children
+
+    def _child(
+        self,
+        environment: dict[str, str],
+        name: str,
+        argv: list[str],
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        grace: float = 5.0,
+    ) -> Child:
+        folder = self.folder
+        return Child(
+            name,
+            argv,
+            environment,
+            mark=f"{folder.path}#{name}",
+            log=folder.logs / f"{name}.log",
+            pid_file=folder.run / f"{name}.pid",
+            ready=ready,
+            grace=grace,
+        )
+
+    def _local(self) -> tuple[str, int]:
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host), self.port
+
+    def _environment(self, redis_url: str, ray_address: str) -> dict[str, str]:
+        """The environment of every child: these settings, and what keeps Ray quiet, local and alike everywhere."""
+        settings = self.settings
+        own = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
+        own |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
+        own |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
+        own |= {"redis_url": redis_url, "ray_address": ray_address}
+        return {
+            **os.environ,
+            **{environment_name(field): value for field, value in own.items()},
+            "PYTHONUNBUFFERED": "1",
+            # A token file that some other Ray left would turn authentication on for the head but not for drivers.
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
+            "RAY_ROTATION_BACKUP_COUNT": "1",
+            "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+            # The processes that ask engines stay for the next segment: a new one takes 2 s of CPU. Beyond one for each
+            # free CPU they do not stay for long: each has 240 MB, and without work takes 0.8 % of a CPU.
+            "RAY_idle_worker_killing_time_threshold_ms": "60000",
+            # Ray's default, 15, leaves engines 3 % of a CPU that something else keeps busy: their requests time out.
+            "RAY_worker_niceness": "0",
+            # Ray's process titles would overwrite the environment, by which its processes are found.
+            "SPT_NOENV": "1",
+        }

@@ -1,0 +1,1 @@
+"""Engine `openai`: OpenAI-compatible servers that someone else runs."""

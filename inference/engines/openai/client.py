@@ -1,0 +1,156 @@
+"""HTTP with an endpoint: kept connections, no redirects, no cookies, bounded responses.
+
+What an endpoint says in an error may quote a prompt or a key, so it goes into that request's answer and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import aiohttp
+import orjson
+
+from batchyard import __version__
+from inference.engine import Answer
+from inference.engines.openai.endpoints import Endpoint
+from inference.engines.vllm.engine import refusal_code
+
+CONNECT_SECONDS = 5.0
+PROBE_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 4.0
+"""Less than the 5 s of uvicorn (vLLM, SGLang): a connection that is reused just as it is closed fails a request."""
+MAX_RESPONSE_BYTES = 256 * 2**20
+NO_SUCH_ROUTE = (404, 405, 501)
+MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
+"""Statuses with which an endpoint says that its URL, key or model is wrong, whatever the request."""
+
+
+class Reply(NamedTuple):
+    status: int
+    retry_after: str | None
+    data: bytes
+
+
+class NoReply(Exception):
+    """There is no response. `connected`: the request may have been run."""
+
+    def __init__(self, error: Exception) -> None:
+        self.connected = not isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+        self.reason = f"the connection broke off ({type(error).__name__})" if self.connected else str(error)
+        super().__init__(self.reason)
+
+
+class Unfit(Exception):
+    """An endpoint does not pass a probe. `heard`: it answered at all; `fatal`: it is configured to be so."""
+
+    def __init__(self, reason: str, *, heard: bool = True, fatal: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.heard = heard
+        self.fatal = fatal
+
+
+class Client:
+    """For all endpoints of an engine. aiohttp: with 256 requests at once httpx takes 30 times the CPU for each."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
+            headers={
+                "Accept-Encoding": "identity",
+                "Content-Type": "application/json",
+                "User-Agent": f"batchyard/{__version__}",
+            },
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def post(self, endpoint: Endpoint, path: str, content: bytes) -> Reply:
+        """Ask for an answer. Raises NoReply."""
+        return await self._request("POST", endpoint, endpoint.url + path, content)
+
+    async def probe(self, endpoint: Endpoint, model: str) -> None:
+        """GET /models below its URL, which must list the model if it lists any, or else /health of its server.
+
+        Raises:
+            Unfit: why it cannot be used.
+        """
+        variable = endpoint.api_key_env
+        if variable and not os.environ.get(variable):
+            raise Unfit(f"environment variable {variable} is not set", fatal=True)
+        root = endpoint.url.removesuffix("/v1")
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                reply = await self._request("GET", endpoint, f"{endpoint.url}/models")
+                if reply.status in NO_SUCH_ROUTE:
+                    reply = await self._request("GET", endpoint, f"{root}/health")
+                if endpoint.version is None and reply.status == 200:
+                    endpoint.version = _version(await self._request("GET", endpoint, f"{root}/version"))
+        except NoReply as error:
+            raise Unfit(error.reason, heard=False) from error
+        except TimeoutError as error:
+            raise Unfit(f"no answer to a probe within {PROBE_SECONDS:g} s", heard=False) from error
+        if reply.status not in (200, 429):
+            raise Unfit(described(reply.status), fatal=reply.status in MISCONFIGURED)
+        listed = json_object(reply.data).get("data")
+        names = [entry.get("id") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        if names and model not in names:
+            raise Unfit(f"it serves {', '.join(map(str, names[:8]))}, not {model}", fatal=True)
+
+    async def _request(self, method: str, endpoint: Endpoint, url: str, content: bytes | None = None) -> Reply:
+        key = os.environ.get(endpoint.api_key_env, "").strip() if endpoint.api_key_env else ""
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        data = bytearray()
+        try:
+            async with self._session.request(
+                method, url, data=content, headers=headers, allow_redirects=False
+            ) as response:
+                async for chunk in response.content.iter_any():
+                    data += chunk
+                    if len(data) > MAX_RESPONSE_BYTES:
+                        raise aiohttp.ClientPayloadError
+                return Reply(response.status, response.headers.get("Retry-After"), bytes(data))
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise NoReply(error) from error
+
+
+def refused(reply: Reply) -> Answer:
+    """An endpoint's error response in OpenAI's form, with the endpoint's own words."""
+    said = json_object(reply.data)
+    error = said.get("error", said)
+    if not isinstance(error, dict):
+        error = {"message": error}
+    message = error.get("message") or error.get("detail") or reply.data[:1000].decode(errors="replace")
+    if not isinstance(message, str):
+        message = orjson.dumps(message).decode()
+    # Some have a number for a code (vLLM: the status once more), which OpenAI's clients do not take.
+    given = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
+    answer = Answer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
+    assert answer.body is not None
+    return Answer(reply.status, {"error": {**answer.body["error"], **given}})
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one where `data` is none."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def described(status: int) -> str:
+    """`HTTP 404 Not Found`."""
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+    return f"HTTP {status} {phrase}".strip()
+
+
+def _version(reply: Reply) -> str:
+    version = json_object(reply.data).get("version") if reply.status == 200 else None
+    return version if isinstance(version, str) else ""

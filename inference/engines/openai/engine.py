@@ -1,0 +1,301 @@
+"""Engine `openai`: endpoints that someone else runs, any OpenAI-compatible URL, several for a model.
+
+A request waits for its turn, goes to the endpoint with the least expected wait, and is tried again, elsewhere if there
+is an elsewhere, while that can help. How endpoints are and what each is given is in endpoints.py beside this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from batchyard.errors import EngineStartError
+from batchyard.models import ModelSpec
+from inference.engine import Answer, Engine
+from inference.engines.openai.client import (
+    MISCONFIGURED,
+    Client,
+    NoReply,
+    Reply,
+    Unfit,
+    described,
+    json_object,
+    refused,
+)
+from inference.engines.openai.discovery import Folder, Found
+from inference.engines.openai.endpoints import Endpoint, backoff, retry_after
+from inference.engines.openai.slots import Turns
+
+ATTEMPTS = 5
+"""Times a request may fail in an endpoint; where it was not run (429, 503, no connection) is not counted."""
+NO_ROOM = (429, 503)
+TOO_SLOW = (408, 504)
+AGAIN = (*NO_ROOM, *TOO_SLOW, 409)
+
+log = logging.getLogger(__name__)
+
+Variable = Field(None, pattern=r"^[A-Za-z_]\w*$", description="name of the environment variable that holds the key")
+
+
+class EndpointArguments(BaseModel):
+    """One of `endpoints`: its base URL, the variable that holds its key, and the most requests it gets at once."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    url: str
+    api_key_env: str | None = Variable
+    max_in_flight: PositiveInt | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _base(cls, url: str) -> str:
+        url = url.rstrip("/")
+        if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?/v1", url):
+            raise PydanticCustomError(
+                "url", "write the base URL, such as http://host:8000/v1, without user or password"
+            )
+        return url
+
+
+class OpenAIArguments(BaseModel):
+    """`engine_args` of engine openai.
+
+    `model` is what the endpoints call the model (default: as models.toml does); `api_key_env` is for the endpoints
+    that name none, those of `endpoint_folder` included; the two last are seconds: the first wait before a request or a
+    probe is tried again, and how often the folder is read and due probes are made.
+    """
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    model: str | None = Field(None, min_length=1)
+    endpoints: tuple[EndpointArguments, ...] = ()
+    endpoint_folder: Path | None = Field(None, validate_default=True)
+    api_key_env: str | None = Variable
+    max_model_len: PositiveInt | None = None
+    backoff_seconds: PositiveFloat = 0.5
+    watch_seconds: PositiveFloat = 1.0
+
+    @field_validator("endpoint_folder")
+    @classmethod
+    def _any(cls, folder: Path | None, info: ValidationInfo) -> Path | None:
+        if folder is None:
+            if info.data.get("endpoints") == ():
+                raise PydanticCustomError("missing", "engine openai needs endpoints, an endpoint_folder, or both")
+            return None
+        folder = folder.expanduser()
+        if not folder.is_absolute():
+            raise PydanticCustomError("path", "write an absolute path: engines have working folders of their own")
+        return folder
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt that may be repeated. `answer` is the request's if it was the last; None: the request was not run."""
+
+    answer: Answer | None
+
+
+class OpenAI(Engine):
+    """Passes requests on as they are, with the model's name at the endpoint, and answers as they come.
+
+    A request waits for its first turn as long as others are answered; with none answered for `request_timeout`, it is
+    `engine_unavailable`. From that turn on it has `request_timeout` for everything: attempts, pauses, further turns.
+    """
+
+    arguments: ClassVar[type[BaseModel] | None] = OpenAIArguments
+
+    def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
+        super().__init__(spec, request_timeout)
+        self._arguments = OpenAIArguments.model_validate(spec.engine_args)
+        self._model = self._arguments.model or spec.name
+        path = self._arguments.endpoint_folder
+        self._folder = Folder(path, self._model) if path else None
+        self._endpoints: dict[Found, Endpoint] = {}
+        for given in self._arguments.endpoints:
+            most = given.max_in_flight or spec.in_flight()
+            self._endpoints[Found(given.url, 0.0)] = self._endpoint(given.url, most, given.api_key_env)
+        self._turns = Turns(self._endpoints)
+        self._attempts: dict[asyncio.Timeout, Endpoint] = {}
+        self._served_at = time.monotonic()
+        self._watch: asyncio.Task[None] | None = None
+
+    @classmethod
+    def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+        """Nothing: what an endpoint takes only its server knows, and its 400 is that request's answer."""
+        return None
+
+    async def start(self) -> None:
+        self._client = Client()
+        await self._look()
+        if not any(endpoint.usable for endpoint in self._endpoints.values()):
+            await self.stop()
+            raise EngineStartError(f"no endpoint of model {self._model} can be used: {self._reasons()}")
+        self._watch = asyncio.create_task(self._keep_watch())
+
+    async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._one(endpoint, body) for body in bodies)))
+
+    def versions(self) -> dict[str, str]:
+        """What can answer now: base URLs, and the versions that their servers say they have."""
+        usable = [endpoint for endpoint in self._endpoints.values() if endpoint.usable]
+        said = {
+            "endpoints": {endpoint.url for endpoint in usable},
+            "version": {endpoint.version for endpoint in usable if endpoint.version},
+        }
+        found = {key: ", ".join(sorted(values)) for key, values in said.items() if values}
+        return {"engine": "openai", "model": self._model, **found}
+
+    def endpoints(self) -> list[dict[str, Any]]:
+        now = time.monotonic()
+        return [endpoint.state(now) for endpoint in self._endpoints.values()]
+
+    async def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+        await self._client.close()
+
+    def _endpoint(self, url: str, most: int, variable: str | None = None, age: float | None = None) -> Endpoint:
+        return Endpoint(
+            url=url,
+            max_in_flight=most,
+            heard_at=time.monotonic() - (age or 0.0),
+            api_key_env=variable or self._arguments.api_key_env,
+            discovered=age is not None,
+            probe_delay=self._arguments.backoff_seconds,
+        )
+
+    async def _keep_watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._arguments.watch_seconds)
+            try:
+                await self._look()
+            except Exception:  # without this watch nothing would ever be healthy again
+                log.exception("endpoints could not be looked after", extra={"model": self.spec.name})
+
+    async def _look(self) -> None:
+        """Read the folder, and probe the endpoints that are due."""
+        if self._folder is not None:
+            self._discover(await asyncio.to_thread(self._folder.servers))
+        now = time.monotonic()
+        await asyncio.gather(*(self._probe(endpoint) for endpoint in self._endpoints.values() if endpoint.due(now)))
+        self._turns.give()
+
+    def _discover(self, servers: frozenset[Found]) -> None:
+        for found in servers:
+            if Found(found.url, 0.0) not in self._endpoints and found not in self._endpoints:
+                age = max(0.0, time.time() - found.started_at)
+                self._endpoints[found] = self._endpoint(found.url, self.spec.in_flight(), age=age)
+        for key, endpoint in list(self._endpoints.items()):
+            endpoint.gone = endpoint.discovered and key not in servers
+            if endpoint.gone and not endpoint.in_flight:
+                del self._endpoints[key]
+
+    async def _probe(self, endpoint: Endpoint) -> None:
+        try:
+            await self._client.probe(endpoint, self._model)
+        except Unfit as unfit:
+            endpoint.probe_failed(time.monotonic(), unfit.reason, heard=unfit.heard, fatal=unfit.fatal)
+            if endpoint.down and not unfit.heard:
+                self._take_back(endpoint)
+        else:
+            endpoint.probed(time.monotonic())
+
+    def _take_back(self, endpoint: Endpoint) -> None:
+        """A machine that has vanished from the network does not even close its connections."""
+        for scope, asked in self._attempts.items():
+            if asked is endpoint and not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+
+    async def _one(self, path: str, body: dict[str, Any]) -> Answer:
+        answer = await self._answer(path.removeprefix("/v1"), orjson.dumps({**body, "model": self._model}))
+        self.answered_at = time.monotonic()
+        return answer
+
+    async def _answer(self, path: str, content: bytes) -> Answer:
+        arrived = time.monotonic()
+        endpoint = await self._turns.take(lambda: max(arrived, self._served_at) + self.request_timeout)
+        self.answered_at = time.monotonic()  # however long it has waited, it begins only now
+        deadline = time.monotonic() + self.request_timeout
+        attempts = failures = 0
+        while endpoint is not None:
+            outcome = await self._attempt(endpoint, path, content, deadline)
+            if isinstance(outcome, Answer):
+                return outcome
+            attempts += 1
+            failures += outcome.answer is not None
+            if outcome.answer is not None and failures == ATTEMPTS:
+                return outcome.answer
+            pause = backoff(attempts, self._arguments.backoff_seconds)
+            await asyncio.sleep(min(pause, deadline - time.monotonic()))
+            endpoint = await self._turns.take(lambda: deadline, last=endpoint)
+        message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
+        return Answer.failed("engine_unavailable", message)
+
+    async def _attempt(self, endpoint: Endpoint, path: str, content: bytes, deadline: float) -> Answer | Failure:
+        began, beside = time.monotonic(), endpoint.in_flight
+        try:
+            async with asyncio.timeout(deadline - began) as scope:
+                self._attempts[scope] = endpoint
+                try:
+                    reply = await self._client.post(endpoint, path, content)
+                finally:
+                    del self._attempts[scope]
+            return self._judged(endpoint, began, beside, reply)
+        except NoReply as error:
+            endpoint.failed(time.monotonic(), error.reason, heard=False)
+            return self._failure(endpoint, error.reason) if error.connected else Failure(None)
+        except TimeoutError:
+            now, reason = time.monotonic(), "no answer in time"
+            endpoint.overloaded(now, began, reason)
+            endpoint.failed(now, reason, heard=False)
+            return Answer.timed_out(self.request_timeout) if now >= deadline else self._failure(endpoint, reason)
+        finally:
+            self._turns.leave(endpoint)
+
+    def _judged(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> Answer | Failure:
+        """What a reply means for its request, and for the endpoint."""
+        now, status, reason = time.monotonic(), reply.status, described(reply.status)
+        if status == 200:
+            body = json_object(reply.data)
+            if "choices" in body or "data" in body:
+                endpoint.answered(now, began, beside)
+                self._served_at = now
+                return Answer(200, {**body, "model": self.spec.name})
+            endpoint.failed(now, "HTTP 200 without an answer")
+            return self._failure(endpoint, "HTTP 200 without an answer")
+        if status in MISCONFIGURED:
+            endpoint.failed(now, reason, fatal=True)
+            return Failure(None)
+        if 400 <= status < 500 and status not in AGAIN:
+            endpoint.heard(now)
+            self._served_at = now
+            return refused(reply)
+        if status in NO_ROOM or status in TOO_SLOW:
+            endpoint.overloaded(now, began, reason)
+        if status != 429:
+            endpoint.failed(now, reason)
+        pause = min(retry_after(reply.retry_after, time.time()) or 0.0, self.request_timeout)
+        if pause:
+            endpoint.pause(now, pause)
+            asyncio.get_running_loop().call_later(pause, self._turns.give)
+        return Failure(None if status in NO_ROOM else refused(reply))
+
+    def _failure(self, endpoint: Endpoint, reason: str) -> Failure:
+        return Failure(Answer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
+
+    def _reasons(self) -> str:
+        now = time.monotonic()
+        said = [f"{one.url} is {one.health(now)}: {one.reason}" for one in self._endpoints.values()]
+        if self._folder is not None and not any(one.discovered for one in self._endpoints.values()):
+            said.append(f"{self._arguments.endpoint_folder} holds no endpoint file for {self._model}")
+        return "; ".join(said)

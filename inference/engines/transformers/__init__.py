@@ -1,0 +1,1 @@
+"""Engine `transformers`: torch and Hugging Face transformers in this process."""

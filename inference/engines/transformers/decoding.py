@@ -1,0 +1,127 @@
+"""Batched generation with a transformers model, each sample as if it were alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from inference.requests.sampling import Sampling, choose, penalise
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass
+class Sample:
+    """One answer in the making.
+
+    Attributes:
+        prompt: token ids.
+        limit: the most tokens it may get.
+        tokens: what was generated, an end-of-sequence token included.
+        text: `tokens` as text, without the stop string that ended it.
+        finish_reason: stop or length; None: not finished in time.
+        logprobs: for each token, its log-probability and the most likely (token, log-probability) pairs.
+    """
+
+    prompt: list[int]
+    sampling: Sampling
+    limit: int
+    source: torch.Generator
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+
+
+class Decoder:
+    """Generates with `model` (a causal language model) and `tokenizer`; `ends` are the end-of-sequence token ids."""
+
+    def __init__(self, model: Any, tokenizer: Any, ends: frozenset[int]) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._ends = ends
+
+    def generate(
+        self, samples: list[Sample], seconds: float, cancelled: threading.Event, on_step: Callable[[], None]
+    ) -> None:
+        """Finish the samples, as far as it takes no longer than `seconds` and nobody sets `cancelled`.
+
+        Prompts are padded on the left and masked, and positions count from the first real token: padding changes
+        nothing. `on_step` is called after each token.
+        """
+        import torch
+        from transformers import DynamicCache
+
+        deadline = time.monotonic() + seconds
+        width = max(len(sample.prompt) for sample in samples)
+        device = self._model.device
+        inputs = torch.tensor([[0] * (width - len(s.prompt)) + s.prompt for s in samples], device=device)
+        mask = torch.tensor([[0] * (width - len(s.prompt)) + [1] * len(s.prompt) for s in samples], device=device)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._model.config)
+        running = list(samples)
+        with torch.inference_mode():
+            while True:
+                logits = self._model(
+                    input_ids=inputs,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                ).logits[:, -1]
+                self._extend(running, logits.float().cpu())
+                on_step()
+                alive = [index for index, sample in enumerate(running) if sample.finish_reason is None]
+                if not alive or time.monotonic() > deadline or cancelled.is_set():
+                    return
+                if len(alive) <= len(running) * 3 // 4:
+                    rows = torch.tensor(alive, device=device)
+                    cache.batch_select_indices(rows)
+                    mask, positions = mask[rows], positions[rows]
+                    running = [running[index] for index in alive]
+                inputs = torch.tensor([[sample.tokens[-1]] for sample in running], device=device)
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=-1)
+                positions = positions[:, -1:] + 1
+
+    def _extend(self, samples: list[Sample], logits: torch.Tensor) -> None:
+        """Add one token to each unfinished sample; `logits` is (samples, vocabulary) on the CPU."""
+        import torch
+
+        best = logits.argmax(-1).tolist()
+        for sample, row, token in zip(samples, logits, best, strict=True):
+            if sample.finish_reason is not None:
+                continue
+            early = len(sample.tokens) < sample.sampling.min_tokens
+            if early or not sample.sampling.plain:
+                allowed = penalise(row, sample.sampling, sample.prompt, sample.tokens)
+                if early:
+                    allowed = allowed.index_fill(-1, torch.tensor(sorted(self._ends), dtype=torch.long), float("-inf"))
+                token = choose(allowed, sample.sampling, sample.source)
+            sample.tokens.append(token)
+            if sample.sampling.logprobs:
+                logprobs = row.log_softmax(-1)
+                top = logprobs.topk(sample.sampling.top_logprobs)
+                pairs = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+                sample.logprobs.append((float(logprobs[token]), pairs))
+            self._finish(sample)
+
+    def _finish(self, sample: Sample) -> None:
+        """Set `finish_reason` and `text` if the last token ends the sample."""
+        ended = sample.tokens[-1] in self._ends and not sample.sampling.ignore_eos
+        full = len(sample.tokens) >= sample.limit
+        if not (ended or full or sample.sampling.stop):
+            return
+        text = self._tokenizer.decode(sample.tokens, skip_special_tokens=True)
+        # Only a stop string that the last token completed can be here: an earlier one has ended the sample.
+        cuts = [text.find(stop) for stop in sample.sampling.stop if stop in text]
+        if cuts and len(sample.tokens) > sample.sampling.min_tokens:
+            sample.text, sample.finish_reason = text[: min(cuts)], "stop"
+        elif ended:
+            sample.text, sample.finish_reason = text, "stop"
+        elif full:
+            sample.text, sample.finish_reason = text, "length"

@@ -1,0 +1,1 @@
+"""vLLM: engine `vllm` (resident) and engine `vllm-job` (through `ray.data.llm`)."""

@@ -1,0 +1,65 @@
+"""Engine `vllm-job`: vLLM through `ray.data.llm`, started for one run of the pipeline and freed after it.
+
+This is what can be told without starting it; inference/engines/vllm/job_runner.py runs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from batchyard.models import ModelSpec
+from inference.engine import Capabilities, first_unsupported
+from inference.engines.vllm import engine
+
+LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"}) | {
+    "include_reasoning",
+    "length_penalty",
+    "mm_processor_kwargs",
+    "parallel_tool_calls",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "use_beam_search",
+}
+"""What vLLM's server honours and `ray.data.llm` does not carry: it hands back one text, which nothing parses."""
+SUPPORTED = {endpoint: names - LOST for endpoint, names in engine.SUPPORTED.items()}
+
+
+class JobArguments(BaseModel):
+    """The keys of `engine_args` that are the job's; all others are vLLM's, which checks them at start.
+
+    Attributes:
+        batch_size: rows that a replica is given, and gives back, together.
+        max_concurrent_batches: batches that a replica works on at once; unset: as many as make `max_in_flight` rows.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    batch_size: PositiveInt = 32
+    max_concurrent_batches: PositiveInt | None = None
+
+
+class VLLMJob(Capabilities):
+    """One prompt in, one text out: what `ray.data.llm` carries."""
+
+    starts_each_run: ClassVar[bool] = True
+    arguments: ClassVar[type[BaseModel] | None] = JobArguments
+
+    @classmethod
+    def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+        found = first_unsupported("vllm-job", SUPPORTED[endpoint], body)
+        if found is not None:
+            return found
+        for name in ("prompt", "input"):
+            value = body.get(name)
+            if isinstance(value, list) and len(value) > 1 and not isinstance(value[0], int):
+                return f"body.{name}", f"engine vllm-job takes one {name} per request, not {len(value)}"
+        messages = body.get("messages")
+        for index, message in enumerate(messages if isinstance(messages, list) else ()):
+            content = message.get("content") if isinstance(message, dict) else None
+            for part in content if isinstance(content, list) else ():
+                if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
+                    return f"body.messages[{index}].content", "engine vllm-job takes text only"
+        return None

@@ -1,0 +1,159 @@
+"""Engine `vllm-job`: rows to answers through `ray.data.llm`, with engines that live as long as one run.
+
+Importing this imports torch: only a process that runs such a model does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+import ray.data.llm
+from ray.data.exceptions import ExecutionTimeoutError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
+
+from batchyard.errors import EngineError, EngineStartError
+from batchyard.models import CAPACITY, ModelSpec
+from inference.engines.vllm.job import JobArguments
+from inference.engines.vllm.job_stage import JobStage
+from inference.engines.weights import model_sha256
+from inference.ray.blocks import iter_blocks
+from inference.ray.caller import ANSWERS, start_error, start_timed_out
+from inference.ray.start_watch import StartWatch
+
+RESTARTS = 2
+"""Times that a replica whose engine dies is started again. Its rows run again, so one that kills would never end."""
+REASON = re.compile(rf"{EngineStartError.__name__}: (.+)")
+ENGINE_STAGE = "vLLMEngineStage"
+build_processor = getattr(ray.data.llm, "build_processor", None) or ray.data.llm.build_llm_processor  # its older name
+
+
+def run(
+    spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+) -> Generator[pa.Table]:
+    """Start the model's replicas, answer every row, and free them: `pipeline.run` for this engine, with its rows,
+    tables and errors. A table is one batch; it comes when the last of its rows is answered.
+
+    Raises:
+        EngineStartError: an engine does not start, or none within `start_timeout` seconds.
+        EngineError: an engine died more than RESTARTS times, or Ray failed.
+    """
+    if rows.num_rows == 0:
+        return
+    arguments = JobArguments.model_validate(spec.engine_args)
+    rows, size = rows.select(["line", "custom_id", "body"]), arguments.batch_size
+    dataset = ray.data.from_arrow([rows.slice(start, size) for start in range(0, rows.num_rows, size)])
+    dataset.context.custom_execution_callback_classes = [functools.partial(StartWatch, start_timeout)]
+    dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
+    dataset.context.enable_progress_bars = False
+    dataset.context.print_on_execution_start = False
+    answered = _processor(spec, endpoint, arguments, request_timeout)(dataset)
+    try:
+        with closing(iter_blocks(answered)) as tables:
+            for table in tables:
+                yield table.select(ANSWERS.names).cast(ANSWERS)
+    except (RayError, ExecutionTimeoutError) as error:
+        raise _error(spec, error, start_timeout) from error
+
+
+def versions(spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
+    """What will answer this model's requests, told by a process of the cluster: engine, version, ray, torch, …
+
+    Raises:
+        EngineStartError: vLLM or the model is not there, or no process started within `start_timeout` seconds.
+    """
+    try:
+        told = ray.remote(_versions).options(num_cpus=0.1).remote(spec)
+        found: dict[str, str] = ray.get(told, timeout=start_timeout)
+    except GetTimeoutError as error:
+        raise EngineStartError(start_timed_out(spec, start_timeout)) from error
+    except RayTaskError as error:
+        raise start_error(spec, error) from error
+    return found
+
+
+def _versions(spec: ModelSpec) -> dict[str, str]:
+    import torch
+    import transformers
+    from vllm.version import __version__
+
+    return {
+        "engine": "vllm-job",
+        "version": __version__,
+        "ray": ray.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "model": spec.source,
+        "model_sha256": model_sha256(spec.source),
+    }
+
+
+def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_timeout: float) -> Any:
+    """`ray.data.llm`'s processor, with only its engine stage: that renders and tokenises as vLLM's server does.
+
+    Ray's own stages for that put a second BOS token before some models' chats, continue a chat whose last message is
+    not the user's, bring back the text behind a stop string, and end the run at the first row a template refuses.
+    """
+    in_flight = spec.in_flight((arguments.model_extra or {}).get("max_num_seqs") or CAPACITY)
+    config = ray.data.llm.vLLMEngineProcessorConfig(
+        model_source=spec.source,
+        task_type="embed" if endpoint == "/v1/embeddings" else "generate",
+        engine_kwargs=dict(arguments.model_extra or {}),
+        batch_size=arguments.batch_size,
+        max_concurrent_batches=arguments.max_concurrent_batches or math.ceil(in_flight / arguments.batch_size),
+        concurrency=(spec.replicas, spec.max_replicas or spec.replicas),
+        placement_group_config=_placement(spec),
+        should_continue_on_error=True,
+        log_engine_metrics=False,  # they need ray[serve]
+        chat_template_stage=False,
+        tokenize_stage=False,
+        detokenize_stage=False,
+    )
+    names = ANSWERS.names
+    light = {"num_cpus": 0.1}
+    processor = build_processor(
+        config,
+        # A function of this module would have it imported, with torch, wherever Ray runs it.
+        postprocess=lambda row: {name: row[name] for name in names},
+        preprocess_map_kwargs=light,
+        postprocess_map_kwargs=light,
+    )
+    stage = processor.stages[ENGINE_STAGE]
+    ours = {"spec": spec, "endpoint": endpoint, "request_timeout": request_timeout}
+    # Not by assignment, at which the stage would compute its resources once more, from what is left of the config.
+    processor.stages[ENGINE_STAGE] = stage.model_copy(
+        update={
+            "fn": JobStage,
+            "fn_constructor_kwargs": {**stage.fn_constructor_kwargs, **ours},
+            "map_batches_kwargs": {**stage.map_batches_kwargs, "max_restarts": RESTARTS},
+        }
+    )
+    return processor
+
+
+def _placement(spec: ModelSpec) -> dict[str, Any] | None:
+    """What Ray sets aside for each of a replica's workers; None: a GPU and a CPU, Ray's default."""
+    if spec.num_gpus is None and ray.cluster_resources().get("GPU"):
+        return None
+    workers = spec.engine_args.get("tensor_parallel_size", 1) * spec.engine_args.get("pipeline_parallel_size", 1)
+    gpus = {"GPU": spec.num_gpus / workers} if spec.num_gpus else {}
+    return {"bundle_per_worker": {"CPU": 1, **gpus}}
+
+
+def _error(spec: ModelSpec, error: Exception, start_timeout: float) -> EngineError:
+    if isinstance(error, GetTimeoutError):
+        return EngineStartError(start_timed_out(spec, start_timeout))
+    where = f"engine {spec.engine} of model {spec.name}"
+    reason = REASON.search(str(error))
+    if reason is not None:  # Ray hands on what ended an actor's start as text only
+        return EngineStartError(f"{where} does not start: {reason[1]}")
+    if isinstance(error, ActorDiedError):
+        return EngineError(f"{where} died more than {RESTARTS} times: {' '.join(str(error).split())[:400]}")
+    return EngineError(f"{where}: Ray could not run the rows: {error}")

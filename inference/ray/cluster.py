@@ -1,0 +1,59 @@
+"""The connection of this process to the Ray cluster: one, made when first needed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+import ray
+from ray._private.worker import global_worker
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import RayError
+
+from batchyard.errors import UnavailableError
+from inference.residents.actor import NAMESPACE
+
+log = logging.getLogger(__name__)
+
+
+def connect(address: str) -> None:
+    """Be a driver of the cluster at `address` (`host:port`, or `auto`); a lost connection is made anew.
+
+    Call it in the process that uses it, never before a fork.
+
+    Raises:
+        UnavailableError: no cluster answers there.
+    """
+    if ray.is_initialized():
+        if alive():
+            return
+        log.warning("Ray cluster was lost; connecting again", extra={"address": address})
+        ray.shutdown()
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise UnavailableError(f"no Ray cluster at {address}: {error}") from error
+
+
+def alive() -> bool:
+    """Whether the cluster that this process is a driver of still answers, and is still the same one.
+
+    A restarted cluster has the old address and another id. The plain connection comes first because Ray's own client
+    waits for most of a minute where nobody listens.
+    """
+    address = ray.get_runtime_context().gcs_address
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+        return bool(GcsClient(address=address).cluster_id == global_worker.gcs_client.cluster_id)
+    except (OSError, RayError) as error:
+        log.warning("Ray cluster does not answer: %s", error, extra={"address": address})
+        return False

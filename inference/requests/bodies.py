@@ -1,0 +1,249 @@
+"""Request bodies: what /v1/chat/completions, /v1/completions and /v1/embeddings take, as OpenAI's API reference has it.
+
+Keys that are not named here are not looked at: an engine refuses those it does not know (`Engine.unsupported`). Null is
+as good as absent, as it is to the engines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PlainValidator,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from inference.requests.sampling import Sampling
+
+NEED_CONTENT = ("system", "developer", "user", "tool")
+PART_CONTENT = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
+
+
+def prompts(value: Any) -> Sequence[Any]:
+    """The prompts (or inputs) in one `prompt` (or `input`), each a text or a list of token ids."""
+    return [value] if isinstance(value, str) or isinstance(value[0], int) else value
+
+
+def _prompt(value: Any) -> Any:
+    if value and isinstance(value, (str, list)):
+        found = prompts(value)
+        if all(isinstance(text, str) for text in found):
+            return value
+        if all(isinstance(ids, list) and ids and all(type(id) is int and id >= 0 for id in ids) for ids in found):
+            return value
+    raise PydanticCustomError("prompt", "Input should be a text, a list of token ids, or a list of either, not empty")
+
+
+def _biases(value: Any) -> Any:
+    if isinstance(value, dict) and all(
+        type(bias) in (int, float) and -100 <= bias <= 100 and token.isdecimal() for token, bias in value.items()
+    ):
+        return value
+    raise PydanticCustomError("logit_bias", "Input should be an object of token ids and numbers from -100 to 100")
+
+
+Prompt = Annotated[Any, PlainValidator(_prompt)]
+Biases = Annotated[Any, PlainValidator(_biases)]
+# A list stops at its first error: a hostile one has millions.
+
+
+class _Object(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class Function(_Object):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Object):
+    type: Literal["function"]
+    function: Function
+
+
+class Call(_Object):
+    name: str
+    arguments: str
+
+
+class ToolCall(_Object):
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: Call
+
+
+class NamedFunction(_Object):
+    name: str
+
+
+class NamedTool(_Object):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class Part(_Object):
+    """A piece of a message's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | dict[str, Any] | None = None
+    input_audio: dict[str, Any] | None = None
+
+
+class Message(_Object):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = Field(None, validate_default=True)
+    name: str | None = None
+    refusal: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = Field(None, fail_fast=True)
+    function_call: Call | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _there(cls, content: str | list[Part] | None, info: ValidationInfo) -> str | list[Part] | None:
+        if content == [] or (content is None and info.data.get("role") in NEED_CONTENT):
+            raise PydanticCustomError("missing", "Input should be a string or a list of content parts")
+        for part in content if isinstance(content, list) else ():
+            needed = PART_CONTENT.get(part.type)
+            if needed is not None and getattr(part, needed) is None:
+                raise PydanticCustomError("part", "A part of this type should have its content in a key of that name")
+        return content
+
+
+class JSONSchema(_Object):
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(_Object):
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JSONSchema | None = Field(None, validate_default=True)
+
+    @field_validator("json_schema")
+    @classmethod
+    def _there(cls, schema: JSONSchema | None, info: ValidationInfo) -> JSONSchema | None:
+        if schema is None and info.data.get("type") == "json_schema":
+            raise PydanticCustomError("missing", "Input should be an object with a name and a schema")
+        return schema
+
+
+class _Body(_Object):
+    model: str = Field(min_length=1)
+    user: str = ""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    service_tier: str = ""
+    store: bool = False
+    safety_identifier: str = ""
+    prompt_cache_key: str = ""
+
+
+class _Generation(Sampling, _Body):
+    stream: bool = False
+    stream_options: dict[str, Any] = Field(default_factory=dict)
+    logit_bias: Biases = None
+    response_format: ResponseFormat | None = None
+    use_beam_search: bool = False
+
+    @property
+    def greedy(self) -> bool:
+        return super().greedy and not self.use_beam_search
+
+
+class Chat(_Generation):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    tools: list[Tool] = Field(default_factory=list, fail_fast=True)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    functions: list[Function] = Field(default_factory=list, fail_fast=True)
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
+    modalities: list[str] = Field(default_factory=list, fail_fast=True)
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    reasoning_effort: str = ""
+    verbosity: str = ""
+
+
+class Completion(_Generation):
+    """The body of /v1/completions."""
+
+    prompt: Prompt
+    max_tokens: int | None = Field(None, ge=0)  # 0 with `echo`: only the prompt's log-probabilities are wanted
+    logprobs: NonNegativeInt | None = None  # type: ignore[assignment]  # here it is a number, in chat a yes or no
+    best_of: PositiveInt = 1
+    echo: bool = False
+    suffix: str = ""
+
+
+class Embedding(_Body):
+    """The body of /v1/embeddings."""
+
+    input: Prompt
+    dimensions: PositiveInt | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+BODIES: dict[str, type[BaseModel]] = {
+    "/v1/chat/completions": Chat,
+    "/v1/completions": Completion,
+    "/v1/embeddings": Embedding,
+}
+
+
+def mistake(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+    """What `body` has that the endpoint does not take, as (param, message): where, and what would be right."""
+    given = {key: value for key, value in body.items() if value is not None}
+    try:
+        BODIES[endpoint].model_validate(given)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        # A value that may be one of several types has an error for each; the one that got furthest tells most.
+        paths = [_path(given, detail) for detail in details]
+        path = max(paths, key=lambda path: path.count(".") + path.count("["))
+        said = [_said(detail) for detail, found in zip(details, paths, strict=True) if found == path]
+        alternatives = [said[0], *(text.removeprefix("Input should be ") for text in said[1:])]
+        return path, f"{path}: {' or '.join(dict.fromkeys(alternatives))}."
+    return None
+
+
+def _path(body: Any, detail: ErrorDetails) -> str:
+    """`body.messages[3].content`: the place of an error, without the types that pydantic tried there."""
+    path, value, last = "body", body, len(detail["loc"]) - 1
+    for at, step in enumerate(detail["loc"]):
+        if isinstance(step, int):
+            path, value = f"{path}[{step}]", value[step]
+        elif isinstance(value, dict) and (step in value or (at == last and detail["type"] == "missing")):
+            path, value = f"{path}.{step}", value.get(step)
+    return path
+
+
+def _said(detail: ErrorDetails) -> str:
+    message = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "an object", message)
+
+
+def output_limit(endpoint: str, body: dict[str, Any]) -> int | None:
+    """Most tokens that the answer to a body that `mistake` found nothing in may have; None if it does not say."""
+    if endpoint == "/v1/embeddings":
+        return 0
+    limit: int | None = body.get("max_completion_tokens")
+    return body.get("max_tokens") if limit is None else limit

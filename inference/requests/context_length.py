@@ -1,0 +1,128 @@
+"""What certainly does not fit into a model's context, told without starting its engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchyard.models import ModelSpec
+from inference.engine import Answer
+from inference.requests.bodies import prompts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+RENDERED = ("system", "user")
+"""Roles whose messages chat templates render whole; of an assistant's, some leave out the reasoning."""
+ORDINARY = 2
+"""Bytes per token of the context below which a request is not counted: hardly any text has shorter tokens, and counting
+takes many times as long as all else that is checked."""
+PIECE = 1024
+"""Characters that are tokenised at once, at least: a text that is far too long costs little more than one that is just
+too long."""
+BORDER = 8
+"""Tokens that a piece may lose where it meets what is before and behind it, in the template or in its own text."""
+OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_tokenizer_init", "tokenizer"}) | {
+    "tokenizer_mode",
+    "trust_remote_code",
+}
+"""Keys of `engine_args` with which the model's folder does not say what the engine will do."""
+
+
+class Context:
+    """One model's context. It refuses only what cannot fit whatever the chat template adds; the engine does the rest.
+
+    `longest` is how many tokens prompt and answer may have together; None where that is not known.
+
+    Texts are counted with the folder's `tokenizer.json`. Where the folder, the tokenizer or the length is not known
+    (a hub id, a tokenizer of another kind, engine `echo`), nothing is refused.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._folder = Path(spec.source) if spec.source and not spec.simulated else None
+        self.longest = self._length()
+
+    def refusal(self, endpoint: str, body: Mapping[str, Any], size: int) -> Answer | None:
+        """The answer to a request that cannot fit, or None. `size`: bytes of `body` as JSON."""
+        if self.longest is None:
+            return None
+        for name in ("max_completion_tokens", "max_tokens"):
+            limit = body.get(name)
+            if limit is not None:
+                if limit > self.longest:
+                    return self._answer(name, f"{limit} tokens are to be generated")
+                break
+        if size <= ORDINARY * self.longest or body.get("truncate_prompt_tokens") is not None:
+            return None
+        name = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}.get(endpoint, "input")
+        texts = _contents(body[name]) if name == "messages" else prompts(body[name])
+        tokens = 0
+        for text in texts:
+            tokens = self._at_least(text, tokens if name == "messages" else 0)
+            if tokens > self.longest:
+                return self._answer(name, f"{name} has at least {tokens} tokens")
+        return None
+
+    def _answer(self, param: str, reason: str) -> Answer:
+        message = f"This model's maximum context length is {self.longest} tokens. However, {reason}."
+        return Answer.refused(message, param=param, code="context_length_exceeded")
+
+    def _at_least(self, text: str | list[int], tokens: int) -> int:
+        """`tokens` and those that `text` certainly has; counting ends where they are too many."""
+        assert self.longest is not None
+        if isinstance(text, list):
+            return tokens + len(text)
+        if self._tokenizer is None:
+            return tokens
+        text = text.strip()  # some templates do so
+        size = max(PIECE, self.longest)
+        for start in range(0, len(text), size):
+            if tokens > self.longest:
+                break
+            piece = self._tokenizer.encode(text[start : start + size], add_special_tokens=False)
+            tokens += max(0, len(piece) - BORDER)
+        return tokens
+
+    def _length(self) -> int | None:
+        """Tokens that prompt and answer may have together."""
+        given = self._spec.engine_args.get("max_model_len")
+        if given is not None or self._folder is None or OTHER & self._spec.engine_args.keys():
+            return given if type(given) is int and given > 0 and not self._spec.simulated else None
+        try:
+            config = json.loads((self._folder / "config.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if rope.get("rope_type", rope.get("type", "default")) != "default":
+            return None  # engines differ in whether it makes the context longer
+        found = config.get("max_position_embeddings")
+        return found if type(found) is int else None
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        file = self._folder / "tokenizer.json" if self._folder else None
+        if file is None or not file.is_file() or OTHER & self._spec.engine_args.keys():
+            return None
+        try:
+            from tokenizers import Tokenizer
+
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception:  # noqa: BLE001  not installed, or a file it cannot read, of which it raises Exception itself
+            return None
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+
+def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        content = message.get("content") if message["role"] in RENDERED else None
+        if isinstance(content, str):
+            yield content
+        for part in content if isinstance(content, list) else ():
+            if part["type"] == "text":
+                yield part["text"]

@@ -1,0 +1,375 @@
+"""Resident engines: a detached Ray actor per replica keeps one warm, until it has had no work for a while.
+
+A resident's name holds all that its answers depend on, so that a new version or configuration gets a new one and the
+old one runs out of work and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+import ray
+from ray.actor import ActorHandle
+
+from batchyard import __version__
+from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
+from batchyard.models import ModelSpec
+from inference.engine import Answer, Engine
+from inference.engines.registry import check_arguments, engine_class
+from inference.residents import orphan_reaper
+from inference.residents.admission import Gate, Rank
+from inference.residents.kept_replies import Replies, Reply, Run, reply
+
+NAMESPACE = "batchyard"
+PREFIX = "engine:"
+ENDED = "engine_died"
+PERMIT_SECONDS = 30.0
+"""A caller that was given the engine alone and asks nothing for this long has lost it."""
+IDLE_SECONDS = 2.0
+"""An engine without work for this long makes way for another: between two segments of a batch it is less."""
+RUN_SECONDS = 30.0
+"""The same while a run goes on, which asks again: longer than that its caller is late only if it is dead."""
+
+log = logging.getLogger(__name__)
+
+
+class Resident:
+    """The actor: one engine, started once, asked in lists, ended by itself after a while without work."""
+
+    def __init__(self, name: str, spec: ModelSpec, request_timeout: float) -> None:
+        self._name = name
+        self._spec = spec
+        self._request_timeout = request_timeout
+        self._engine: Engine | None = None
+        self._starting: asyncio.Task[Engine] | None = None
+        self._gate = Gate(spec.in_flight())
+        self._permits: dict[str, asyncio.TimerHandle] = {}
+        self._work: dict[str, set[asyncio.Task[Any]]] = {}
+        self._ranks: dict[str, float] = {}
+        self._replies = Replies()
+        self._calls = 0
+        self._asked = 0
+        self._busy_seconds = 0.0
+        self._busy_since = 0.0
+        self._over = False
+        self._idle_seconds = 0.0
+        self._used_at = time.monotonic()
+        self._idle_watch: asyncio.Task[None] | None = None
+
+    async def ready(self, idle_seconds: float) -> Started | None:
+        """Start the engine if it is not, and wait for it; None when it is just stopping.
+
+        Raises:
+            EngineStartError: with the engine's own reason; the actor is of no use then.
+        """
+        if self._over:
+            return None
+        self._idle_seconds = idle_seconds
+        self._used_at = time.monotonic()
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        engine = await asyncio.shield(self._starting)
+        self._used_at = time.monotonic()
+        if self._idle_watch is None:
+            self._idle_watch = asyncio.create_task(self._stop_when_idle())
+        return Started(engine.versions(), self._spec.in_flight(engine.capacity))
+
+    async def _start(self) -> Engine:
+        try:
+            check_arguments(self._spec)
+        except ConfigurationError as error:
+            raise EngineStartError(error.message) from error
+        engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
+        if engine.has_processes:
+            mark = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
+            orphan_reaper.end(mark)  # what an earlier resident of this name left behind
+            orphan_reaper.post(mark)
+        await engine.start()
+        # What is there now stays: each full collection would look through all of torch and the engine.
+        gc.collect()
+        gc.freeze()
+        self._gate = Gate(self._spec.in_flight(engine.capacity))
+        self._engine = engine
+        return engine
+
+    async def reserve(self) -> str | None:
+        """Wait for the engine to be empty and keep it for one `answer` with the permit returned; None: it is over."""
+        with self._busy():
+            await self._gate.drain()
+        if self._over:
+            self._gate.reopen()
+            return None
+        if self._engine is not None:
+            self._engine.answered_at = time.monotonic()
+        permit = uuid.uuid4().hex
+        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, self._give_back, permit)
+        return permit
+
+    def _give_back(self, permit: str) -> None:
+        if self._permits.pop(permit, None) is not None:
+            self._gate.reopen()
+
+    async def answer(
+        self, run: Run, position: int, endpoint: str, lines: list[int], bodies: list[str], permit: str | None = None
+    ) -> list[Reply] | None:
+        """A reply for each body (JSON), in the same order; None: the engine is over and was asked nothing.
+
+        `position` is where in its run the list stands: what comes first there is asked first. `lines` are the names of
+        the bodies: one that an earlier run of the same work has asked is not asked again. With a permit of `reserve`
+        they are, and as the only requests in the engine. A request that was in the engine as it ended has the error
+        code `engine_died`.
+        """
+        if self._over or self._engine is None:
+            return None
+        task = asyncio.current_task()
+        assert task is not None
+        tasks = self._work.setdefault(run.name, set())
+        tasks.add(task)
+        try:
+            with self._busy():
+                if permit is None:
+                    rank = self._rank(run, position)
+
+                    async def ask(places: list[int]) -> list[Reply] | None:
+                        async with self._gate.admit(len(places), rank):
+                            return await self._ask(endpoint, [bodies[place] for place in places])
+
+                    return await self._replies.take(run, lines, ask)
+                timer = self._permits.pop(permit, None)
+                if timer is None:
+                    await self._gate.drain()
+                else:
+                    timer.cancel()
+                try:
+                    return await self._ask(endpoint, bodies)
+                finally:
+                    self._gate.reopen()
+        finally:
+            tasks.discard(task)
+            if not tasks:
+                self._work.pop(run.name, None)
+
+    def _rank(self, run: Run, position: int) -> Rank:
+        """Runs go in the order in which they would be done if each had the engine alone from its begin on.
+
+        So a run that began before one of its size has the whole engine, which keeps its prefixes cached and lets the
+        other take over when it drains; a small one need not wait for a big one, and a big one waits no longer than it
+        would have run.
+        """
+        if run.name not in self._ranks:
+            busy = self._busy_seconds + time.monotonic() - self._busy_since
+            self._ranks[run.name] = time.monotonic() + (run.rows * busy / self._asked if self._asked else 0.0)
+        return self._ranks[run.name], position
+
+    async def _ask(self, endpoint: str, bodies: list[str]) -> list[Reply] | None:
+        if self._over or self._engine is None:
+            return None
+        self._engine.answered_at = time.monotonic()
+        self._asked += len(bodies)
+        requests = [orjson.loads(body) for body in bodies]
+        try:
+            answers = await self._engine.answer(endpoint, requests)
+        except EngineDied as death:
+            self._over = True
+            answers = [Answer.failed(ENDED, death.message)] * len(bodies)
+        if any(answer.error is not None and answer.error["code"] == ENDED for answer in answers):
+            self._over = True
+        self._engine.answered_at = time.monotonic()
+        return [reply(answer) for answer in answers]
+
+    @contextlib.contextmanager
+    def _busy(self) -> Any:
+        if self._calls == 0 and self._engine is not None:
+            self._engine.answered_at = time.monotonic()
+        if self._calls == 0:
+            self._busy_since = time.monotonic()
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._used_at = time.monotonic()
+            if self._calls == 0:
+                self._busy_seconds += self._used_at - self._busy_since
+
+    async def quiet(self) -> float:
+        """Seconds since the engine last showed work, or since it got some; 0 when it has none."""
+        if self._gate.inside == 0 or self._engine is None:
+            return 0.0
+        return time.monotonic() - self._engine.answered_at
+
+    async def drop(self, run: str) -> None:
+        """Cancel what a run still has in here: nobody waits for it any more."""
+        self._ranks.pop(run, None)
+        self._replies.forget(run)
+        for task in list(self._work.get(run, ())):
+            task.cancel()
+
+    async def load(self) -> int:
+        """Requests in the engine and waiting for it."""
+        return self._gate.inside + self._gate.waiting
+
+    async def state(self) -> dict[str, Any]:
+        """Model, GPUs, process id, requests asked so far and in the engine now, seconds without work, endpoints."""
+        return {
+            "model": self._spec.name,
+            "gpus": gpus(self._spec),
+            "pid": os.getpid(),
+            "asked": self._asked,
+            "in_flight": self._gate.inside,
+            "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
+            "endpoints": self._engine.endpoints() if self._engine else [],
+        }
+
+    async def stop(self) -> None:
+        """End the engine, its processes included. The actor itself is ended by who called."""
+        self._over = True
+        if self._engine is not None:
+            await self._engine.stop()
+
+    async def make_way(self) -> bool:
+        """Take no more work, and stop, if there is none now and none soon to be expected; whether it was so."""
+        silence = time.monotonic() - self._used_at
+        at_work = self._engine is None or self._calls > 0 or bool(self._permits)
+        if at_work or silence < (RUN_SECONDS if self._ranks else IDLE_SECONDS):
+            return False
+        await self.stop()
+        return True
+
+    async def _stop_when_idle(self) -> None:
+        while not self._over:
+            left = self._idle_seconds - (time.monotonic() - self._used_at)
+            if self._calls == 0 and not self._permits and left <= 0:
+                log.info("engine stops: no work", extra={"engine": self._name, "idle_seconds": self._idle_seconds})
+                await self.stop()
+                ray.kill(ray.get_runtime_context().current_actor)
+                return
+            await asyncio.sleep(max(min(left, 5.0), 0.05))
+
+
+class Started(NamedTuple):
+    """What an engine that has started says of itself: its versions, and how many requests it should have at once."""
+
+    versions: dict[str, str]
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run asks of its engines, all in seconds."""
+
+    request_timeout: float
+    start_timeout: float
+    idle_seconds: float
+    hang_margin: float
+
+
+def actor_name(spec: ModelSpec, request_timeout: float, replica: int) -> str:
+    """The name holds everything that a resident's answers depend on."""
+    return f"{PREFIX}{spec.name}:{__version__}:{spec.config_sha256[:16]}:t{request_timeout:g}:{replica}"
+
+
+def _model(name: str) -> str:
+    return name.removeprefix(PREFIX).rsplit(":", 4)[0]
+
+
+def obtain(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
+    """The resident of this replica, made if there is none. It may not be started yet: call `ready`."""
+    name = actor_name(spec, request_timeout, replica)
+    return (
+        ray.remote(Resident)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0.1,
+            num_gpus=gpus(spec),
+            max_concurrency=1000,
+            max_restarts=0,
+        )
+        .remote(name, spec, request_timeout)
+    )
+
+
+def gpus(spec: ModelSpec) -> float:
+    """GPUs of one of the model's replicas."""
+    if spec.num_gpus is not None:
+        return spec.num_gpus
+    if spec.engine != "vllm" or not ray.cluster_resources().get("GPU"):
+        return 0
+    arguments = spec.engine_args
+    return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))
+
+
+def residents() -> dict[str, ActorHandle]:
+    """The residents alive in the cluster, by actor name."""
+    found = {}
+    for entry in ray.util.list_named_actors(all_namespaces=True):
+        if entry["namespace"] == NAMESPACE and entry["name"].startswith(PREFIX):
+            with contextlib.suppress(ValueError):  # ended between the two calls
+                found[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
+    return found
+
+
+def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
+    """`Resident.state` of each resident; one that is busy starting does not answer, and has only its `model`."""
+    handles = residents()
+    asked = {name: handle.state.remote() for name, handle in handles.items()}
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
+    found: dict[str, dict[str, Any]] = {}
+    for name, reference in asked.items():
+        try:
+            found[name] = ray.get(reference, timeout=0.1)
+        except ray.exceptions.GetTimeoutError:
+            found[name] = {"model": _model(name)}
+        except ray.exceptions.RayActorError:
+            log.info("engine ended while it was listed", extra={"engine": name})
+    return found
+
+
+def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
+    """Stop all residents, or those of one model; the names of those stopped. Work in them is lost."""
+    return _stop(
+        {name: handle for name, handle in residents().items() if model is None or _model(name) == model}, timeout
+    )
+
+
+def make_way(name: str, timeout: float = 30.0) -> bool:
+    """Stop the resident with this name unless it has work or is starting: nothing is lost. Whether it is gone."""
+    handle = residents().get(name)
+    if handle is None:
+        return True
+    try:
+        made = bool(ray.get(handle.make_way.remote(), timeout=timeout))
+    except ray.exceptions.GetTimeoutError:
+        return False
+    except ray.exceptions.RayActorError:
+        return True
+    if made:
+        ray.kill(handle)
+    return made
+
+
+def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
+    """Stop the residents that have had no work for `seconds`; their names."""
+    idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
+    return _stop({name: handle for name, handle in residents().items() if name in idle}, timeout)
+
+
+def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
+    asked = [handle.stop.remote() for handle in handles.values()]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=timeout)
+    for handle in handles.values():
+        ray.kill(handle)
+    return sorted(handles)

@@ -1,0 +1,1 @@
+"""Execution: one segment, from its lease to its last result chunk."""

@@ -1,0 +1,303 @@
+"""Running one segment: its rows that have no answer yet go through the engine, and answers are kept as they come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from types import FrameType
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from batchyard import output_lines
+from batchyard.errors import EngineError, LeaseLost, NoRoom, UnavailableError
+from batchyard.models import ModelSpec
+from inference.engines.registry import capabilities
+from store import segments
+from store.formats import chunks, plan
+from store.records import AMOUNTS, Part
+from tasks.context import House
+from tasks.execution import engine_status, progress
+from tasks.execution.deduplication import Copies
+from tasks.execution.result_cache import TOKENS, Cache
+from tasks.finishing import finalize, result_files
+from tasks.heartbeat import Heartbeat
+from tasks.scheduling import dispatch, gpu_sharing
+from tasks.scheduling.throughput import Meter
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FLUSH_SECONDS = 1.0
+FLUSH_ROWS = 20_000
+BEAT_SECONDS = 1.0
+CLUSTER_BEATS = 3
+RETRY_SECONDS = 5.0
+
+
+class _Stopped(Exception):
+    """The batch wants no more of this segment, or another holder has it."""
+
+
+class _Interruption:
+    """Raises _Stopped in the main thread while it waits for the engine, and only there."""
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    def __enter__(self) -> _Interruption:
+        self._previous = signal.signal(signal.SIGUSR2, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGUSR2, self._previous)
+
+    def interrupt(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._waiting:
+            self._waiting = False
+            raise _Stopped
+
+    def call(self, function: Callable[[], T]) -> T:
+        """The function's result. Raises _Stopped if it is interrupted before."""
+        self._waiting = True
+        try:
+            return function()
+        finally:
+            self._waiting = False
+
+
+def run(house: House, segment_id: int, epoch: int, holder: str) -> None:
+    """Run a dispatched segment. Does nothing if the message is old; keeps what was answered, whatever happens."""
+    with house.database.write() as session:
+        work = segments.start(session, segment_id, epoch, holder, house.settings.lease_seconds)
+    if work is None:
+        log.info("old message", extra={"segment_id": segment_id, "epoch": epoch})
+        return
+    ids = {"batch_id": work.batch_id, "segment_id": segment_id, "epoch": epoch}
+    log.info("segment started", extra=ids)
+    try:
+        _hold(house, work)
+    except LeaseLost as error:
+        log.warning("segment lost: %s", error, extra=ids)
+    except NoRoom as error:
+        log.info("segment waits: %s", error, extra=ids)
+        _fail(house, work, error.message, counted=False)
+        gpu_sharing.want(house, work.model["name"], work.due_at, error.holders)
+    except (EngineError, UnavailableError) as error:
+        log.error("segment failed: %s", error, extra=ids)
+        _fail(house, work, error.message, counted=isinstance(error, EngineError))
+    except Exception as error:
+        # A fault of our own: told of in full, and tried as often as an engine that fails, not for ever.
+        _fail(house, work, f"{type(error).__name__}: {error}", counted=True)
+        raise
+    else:
+        log.info("segment ended", extra=ids)
+    finalize.start_ready(house)
+    dispatch.run(house)
+
+
+def _fail(house: House, work: segments.Work, error: str, *, counted: bool) -> None:
+    with house.database.write() as session:
+        segments.fail(session, work, error, RETRY_SECONDS * 2**work.attempts, counted=counted)
+    progress.count(house, work.model["name"], {"retries": 1})
+
+
+class _ClusterWatch:
+    """Whether the Ray cluster this process works with is gone for good: it was there, and is away or another one."""
+
+    def __init__(self) -> None:
+        self._away = 0
+
+    def lost(self) -> bool:
+        # Another thread may be in the middle of importing it.
+        is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+        if is_initialized is None or not is_initialized():
+            return False
+        from inference.ray import cluster
+
+        self._away = 0 if cluster.alive() else self._away + 1
+        return self._away >= CLUSTER_BEATS
+
+
+def _leave(house: House, work: segments.Work) -> None:
+    """Give the segment back and end this process: a call into a cluster that is gone waits for ever, and cannot be
+    interrupted. The pool starts another process."""
+    log.error("Ray cluster is gone; this process ends", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
+    try:
+        _fail(house, work, "the Ray cluster went away", counted=False)
+    finally:
+        os._exit(1)
+
+
+def _hold(house: House, work: segments.Work) -> None:
+    watch = _ClusterWatch()
+
+    def beat() -> bool:
+        with house.database.write() as session:
+            wanted = segments.renew(session, work, house.settings.lease_seconds)
+        if watch.lost():
+            _leave(house, work)
+        return wanted
+
+    with _Interruption() as interruption:
+        with Heartbeat(beat, BEAT_SECONDS, interruption.interrupt) as heartbeat:
+            engine = _answer(house, work, heartbeat, interruption)
+        with house.database.write() as session:
+            segments.end(session, work, done=not heartbeat.stopped.is_set(), engine=engine)
+
+
+def _answer(
+    house: House, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
+) -> dict[str, str] | None:
+    from inference import pipeline  # imports Ray, which only a process that runs segments needs
+    from inference.ray import cluster  # imports Ray, which only a process that runs segments needs
+    from inference.residents import actor  # imports Ray, which only a process that runs segments needs
+
+    spec = ModelSpec.model_validate(work.model)
+    rows = _unanswered(house, work)
+    if rows.num_rows == 0:
+        return None
+    copies, asked = Copies(rows), rows.filter(pc.is_null(rows["same_as"]))
+    if work.attempts >= house.settings.segment_attempts:
+        writer = _PartWriter(house, work)  # no engine answers these, so nothing is measured
+        writer.add(_engine_error(rows, work))
+        writer.flush()
+        return None
+    cluster.connect(house.settings.ray_address)
+    terms = {
+        "request_timeout": float(house.settings.request_timeout),
+        "start_timeout": float(house.settings.engine_start_timeout),
+        "idle_seconds": float(house.settings.engine_idle_seconds),
+    }
+    meter, cache = Meter(work, spec.config_sha256), Cache(house, work, spec.config_sha256)
+    writer = _PartWriter(house, work, meter, cache)
+    engine: dict[str, str] | None = None
+    tables: Generator[pa.Table] | None = None
+    looked_at = time.monotonic()
+    try:
+        with meter.excluded():
+            engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
+        gpu_sharing.found(house, spec.name)
+        for table in cache.find(asked, engine):
+            writer.add(copies.join(table, shared=True))
+            asked = _without(asked, table["line"])
+        writer.flush()
+        key = f"{work.batch_id}/{work.number}"
+        requests = asked.select(pipeline.REQUESTS)
+        tables = answers = pipeline.run(spec, work.endpoint, requests, idempotency_key=key, **terms)
+        starts = capabilities(spec.engine).starts_each_run
+        while not heartbeat.stopped.is_set():
+            with meter.excluded() if starts else nullcontext():
+                table = interruption.call(lambda: next(answers, None))
+            if table is None:
+                break
+            starts = False
+            writer.add(copies.join(table))
+            if time.monotonic() - looked_at >= engine_status.INTERVAL_SECONDS:
+                looked_at = time.monotonic()
+                engine_status.publish(house, actor.states(timeout=1.0))
+    except _Stopped:
+        log.info("segment interrupted", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
+    finally:
+        try:
+            writer.flush()
+        finally:
+            if tables is not None:
+                tables.close()
+    engine_status.publish(house, actor.states(timeout=1.0))
+    return engine
+
+
+def _unanswered(house: House, work: segments.Work) -> pa.Table:
+    rows = plan.segment(house.artifacts, work.plan_sha256, work.number)
+    for sha256 in work.parts:
+        with house.artifacts.open(sha256) as file:
+            rows = _without(rows, pq.read_table(file, columns=["line"])["line"])
+    return rows
+
+
+def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["line"], lines.combine_chunks())))
+
+
+def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
+    """Error lines for requests whose segment has failed as often as it may."""
+    message = f"The engine could not run this request in {work.attempts} attempts: {work.error}"
+    lines = result_files.error_lines(rows, "engine_unavailable", message)
+    zeros = pa.array([0] * rows.num_rows, pa.int64())
+    for name in TOKENS:
+        lines = lines.append_column(name, zeros)
+    none = pa.array([False] * rows.num_rows)
+    return lines.add_column(1, "ok", none).append_column("shared", none)
+
+
+class _PartWriter:
+    """Collects answers and appends them to the segment about once a second."""
+
+    def __init__(
+        self, house: House, work: segments.Work, meter: Meter | None = None, cache: Cache | None = None
+    ) -> None:
+        self._house = house
+        self._work = work
+        self._meter = meter
+        self._cache = cache
+        self._tables: list[pa.Table] = []
+        self._flushed_at = time.monotonic()
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+        if due or sum(table.num_rows for table in self._tables) >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Raises LeaseLost when the segment has another holder; nothing is appended then."""
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables)
+        completed, shared = _sum(table["ok"]), table.filter(table["shared"])
+        part = Part(
+            batch_id=self._work.batch_id,
+            segment_id=self._work.lease.id,
+            sha256=chunks.write(self._house.artifacts, table),
+            completed=completed,
+            failed=table.num_rows - completed,
+            **{name: _sum(table[name]) for name in TOKENS},
+            shared_requests=shared.num_rows,
+            shared_input_tokens=_sum(shared["input_tokens"]),
+            shared_output_tokens=_sum(shared["output_tokens"]),
+            created_at=time.time(),
+        )
+        with self._house.database.write() as session:
+            segments.append(session, self._work, part)
+            if self._meter is not None:
+                self._meter.measure(session, part)
+        self._tables = []
+        self._flushed_at = time.monotonic()
+        progress.publish(self._house, self._work.batch_id)
+        counted = {name: getattr(part, name) for name in AMOUNTS} | _errors(table)
+        progress.count(self._house, self._work.model["name"], counted)
+        if self._cache is not None:
+            self._cache.keep(table)
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column).as_py() or 0)
+
+
+def _errors(table: pa.Table) -> dict[str, int]:
+    """How many requests failed with each code, as `error:<code>`."""
+    failed = table.filter(pc.invert(table["ok"]))["answer"].to_pylist()
+    return {f"error:{code}": number for code, number in Counter(map(output_lines.error_code, failed)).items()}

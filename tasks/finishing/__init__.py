@@ -1,0 +1,1 @@
+"""Finishing: result chunks become result files, and results are read."""

@@ -1,0 +1,205 @@
+"""Finishing: a chain of merge, post-processing steps and the end. Each link is safe to run twice."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack
+from typing import Any
+
+from batchyard import __version__
+from batchyard.models import ModelSpec
+from store import batches, segments
+from store.leases import Lease
+from store.records import AMOUNTS, Batch, File
+from tasks import messages
+from tasks.context import House
+from tasks.execution import progress
+from tasks.finishing import result_files
+from tasks.heartbeat import hold_batch
+from tasks.scheduling import deadlines
+from tasks.steps import registry
+
+log = logging.getLogger(__name__)
+
+OUTPUT = "output.jsonl"
+ERRORS = "errors.jsonl"
+MANIFEST = "manifest.json"
+NEVER_RUN = {
+    "completed": None,
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "cancelled": ("batch_cancelled", "This request was not executed because the batch was cancelled."),
+}
+
+
+def start_ready(house: House) -> None:
+    """Begin the finishing of every batch that has come to it."""
+    with house.database.read() as session:
+        if not batches.any_ends(session):  # the usual case, for which nobody should wait
+            return
+    with house.database.write() as session:
+        segments.withdraw(session)
+        batches.end_running(session)
+        ready = batches.take_finishable(session, house.settings.queue_seconds)
+        found = [session.get_one(Batch, batch_id) for batch_id in ready]
+    for batch in found:
+        # A cancelled batch is what its owner wants no more work for.
+        wanted = [] if batch.outcome == "cancelled" else [entry["step"] for entry in batch.post_process]
+        messages.finish(batch.id, wanted)
+        log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
+
+
+def merge(house: House, batch_id: str, holder: str) -> bool:
+    """Write the output and error files; False if somebody else is finishing this batch or it has ended."""
+    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
+        batch = _ending(house, batch_id) if lease else None
+        if lease is None or batch is None:
+            return False
+        with house.database.read() as session:
+            parts = [sha256 for sha256, _ in segments.parts(session, batch_id)]
+        never_run = NEVER_RUN[batch.outcome or "completed"]
+        with house.artifacts.create() as output, house.artifacts.create() as errors:
+            merged = result_files.merge(house.artifacts, batch.plan_sha256 or "", parts, never_run, output, errors)
+        with house.database.write() as session:
+            lease.guard(session)
+            batch = session.get_one(Batch, batch_id)
+            if batch.outcome in ("expired", "cancelled"):
+                setattr(batch, batch.outcome, merged.never_run)
+            if output.size:
+                batches.add_artifact(session, batch, OUTPUT, output.sha256, output.size, merged.completed)
+            if errors.size:
+                lines = merged.failed + merged.never_run
+                batches.add_artifact(session, batch, ERRORS, errors.sha256, errors.size, lines)
+    log.info("merged", extra={"batch_id": batch_id, **vars(merged)})
+    return True
+
+
+def run_step(house: House, batch_id: str, position: int, holder: str) -> bool:
+    """Run the post-processing step at `position`; False if somebody else is finishing this batch.
+
+    A step that fails is recorded as failed, with its error: the answers are there all the same.
+    """
+    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
+        batch = _ending(house, batch_id) if lease else None
+        if lease is None or batch is None:
+            return False
+        entry = batch.post_process[position]
+        asked = registry.asked(entry)
+        try:
+            with ExitStack() as opened:
+                registry.run(asked, _Results(house, batch, lease, opened))
+            outcome: dict[str, Any] = {"status": "completed"}
+        except Exception as error:
+            log.exception("step failed", extra={"batch_id": batch_id, "step": entry["step"]})
+            outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        with house.database.write() as session:
+            lease.guard(session)
+            batch = session.get_one(Batch, batch_id)
+            done = list(batch.post_process)
+            done[position] = asked | outcome
+            batch.post_process = done
+    log.info("step ended", extra={"batch_id": batch_id, "step": asked["step"], "outcome": outcome["status"]})
+    return True
+
+
+class _Results:
+    """What a step may see of a batch, and where it puts what it makes (steps.Results)."""
+
+    def __init__(self, house: House, batch: Batch, lease: Lease, opened: ExitStack) -> None:
+        self._house = house
+        self._batch = batch
+        self._lease = lease
+        self._opened = opened
+        with house.database.read() as session:
+            self._artifacts = {
+                artifact.name: file.sha256 for artifact, file in batches.artifacts(session, [batch.id])[batch.id]
+            }
+
+    def rows(self) -> Any:
+        source = self._opened.enter_context(self._house.artifacts.open(self._batch.input_sha256))
+        files: list[Any] = [
+            self._opened.enter_context(self._house.artifacts.open(self._artifacts[name]))
+            if name in self._artifacts
+            else []
+            for name in (OUTPUT, ERRORS)
+        ]
+        return result_files.rows(source, *files)
+
+    def create(self) -> Any:
+        return self._house.artifacts.create()
+
+    def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
+        with self._house.database.write() as session:
+            self._lease.guard(session)
+            batches.add_artifact(session, self._batch, name, sha256, size, lines)
+
+
+def end(house: House, batch_id: str, holder: str) -> None:
+    """Write the manifest, then change the status. Does nothing if it has ended or somebody else is at it."""
+    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
+        while lease is not None and (batch := _ending(house, batch_id)) is not None:
+            status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
+            manifest = _manifest(house, batch, status)
+            sha256 = house.artifacts.put(manifest)
+            with house.database.read() as session:
+                timeline = segments.timeline(session, batch)
+            with house.database.write() as session:
+                lease.guard(session)
+                found = {artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
+                files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
+                if status != "cancelled":
+                    deadlines.settle(session, session.get_one(Batch, batch_id))
+                # Lost only to a cancellation: then it ends as cancelled, the next time round.
+                if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
+                    lease.release(session)
+                    batches.add_artifact(session, batch, MANIFEST, sha256, len(manifest), None)
+                    log.info("ended", extra={"batch_id": batch_id, "status": status})
+    progress.publish(house, batch_id)
+
+
+def _ending(house: House, batch_id: str) -> Batch | None:
+    with house.database.read() as session:
+        batch = session.get(Batch, batch_id)
+    return batch if batch is not None and batch.status in ("finalizing", "cancelling") else None
+
+
+def _manifest(house: House, batch: Batch, status: str) -> bytes:
+    """What was run, with what, and what came of it: the same bytes for the same batch."""
+    with house.database.read() as session:
+        engines = segments.engines(session, batch.id)
+        artifacts = batches.artifacts(session, [batch.id])[batch.id]
+        source = session.get(File, batch.input_file_id)
+    document = {
+        "batch_id": batch.id,
+        "status": status,
+        "simulated": batch.simulated,
+        "batchyard_version": __version__,
+        "endpoint": batch.endpoint,
+        "input": {
+            "file_id": batch.input_file_id,
+            "sha256": batch.input_sha256,
+            "bytes": source.bytes if source else None,
+            "plan_sha256": batch.plan_sha256,
+        },
+        "models": {
+            name: {
+                "config": config,
+                "config_sha256": ModelSpec.model_validate(config).config_sha256,
+                "engines": engines.get(name, []),
+            }
+            for name, config in sorted(batch.models.items())
+        },
+        "outputs": [
+            {"name": artifact.name, "sha256": file.sha256, "bytes": file.bytes, "lines": artifact.lines}
+            for artifact, file in artifacts
+            if artifact.name != MANIFEST
+        ],
+        "post_process": batch.post_process,
+        "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
+        "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
+        "timings": {
+            name: getattr(batch, name)
+            for name in ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "expires_at")
+        },
+    }
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"

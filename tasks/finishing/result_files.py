@@ -1,0 +1,200 @@
+"""Results: merging a batch's parts into output and error files in input order, in memory that does not grow with it.
+
+The parts of a batch come in any order. They are dealt into buckets by line number, on local disk;
+each bucket is then sorted in memory and written, one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from batchyard.errors import BatchyardError
+from store.artifacts import Artifacts, Writer
+from store.formats import plan
+from store.formats.chunks import SCHEMA as ANSWERS
+
+# Lines of a bucket, which is held in memory; more only where a batch would need more than MAX_BUCKETS files.
+BUCKET_LINES = 8192
+MAX_BUCKETS = 256
+REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())])
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was written: number of lines of each kind."""
+
+    completed: int
+    failed: int
+    never_run: int
+
+
+class _Buckets:
+    """Tables dealt by line number into files of Arrow batches, each of `width` line numbers."""
+
+    def __init__(self, folder: Path, name: str, schema: pa.Schema, width: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._schema = schema
+        self._width = width
+        self._writers: dict[int, Any] = {}
+
+    def add(self, table: pa.Table) -> None:
+        buckets = table["line"].to_numpy() // self._width
+        for bucket in np.unique(buckets).tolist():
+            writer = self._writers.get(bucket)
+            if writer is None:
+                writer = self._writers[bucket] = pa.ipc.new_file(self._path(bucket), self._schema)
+            writer.write_table(table.filter(pa.array(buckets == bucket)).cast(self._schema))
+
+    def _path(self, bucket: int) -> str:
+        return str(self._folder / f"{self._name}-{bucket}")
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def read(self, bucket: int) -> pa.Table:
+        """One bucket, by line."""
+        if bucket not in self._writers:
+            return self._schema.empty_table()
+        with pa.ipc.open_file(self._path(bucket)) as reader:
+            return reader.read_all().sort_by("line")
+
+
+def merge(
+    artifacts: Artifacts,
+    plan_sha256: str,
+    parts: Iterable[str],
+    never_run: tuple[str, str] | None,
+    output: Writer,
+    errors: Writer,
+) -> Merged:
+    """Write every line of a batch once: answers with status 200 to `output`, all others to `errors`.
+
+    Args:
+        plan_sha256: the plan, which says what lines there are.
+        parts: the parts' SHA-256.
+        never_run: code and message for lines without an answer; None if there may be none.
+
+    Raises:
+        BatchyardError: a line has no answer though it should, or two. Nothing of it may be published then.
+    """
+    last = plan.last_line(artifacts, plan_sha256)
+    width = max(BUCKET_LINES, last // MAX_BUCKETS + 1)
+    completed = failed = missing = 0
+    with tempfile.TemporaryDirectory(prefix="batchyard-merge-") as folder:
+        answers = _Buckets(Path(folder), "answers", ANSWERS, width)
+        requests = _Buckets(Path(folder), "requests", REQUESTS, width)
+        for sha256 in parts:
+            with artifacts.open(sha256) as file:
+                answers.add(pq.read_table(file))
+        for table in plan.requests(artifacts, plan_sha256):
+            requests.add(table)
+        answers.close()
+        requests.close()
+        for bucket in range(last // width + 1):
+            expected, answered = requests.read(bucket), answers.read(bucket)
+            lacking = expected.filter(pc.invert(pc.is_in(expected["line"], answered["line"].combine_chunks())))
+            if answered.num_rows + lacking.num_rows != expected.num_rows or (lacking.num_rows and never_run is None):
+                raise BatchyardError(
+                    f"lines {bucket * width} to {(bucket + 1) * width - 1}: {expected.num_rows} requests, "
+                    f"{answered.num_rows} answers, {lacking.num_rows} requests without one"
+                )
+            good = answered.filter(answered["ok"])
+            bad = answered.filter(pc.invert(answered["ok"])).drop_columns("ok")
+            if never_run is not None and lacking.num_rows:
+                bad = pa.concat_tables([bad, error_lines(lacking, *never_run)]).sort_by("line")
+            _write(good, output)
+            _write(bad, errors)
+            completed += good.num_rows
+            failed += bad.num_rows - lacking.num_rows
+            missing += lacking.num_rows
+    return Merged(completed, failed, missing)
+
+
+def _write(table: pa.Table, file: Writer) -> None:
+    if table.num_rows:
+        file.write("\n".join([*table["answer"].to_pylist(), ""]).encode())
+
+
+def error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
+    """Output lines for requests that were never run: columns line and answer, from line and custom_id."""
+    error = {"code": code, "message": message}
+    answers = [
+        json.dumps(
+            {"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error},
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        for line, custom_id in zip(requests["line"].to_pylist(), requests["custom_id"].to_pylist(), strict=True)
+    ]
+    return pa.table({"line": requests["line"], "answer": pa.array(answers, pa.string())})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request of a finished batch and what became of it."""
+
+    line: int
+    custom_id: str
+    body: dict[str, Any]
+    status_code: int | None
+    response: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+    @property
+    def text(self) -> str | None:
+        """The first choice's text, for chat and completions that were answered; None otherwise."""
+        if self.status_code != 200 or self.response is None or not self.response.get("choices"):
+            return None
+        choice = self.response["choices"][0]
+        content = choice["message"].get("content") if "message" in choice else choice.get("text")
+        return content if isinstance(content, str) else None
+
+
+def rows(source: IO[bytes], output: Iterable[bytes], errors: Iterable[bytes]) -> Iterator[Row]:
+    """The requests of a batch in input order, each with its line of the output or the error file."""
+    files = (_Lines(output), _Lines(errors))
+    for number, raw in enumerate(source, 1):
+        if not raw.strip():
+            continue
+        request = orjson.loads(raw)
+        custom_id = request["custom_id"]
+        file = next((lines for lines in files if lines.next_id == custom_id), None)
+        if file is None:
+            raise BatchyardError(f"line {number}: no answer in either file")
+        found = file.take()
+        response = found["response"] or {}
+        yield Row(number, custom_id, request["body"], response.get("status_code"), response.get("body"), found["error"])
+
+
+class _Lines:
+    """The lines of one file, with a look at the next."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = iter(lines)
+        self._advance()
+
+    def _advance(self) -> None:
+        raw = next(self._lines, None)
+        self._next: dict[str, Any] = orjson.loads(raw) if raw else {}
+
+    @property
+    def next_id(self) -> str | None:
+        return self._next.get("custom_id")
+
+    def take(self) -> dict[str, Any]:
+        taken = self._next
+        self._advance()
+        return taken

@@ -1,0 +1,250 @@
+"""Excerpts of a batch for people to look at: a few requests with their answers, and what went wrong how often.
+
+Each is read in time and memory that do not grow with the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import IO, Any, NamedTuple
+
+import orjson
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from store import files, segments
+from store.artifacts import Artifacts
+from store.records import Batch
+from tasks.context import House
+from tasks.finishing import result_stream
+from tasks.finishing.result_files import Row
+from tasks.intake.lines import MAX_LINE_BYTES
+
+log = logging.getLogger(__name__)
+
+EXAMPLES = 3
+# What is read at most: of the input to find lines, of errors to count them, and for the requests of one excerpt.
+MAX_INPUT_BYTES = 32 * 1024 * 1024
+MAX_ERRORS = 10_000
+MAX_ERROR_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
+MAX_PARTS = 10
+
+
+class Place(NamedTuple):
+    """Where an excerpt of an ended batch begins: lines before it in the input, and bytes before it in each file."""
+
+    lines: int = 0
+    source: int = 0
+    output: int = 0
+    errors: int = 0
+
+
+class _Side:
+    """The lines of an output or error file from an offset on; the next one is read, not taken."""
+
+    def __init__(self, file: IO[bytes] | None, offset: int) -> None:
+        self._file = file
+        self._raw = b""
+        self.at = offset
+        if file is not None:
+            file.seek(offset)
+        self._advance()
+
+    def _advance(self) -> None:
+        self.at += len(self._raw)
+        self._raw = self._file.readline(MAX_LINE_BYTES) if self._file else b""
+        self.next: dict[str, Any] = orjson.loads(self._raw) if self._raw else {}
+
+    def take(self) -> dict[str, Any]:
+        taken = self.next
+        self._advance()
+        return taken
+
+
+def in_order(house: House, batch: Batch, place: Place, limit: int) -> tuple[list[Row], Place | None]:
+    """Requests of an ended batch in input order, from a place on, at most `limit`; the place after them, if any follow.
+
+    Raises:
+        NotFoundError: the input was deleted or has expired.
+        RequestError: there is no such place.
+        UnavailableError: a file cannot be read.
+    """
+    with house.database.read() as session:
+        named = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
+        found = [files.find(session, batch.project_id, name) if name else None for name in named]
+    if found[0] is None:
+        raise NotFoundError("The input file of this batch was deleted or has expired.")
+    with ExitStack() as opened:
+        source, output, errors = (
+            opened.enter_context(house.artifacts.open(file.sha256)) if file else None for file in found
+        )
+        assert source is not None
+        try:
+            source.seek(place.source)
+            return _side_by_side(source, _Side(output, place.output), _Side(errors, place.errors), place.lines, limit)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, OverflowError):
+            raise RequestError("There is no such place in this batch.", code="invalid_value", param="at") from None
+
+
+def _side_by_side(
+    source: IO[bytes], output: _Side, errors: _Side, lines: int, limit: int
+) -> tuple[list[Row], Place | None]:
+    rows: list[Row] = []
+    at, began = source.tell(), source.tell()
+    while (raw := source.readline(MAX_LINE_BYTES)) and len(rows) < limit and at - began < MAX_BYTES:
+        at, lines = at + len(raw), lines + 1
+        if raw.strip():
+            request = orjson.loads(raw)
+            side = next((side for side in (output, errors) if side.next.get("custom_id") == request["custom_id"]), None)
+            rows.append(_row(lines, request["custom_id"], request["body"], side.take() if side else {}))
+    return rows, Place(lines, at, output.at, errors.at) if raw else None
+
+
+def _row(line: int, custom_id: str, body: dict[str, Any], found: Mapping[str, Any]) -> Row:
+    response = found.get("response") or {}
+    return Row(line, custom_id, body, response.get("status_code"), response.get("body"), found.get("error"))
+
+
+def as_they_came(house: House, batch: Batch, after: int, limit: int) -> tuple[list[Row], int | None]:
+    """Answers in the order in which they were given, from the one after the first `after` on, at most `limit`; how
+    many there are with these, if more follow.
+
+    The body of a request that stands too far down in the input is empty.
+    """
+    with house.database.read() as session:
+        parts = segments.parts(session, batch.id)
+    there = sum(rows for _, rows in parts)
+    stop = min(after + limit, there)
+    found: dict[int, dict[str, Any]] = {}
+    for table in result_stream.tables(house.artifacts, parts, after, stop, ["line", "answer"]):
+        found |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
+    bodies = _bodies(house.artifacts, batch.input_sha256, found)
+    rows = [_row(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in found.items()]
+    return rows, stop if stop < there else None
+
+
+def _bodies(artifacts: Artifacts, sha256: str, lines: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """The bodies of the requests on these lines of an input, as far down as is read."""
+    wanted = set(lines)
+    found: dict[int, dict[str, Any]] = {}
+    with artifacts.open(sha256) as source:
+        for number, raw in _first_lines(source):
+            if not wanted:
+                break
+            if number in wanted:
+                wanted.remove(number)
+                found[number] = orjson.loads(raw)["body"]
+    return found
+
+
+def _first_lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    left, number = MAX_INPUT_BYTES, 0
+    while left > 0 and (raw := source.readline(MAX_LINE_BYTES)):
+        left, number = left - len(raw), number + 1
+        yield number, raw
+
+
+@dataclass
+class Example:
+    """One request that failed. `line` is None where it stands too far down in the input."""
+
+    line: int | None
+    custom_id: str
+    message: str
+
+
+@dataclass
+class Failures:
+    """Requests that failed with the same code."""
+
+    code: str
+    count: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+
+class Problems(NamedTuple):
+    """What went wrong, the most frequent first, in the `seen` failed requests that were looked at."""
+
+    groups: tuple[Failures, ...]
+    seen: int
+
+
+def of_validation(errors: Iterable[Mapping[str, Any]]) -> Problems:
+    """What is wrong with an input that cannot run, from what validation has reported."""
+    return _grouped((entry["code"], Example(entry["line"], "", entry["message"])) for entry in errors)
+
+
+def of_running(house: House, batch: Batch) -> Problems:
+    """What went wrong lately in a batch that has not ended."""
+    with house.database.read() as session:
+        parts = segments.failing(session, batch.id, MAX_PARTS)
+    return _grouped(entry for sha256 in parts for entry in _failed(house.artifacts, sha256))
+
+
+def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:
+    with artifacts.open(sha256) as file:
+        table = pq.read_table(file)
+    for entry in table.filter(pc.invert(table["ok"])).to_pylist():
+        answer = orjson.loads(entry["answer"])
+        code, message = _reason(answer)
+        yield code, Example(entry["line"], answer["custom_id"], message)
+
+
+@functools.lru_cache(maxsize=64)
+def of_file(artifacts: Artifacts, errors_sha256: str, source_sha256: str) -> Problems:
+    """What went wrong in an ended batch, from its error file, with lines if its input is still there.
+
+    Raises:
+        UnavailableError: the error file cannot be read.
+    """
+    with artifacts.open(errors_sha256) as file:
+        problems = _grouped(_of_lines(file))
+    examples = {example.custom_id: example for group in problems.groups for example in group.examples}
+    try:
+        with artifacts.open(source_sha256) as source:
+            for number, raw in _first_lines(source):
+                if not examples:
+                    break
+                if raw.strip() and (example := examples.pop(orjson.loads(raw)["custom_id"], None)):
+                    example.line = number
+    except UnavailableError as error:
+        log.info("failed requests are shown without their lines: %s", error)
+    return problems
+
+
+def _of_lines(file: IO[bytes]) -> Iterator[tuple[str, Example]]:
+    left = MAX_ERROR_BYTES
+    for _ in range(MAX_ERRORS):
+        raw = file.readline(MAX_LINE_BYTES)
+        left -= len(raw)
+        if not raw or left < 0:
+            return
+        answer = orjson.loads(raw)
+        code, message = _reason(answer)
+        yield code, Example(None, answer["custom_id"], message)
+
+
+def _reason(answer: Mapping[str, Any]) -> tuple[str, str]:
+    """The code and the message of an output line that is an error."""
+    response = answer.get("response") or {}
+    error = answer.get("error") or (response.get("body") or {}).get("error") or {}
+    code = error.get("code") or error.get("type") or f"status {response.get('status_code')}"
+    return str(code), str(error.get("message") or "")
+
+
+def _grouped(found: Iterable[tuple[str, Example]]) -> Problems:
+    groups: dict[str, Failures] = {}
+    seen = 0
+    for code, example in found:
+        seen += 1
+        group = groups.setdefault(code, Failures(code))
+        group.count += 1
+        if len(group.examples) < EXAMPLES:
+            group.examples.append(example)
+    return Problems(tuple(sorted(groups.values(), key=lambda group: -group.count)), seen)

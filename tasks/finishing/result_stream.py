@@ -1,0 +1,57 @@
+"""Answers while a batch runs: its finished lines, in the order in which they were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchyard.errors import ConflictError, RequestError
+from store import batches, segments
+from store.artifacts import Artifacts
+from store.records import Batch
+from tasks.context import House
+
+
+def lines(house: House, batch: Batch, after: int, limit: int | None) -> Iterator[bytes]:
+    """Output lines (JSON, one a line) from the one after the first `after`, at most `limit`; in chunks of many lines.
+
+    Parts are only ever appended, so the same `after` always means the same line.
+
+    Raises:
+        RequestError: there are no `after` lines yet.
+        ConflictError: the batch ended so long ago that only its files have the answers.
+    """
+    with house.database.read() as session:
+        parts = segments.parts(session, batch.id)
+    there = sum(rows for _, rows in parts)
+    answered = batch.completed + batch.failed
+    if batch.status in batches.TERMINAL and there < answered:
+        raise ConflictError(
+            f"Batch '{batch.id}' has ended, and its answers are in its files now: output_file_id "
+            f"{batch.output_file_id}, error_file_id {batch.error_file_id}.",
+            code="results_in_files",
+            param="batch_id",
+        )
+    if after > there:
+        raise RequestError(f"Invalid 'after': there are {there} lines so far.", code="invalid_value", param="after")
+    return _read(house.artifacts, parts, after, there if limit is None else min(after + limit, there))
+
+
+def _read(artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:
+    for table in tables(artifacts, parts, start, stop, ["answer"]):
+        yield "\n".join([*table["answer"].to_pylist(), ""]).encode()
+
+
+def tables(
+    artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int, columns: list[str]
+) -> Iterator[pa.Table]:
+    """These columns of store.formats.chunks for the answers from number `start` on and before `stop`, part by part."""
+    first = 0
+    for sha256, rows in parts:
+        if first + rows > start and first < stop:
+            with artifacts.open(sha256) as file:
+                found = pq.read_table(file, columns=columns)
+            yield found.slice(max(start - first, 0), min(stop - first, rows) - max(start - first, 0))
+        first += rows

@@ -1,0 +1,1 @@
+"""Intake: what comes in becomes a validated plan."""

@@ -1,0 +1,169 @@
+"""Submission: what every new batch goes through, whoever asks for it: a client, a form or a schedule."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from batchyard import durations
+from batchyard.errors import RateLimitError, RequestError, UnavailableError
+from batchyard.settings import Settings
+from inference.requests import bodies
+from store import batches, files, speeds
+from store.artifacts import Writer
+from store.files import INPUT_EXPIRES_AFTER
+from store.formats import plan
+from store.records import Batch, File, Project
+from tasks.context import House
+from tasks.intake.lines import MAX_LINE_BYTES, LineError, parse
+from tasks.scheduling import deadlines, forecast
+from tasks.scheduling.forecast import Forecast
+from tasks.steps import registry
+
+# When to ask again for room that only the end of another batch makes.
+IN_FLIGHT_RETRY_SECONDS = 30.0
+
+
+def submit(house: House, session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
+    """A new batch (`options` are those of `batches.create`), if there is room for it.
+
+    Whoever calls this calls `forewarn` once the transaction is over, and rings for a worker (`messages.validate`).
+
+    Raises:
+        RateLimitError: the project's batches leave no room for its input; or it cannot be done in time, where the
+            deployment refuses such.
+    """
+    most = house.settings.max_bytes_in_flight
+    waiting = batches.bytes_in_flight(session, project_id)
+    if waiting + input_file.bytes > most:
+        raise RateLimitError(
+            f"The inputs of this project's unfinished batches have {waiting} bytes; with this one's "
+            f"{input_file.bytes} they would have more than {most}. Try again when one has ended.",
+            retry_after=IN_FLIGHT_RETRY_SECONDS,
+            param="input_file_id",
+        )
+    tier = session.get_one(Project, project_id).tier
+    due_after = house.settings.tier_seconds.get(tier) if tier is not None else None
+    batch = batches.create(session, project_id, input_file=input_file, due_after=due_after, **options)
+    if house.settings.admission == "refuse":
+        _admit(batch, _expected(house, session, batch, input_file.bytes))
+    return batch
+
+
+def repeat(
+    house: House,
+    session: Session,
+    old: Batch,
+    *,
+    input_file: File,
+    completion_window: str | None = None,
+    metadata: dict[str, str] | None = None,
+    retry_of: str | None = None,
+    idempotency: tuple[str, str] | None = None,
+) -> Batch:
+    """A new batch like `old`, but for what is given here. Raises as `submit` does."""
+    return submit(
+        house,
+        session,
+        old.project_id,
+        input_file=input_file,
+        endpoint=old.endpoint,
+        completion_window=completion_window or old.completion_window,
+        metadata=old.request_metadata if metadata is None else metadata,
+        post_process=[registry.asked(entry) for entry in old.post_process],
+        output_expires_after=old.output_expires_after,
+        retry_of=retry_of,
+        idempotency=idempotency,
+    )
+
+
+def _admit(batch: Batch, expected: Forecast | None) -> None:
+    """Raises RateLimitError for a batch that will be late."""
+    late = 0.0 if expected is None else expected.at - deadlines.deadline(batch)
+    if late > 0:
+        raise RateLimitError(
+            f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
+            f"longer completion_window, or try again in {durations.text(late)}.",
+            retry_after=late,
+            code="deadline_out_of_reach",
+            param="completion_window",
+        )
+
+
+def forewarn(house: House, batch: Batch) -> None:
+    """Say when a new batch will be done, as far as its size and its first line tell, and that it will be late."""
+    with house.database.read() as session:
+        expected = _expected(house, session, batch, session.get_one(File, batch.input_file_id).bytes)
+    if expected is None:
+        return
+    deadlines.publish(house, batch.id, expected)
+    if expected.at > deadlines.deadline(batch):
+        with house.database.write() as session:
+            deadlines.warn(session, batch, "at_risk", expected.at)
+
+
+def _expected(house: House, session: Session, batch: Batch, size: int) -> Forecast | None:
+    """When a new batch with an input of `size` bytes will be done, by what is measured; None if that is not known.
+
+    Validation, which will know every request, is yet to come.
+    """
+    try:
+        with house.artifacts.open(batch.input_sha256) as source:
+            raw = source.readline(MAX_LINE_BYTES)
+        body = parse(1, raw)["body"]
+        spec = house.models[body["model"]]
+        limit = bodies.output_limit(batch.endpoint, body)
+        kind = plan.request_class(len(raw), plan.ORDINARY_OUTPUT if limit is None else limit)
+    except (LineError, UnavailableError, KeyError, TypeError, AttributeError):
+        return None  # validation will say what is wrong with it
+    pace = forecast.pace_of(spec.name, kind, speeds.paces(session, {spec.name: spec.config_sha256}))
+    if pace is None or not pace.bytes_per_request:
+        return None
+    ahead = deadlines.backlog(house, spec.name, batch.due_at)
+    return forecast.single(size, pace, ahead, time.time())
+
+
+def input_file(session: Session, project_id: str, file_id: str, *, param: str = "input_file_id") -> File:
+    """The file of that id, which can be a batch's input. Raises RequestError, which says that `param` is wrong."""
+    source = files.find(session, project_id, file_id)
+    if source is None:
+        raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param=param)
+    if source.purpose != "batch":
+        raise RequestError(
+            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose 'batch'.",
+            code="invalid_value",
+            param=param,
+        )
+    return source
+
+
+def name_input(session: Session, project_id: str, name: str, source: Writer) -> File:
+    """A file for what was stored as the input of a batch."""
+    return files.create(
+        session,
+        project_id,
+        filename=name,
+        purpose="batch",
+        size=source.size,
+        sha256=source.sha256,
+        expires_after=INPUT_EXPIRES_AFTER,
+    )
+
+
+def retry(house: House, session: Session, old: Batch, left: Writer, **given: Any) -> Batch:
+    """A new batch of what is left of `old` without a good answer (tasks.intake.retry_input); `given` as in `repeat`."""
+    source = name_input(session, old.project_id, f"{old.id}_retry.jsonl", left)
+    return repeat(house, session, old, input_file=source, retry_of=old.id, **given)
+
+
+def check_window(settings: Settings, window: str) -> None:
+    """Raises RequestError for a completion window that this deployment does not offer."""
+    if window != "24h" and not settings.min_window <= durations.seconds(window) <= settings.max_window:
+        raise RequestError(
+            f"Invalid value for 'completion_window': {window}; supported are 24h and anything from "
+            f"{settings.min_window}s to {settings.max_window}s.",
+            code="invalid_value",
+            param="completion_window",
+        )

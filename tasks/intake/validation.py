@@ -1,0 +1,283 @@
+"""Validation: streams a batch's input once, reports every bad line, and writes the plan.
+
+Codes and params of the errors are those of OpenAI's Batch API where it has them.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import logging
+from typing import IO, Any
+
+import numpy as np
+import orjson
+
+from batchyard import output_lines
+from batchyard.errors import UnavailableError
+from batchyard.models import ModelSpec
+from inference.engine import Capabilities
+from inference.engines import registry
+from inference.requests import bodies, ordering
+from inference.requests.context_length import Context
+from store import batches, speeds
+from store.formats.plan import PlanWriter, SegmentSize
+from store.records import Batch, now
+from tasks.context import House
+from tasks.execution import progress
+from tasks.finishing import finalize
+from tasks.heartbeat import hold_batch
+from tasks.intake.lines import LineError, cut, numbered_lines, parse, quoted
+from tasks.scheduling import dispatch
+
+log = logging.getLogger(__name__)
+
+MAX_ERRORS = 1000
+MAX_MESSAGE = 350
+MAX_PARAM = 100
+# A segment's end costs a tenth of a second of CPU, and until then nothing else takes its place.
+SEGMENT_SECONDS = 30
+# It fills its engines so many times at least, however slow they are.
+SEGMENT_FILLS = 2
+UNMEASURED_REQUESTS = 2000
+# So many parts make a speed that sizes are made of: the first have an engine's and a worker's start in them.
+MEASUREMENTS = 8
+# Of an engine that starts for each segment; a segment is held in memory.
+JOB_SIZE = SegmentSize(500_000, 2**30)
+
+
+class Report:
+    """The errors of a file: the first MAX_ERRORS of them by line, and how many there are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: list[tuple[int, dict[str, Any]]] = []
+
+    def add(self, line: int | None, error: LineError) -> None:
+        """`line`: None for an error of the whole file; these come first."""
+        self.count += 1
+        if len(self._first) == MAX_ERRORS and (line or 0) >= self._first[-1][0]:
+            return
+        message, param = cut(error.message, MAX_MESSAGE), error.param and cut(error.param, MAX_PARAM)
+        entry = {"code": error.code, "line": line, "message": message, "param": param}
+        bisect.insort(self._first, (line or 0, entry), key=lambda first: first[0])
+        del self._first[MAX_ERRORS:]
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """The errors as a batch's `errors.data` has them; where there are more, the last entry says how many."""
+        found = [entry for _, entry in self._first]
+        if self.count > MAX_ERRORS:
+            message = f"There are {self.count} errors in all; these are the first {MAX_ERRORS}."
+            found.append({"code": "too_many_errors", "line": None, "message": message, "param": None})
+        return found
+
+
+def run(house: House, batch_id: str, holder: str) -> None:
+    """Validate a batch and plan it, or end it as failed. Does nothing if somebody else does, or did."""
+    with hold_batch(house, batch_id, holder, pause=0.0) as lease:
+        if lease is None:
+            return
+        with house.database.read() as session:
+            batch = session.get_one(Batch, batch_id)
+        if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
+            return
+        report, settings = Report(), house.settings
+        validator = Validator(house.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
+        try:
+            with house.artifacts.open(batch.input_sha256) as source, house.artifacts.create() as target:
+                plan = PlanWriter(target, segment_sizes(house), house.artifacts)
+                validator.run(source, plan, report)
+                plan.discard() if report.count else plan.close()
+        except UnavailableError as error:
+            if now() < batch.expires_at:
+                raise  # housekeeping tries again
+            report.add(None, LineError("invalid_request", f"The input file cannot be read: {error}", "file_id"))
+        with house.database.write() as session:
+            lease.release(session)
+            if report.count:
+                batches.reject(session, batch_id, report.errors)
+            else:
+                used = {segment.model: house.models[segment.model] for segment in plan.segments}
+                batches.plan(
+                    session,
+                    batch,
+                    plan_sha256=target.sha256,
+                    segments=plan.segments,
+                    refused=plan.refused,
+                    models={name: spec.model_dump(mode="json") for name, spec in used.items()},
+                    simulated=any(spec.simulated for spec in used.values()),
+                )
+    log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
+    for number in () if report.count else plan.refused:
+        progress.count(house, plan.segments[number].model, {"failed": plan.segments[number].requests})
+    progress.publish(house, batch_id)
+    finalize.start_ready(house)  # no request may be left to run
+    dispatch.run(house)
+
+
+def segment_sizes(house: House) -> dict[str, SegmentSize]:
+    """The segments of each model: SEGMENT_SECONDS of work, where its speed is known well."""
+    most = house.settings.segment_requests
+    sizes = dict.fromkeys(house.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
+    with house.database.read() as session:
+        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
+    for (name, _), pace in paces.items():
+        if pace.measurements < MEASUREMENTS:
+            continue
+        spec = house.models[name]
+        filling = SEGMENT_FILLS * spec.in_flight() * spec.replicas
+        requests = max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS))
+        sizes[name] = SegmentSize(min(most, requests))
+    jobs = {name for name, spec in house.models.items() if registry.capabilities(spec.engine).starts_each_run}
+    return sizes | dict.fromkeys(jobs, JOB_SIZE)
+
+
+class _Model:
+    """What validation asks about one model."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.engine: type[Capabilities] = registry.capabilities(spec.engine)
+        self.context = Context(spec)
+
+
+class Validator:
+    """Checks the lines of one file, in memory that does not grow with it (8 bytes a line)."""
+
+    def __init__(
+        self,
+        models: dict[str, ModelSpec],
+        endpoint: str,
+        max_requests: int,
+        max_embedding_inputs: int | None = None,
+    ) -> None:
+        self._specs = models
+        self._endpoint = endpoint
+        self._max_requests = max_requests
+        self._max_embedding_inputs = max_embedding_inputs
+        self._models: dict[str, _Model] = {}
+
+    def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> None:
+        """Put every good line into `plan`, if there is one, and every bad one into `report`."""
+        hashes = array.array("q")
+        requests = inputs = 0
+        for number, raw in numbered_lines(source):
+            requests += 1
+            try:
+                request = parse(number, raw)
+                if isinstance(request.get("custom_id"), str):
+                    hashes.append(hash(request["custom_id"]))
+                model = self.check(request)
+            except LineError as error:
+                report.add(number, error)
+                continue
+            if self._endpoint == "/v1/embeddings":
+                inputs += len(bodies.prompts(request["body"]["input"]))
+            if plan and not report.count and requests <= self._max_requests:  # with an error the plan is of no use
+                self._plan(plan, model, number, request)
+        if not requests:
+            report.add(None, LineError("empty_file", "The file has no requests."))
+        self._report_limit(report, requests, self._max_requests, "requests")
+        self._report_limit(report, inputs, self._max_embedding_inputs, "embedding_inputs")
+        self._report_duplicates(source, hashes, report)
+
+    def check(self, request: dict[str, Any]) -> str:
+        """The model a request names. Raises LineError."""
+        check_envelope(request, self._endpoint)
+        body = request["body"]
+        name = body.get("model")
+        if not isinstance(name, str) or not name:
+            raise LineError("invalid_request", "The body names no model.", "body.model")
+        if name not in self._specs:
+            served = ", ".join(sorted(self._specs))
+            raise LineError(
+                "model_not_found", f"The model {quoted(name)} is not served here; served: {served}.", "body.model"
+            )
+        model = self._model(name)
+        if self._endpoint not in model.spec.endpoints:
+            raise LineError(
+                "unsupported_parameter",
+                f"The model {name!r} does not serve {self._endpoint}; it serves {', '.join(model.spec.endpoints)}.",
+                "url",
+            )
+        mistake = bodies.mistake(self._endpoint, body)
+        if mistake is not None:
+            raise LineError("invalid_request", mistake[1], mistake[0])
+        if body.get("stream"):
+            raise LineError("streaming_unsupported", "A batch cannot stream; leave 'stream' out.", "body.stream")
+        refused = model.engine.unsupported(model.spec, self._endpoint, body)
+        if refused is not None:
+            raise LineError("unsupported_parameter", refused[1], refused[0])
+        return name
+
+    def _model(self, name: str) -> _Model:
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = _Model(self._specs[name])
+        return model
+
+    def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any]) -> None:
+        custom_id, body = request["custom_id"], request["body"]
+        written = orjson.dumps(body)
+        refusal = self._model(model).context.refusal(self._endpoint, body, len(written))
+        if refusal is not None:
+            answer = output_lines.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
+            plan.add(model, number, custom_id, written, answer)
+            return
+        plan.add(
+            model,
+            number,
+            custom_id,
+            written,
+            output_limit=bodies.output_limit(self._endpoint, body),
+            order_key=ordering.order_key(self._endpoint, body),
+            fingerprint=ordering.fingerprint(self._endpoint, body),
+        )
+
+    def _report_limit(self, report: Report, found: int, most: int | None, what: str) -> None:
+        if most is not None and found > most:
+            message = (
+                f"The file has {found} {what.replace('_', ' ')}, the most is {most}; split it, or raise "
+                f"BATCHYARD_MAX_{what.upper()}."
+            )
+            report.add(None, LineError("too_many_tasks", message))
+
+    def _report_duplicates(self, source: IO[bytes], hashes: array.array[int], report: Report) -> None:
+        """Find repeated custom_ids: by hash over all lines, then exactly, over the few lines whose hash repeats."""
+        values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64) if hashes else np.empty(0), return_counts=True)
+        repeated = set(values[counts > 1].tolist())
+        if not repeated:
+            return
+        source.seek(0)
+        first: dict[str, int] = {}
+        for number, raw in numbered_lines(source):
+            try:
+                request = parse(number, raw)
+                custom_id = request.get("custom_id")
+                if not isinstance(custom_id, str) or hash(custom_id) not in repeated:
+                    continue
+                line = first.setdefault(custom_id, number)
+                if line == number:
+                    continue
+                self.check(request)
+            except LineError:
+                continue  # reported already, and a line is reported once
+            message = f"The custom_id {quoted(custom_id)} is used on line {line} already; it must be unique."
+            report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
+
+
+def check_envelope(request: dict[str, Any], endpoint: str) -> None:
+    """custom_id, method, url and body. Raises LineError."""
+    for name in ("custom_id", "method", "url", "body"):
+        if request.get(name) is None:
+            raise LineError("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
+    if not isinstance(request["custom_id"], str):
+        raise LineError("invalid_request", "'custom_id' must be a string.", "custom_id")
+    if request["method"] != "POST":
+        raise LineError("invalid_method", "'method' must be 'POST'.", "method")
+    if request["url"] != endpoint:
+        given = quoted(request["url"]) if isinstance(request["url"], str) else "given"
+        raise LineError("invalid_url", f"The url {given} is not the batch's endpoint {endpoint!r}.", "url")
+    if not isinstance(request["body"], dict):
+        raise LineError("invalid_request", "'body' must be an object.", "body")

@@ -1,0 +1,1 @@
+"""Recurring batches: schedules, and what a run is made of."""

@@ -1,0 +1,114 @@
+"""Inputs: what the runs of a schedule are made of, pinned by its SHA-256: a file, an artifact, or a template.
+
+A template is the text of a batch file. In each run `{{date}}`, `{{datetime}}` and `{{scheduled_at}}` become the time of
+that run: 2026-11-21 and 2026-11-21T06:30:00+01:00 in the schedule's zone, and Unix seconds. Nothing else is replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from batchyard.cron import Cron
+from batchyard.errors import RequestError
+from store import files
+from store.artifacts import Writer
+from store.records import File, Schedule, now
+from tasks.context import House
+from tasks.intake import submission
+from tasks.intake.lines import LineError, cut, numbered_lines, parse
+from tasks.intake.validation import MAX_MESSAGE, Validator
+
+_PLACE = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
+
+
+def fill(text: str, cron: Cron, moment: int) -> str:
+    """The text with the places of a run at `moment` filled."""
+    local = cron.local(moment)
+    values = {"date": local.date().isoformat(), "datetime": local.isoformat(), "scheduled_at": str(moment)}
+    return _PLACE.sub(lambda place: values[place[1]], text)
+
+
+def fill_values(metadata: Mapping[str, str] | None, cron: Cron, moment: int) -> dict[str, str] | None:
+    """Metadata with the places in its values filled."""
+    return None if metadata is None else {key: fill(value, cron, moment) for key, value in metadata.items()}
+
+
+def pin(house: House, project_id: str, said: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The record of what a client named as an input, and the SHA-256 of its content. A template is stored.
+
+    Args:
+        said: `file_id`, `artifact` and `template`, one of which is not None.
+
+    Raises:
+        RequestError: the project has no such file, or no such artifact of a batch that has ended.
+    """
+    if said["template"] is not None:
+        content = said["template"].encode()
+        return _record("template", len(content)), house.artifacts.put(content)
+    artifact = said["artifact"]
+    with house.database.read() as session:
+        if artifact is None:
+            file = submission.input_file(session, project_id, said["file_id"], param="input.file_id")
+            return _record("file", file.bytes, file.id), file.sha256
+        found = files.find_artifact(session, project_id, artifact["batch_id"], artifact["name"])
+    if found is None:
+        raise RequestError(
+            f"No artifact '{artifact['name']}' of an ended batch '{artifact['batch_id']}' found.",
+            code="invalid_value",
+            param="input.artifact",
+        )
+    return _record("artifact", found.bytes, found.id, artifact), found.sha256
+
+
+def _record(
+    kind: str, size: int, file_id: str | None = None, artifact: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    return {"kind": kind, "bytes": size, "file_id": file_id, "artifact": artifact}
+
+
+def check_template(house: House, endpoint: str, text: str, cron: Cron) -> None:
+    """Raises RequestError for the first line of a template that no batch would be run for."""
+    validator = Validator(house.models, endpoint, house.settings.max_requests)
+    count = 0
+    for number, raw in numbered_lines(io.BytesIO(fill(text, cron, now()).encode())):
+        count += 1
+        try:
+            validator.check(parse(number, raw))
+        except LineError as error:
+            message = f"Line {number} of the template: {cut(error.message, MAX_MESSAGE)}"
+            raise RequestError(message, code=error.code, param="input.template") from None
+    if not count:
+        raise RequestError("The template has no requests.", code="empty_file", param="input.template")
+
+
+def template(house: House, schedule: Schedule) -> str | None:
+    """The text of a schedule's template; None if its input is none. Raises UnavailableError."""
+    if schedule.input["kind"] != "template":
+        return None
+    return house.artifacts.read(schedule.input_sha256).decode()
+
+
+def write(house: House, schedule: Schedule, cron: Cron, moment: int) -> Writer | None:
+    """Store the requests that a template gives for a run at `moment`; None where a file has them.
+
+    Raises:
+        UnavailableError: the artifact store is away.
+    """
+    text = template(house, schedule)
+    if text is None:
+        return None
+    with house.artifacts.create() as target:
+        target.write(fill(text, cron, moment).encode())
+    return target
+
+
+def file(session: Session, schedule: Schedule, written: Writer | None, moment: int) -> File:
+    """The input file of a run: a new one for what was written, or that of the schedule, also if it was deleted."""
+    if written is None:
+        return session.get_one(File, schedule.input["file_id"])
+    return submission.name_input(session, schedule.project_id, f"{schedule.id}_{moment}.jsonl", written)

@@ -1,0 +1,1 @@
+"""Webhooks: events on their way to clients."""

@@ -1,0 +1,152 @@
+"""Sending events to webhooks: which delivery is made next, what is sent, and when it is tried again. And samples."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any
+
+import orjson
+from standardwebhooks import Webhook as Signer
+
+from batchyard import __version__
+from batchyard.errors import RateLimitError, RequestError
+from batchyard.local.programs import WEBHOOK_THREADS
+from store import webhooks
+from store.records import Event, Webhook, new_id, now
+from tasks import messages
+from tasks.context import House
+from tasks.webhooks import outbound
+
+log = logging.getLogger(__name__)
+
+# A worker has threads to spare beside these, so what is due is looked at however many receivers hang.
+AT_ONCE = WEBHOOK_THREADS - 4
+AT_ONCE_PER_PROJECT = 4
+# Waits of 5, 7.5, 11 … seconds, and then of an hour: the last attempt is about a day after the first. A wait is about
+# half of all that were before it, so a receiver that was down hears of everything within about half as long again.
+ATTEMPTS = 38
+FIRST_WAIT_SECONDS = 5.0
+GROWTH = 1.5
+LONGEST_WAIT_SECONDS = 3600.0
+JITTER = 0.1
+GONE = 410
+# A sample is sent by the thread that answers its request, and its receiver may hang: most threads are for the others.
+SAMPLES_AT_ONCE = 4
+SAMPLE_ID = "batch_sample"
+_samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
+
+
+def ring(house: House) -> None:
+    """Take the deliveries that are due, as many as may be made at once, and ring for them."""
+    with house.database.read() as session:
+        if not webhooks.any_due(session):
+            return
+    with house.database.write(serial=True) as session:
+        taken = webhooks.take(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)
+    for delivery_id, attempts in taken:
+        messages.deliver(delivery_id, attempts)
+
+
+def deliver(house: House, delivery_id: str, attempts: int) -> None:
+    """Make one attempt, record what became of it, and ring for what may be made in its place."""
+    with house.database.write() as session:
+        attempt = webhooks.begin(session, delivery_id, attempts)
+    if attempt is None:
+        return
+    status, retry_after, error = _send(house, attempt.url, attempt.secrets, attempt.event)
+    gone = status == GONE
+    final = error is None or gone or attempt.number >= ATTEMPTS
+    wait = None if final else pause(attempt.number, retry_after)
+    with house.database.write() as session:
+        if gone:
+            webhooks.disable(session, attempt.webhook_id)
+        webhooks.settle(session, attempt, status_code=status, error=error, wait=wait)
+    ids = {"delivery_id": delivery_id, "webhook_id": attempt.webhook_id, "event_id": attempt.event.id}
+    if error is None:
+        log.info("event delivered", extra={**ids, "attempt": attempt.number})
+    else:
+        log.warning("event not delivered: %s", error, extra={**ids, "attempt": attempt.number, "again_in": wait})
+    ring(house)
+
+
+def send_sample(house: House, webhook: Webhook, type_: str) -> int:
+    """Send a sample of an event at once, and once; the status that the receiver answered. Its batch is SAMPLE_ID.
+
+    Raises:
+        RateLimitError: as many samples as may be are being sent.
+        RequestError: the receiver has not answered.
+    """
+    if not _samples.acquire(blocking=False):
+        raise RateLimitError(f"{SAMPLES_AT_ONCE} samples are being sent; wait for their receivers.", retry_after=5.0)
+    try:
+        sample = Event(id=new_id("evt_"), type=type_, data={"id": SAMPLE_ID}, created_at=now())
+        status, _, error = _send(house, webhook.url, webhooks.secrets_of(webhook), sample)
+    finally:
+        _samples.release()
+    if status is None:
+        raise RequestError(f"The sample could not be delivered: {error}", code="webhook_endpoint_unreachable")
+    return status
+
+
+def _send(house: House, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:
+    """(the answer's status, seconds it asks to wait, why the event was not delivered)."""
+    body, headers = signed(event, secrets)
+    try:
+        answer = outbound.post(url, body, headers, allow_private=house.settings.webhooks_allow_private)
+    except RequestError as error:
+        return None, 0.0, error.message
+    except OSError as error:
+        return None, 0.0, str(error) or type(error).__name__
+    except HTTPException:  # its text is the receiver's own
+        return None, 0.0, "the receiver's answer is not HTTP"
+    if 200 <= answer.status < 300:
+        return answer.status, 0.0, None
+    return answer.status, seconds(answer.retry_after), f"the receiver answered {answer.status}"
+
+
+def payload(event: Event) -> dict[str, Any]:
+    """An event as its receivers see it."""
+    return {
+        "id": event.id,
+        "object": "event",
+        "created_at": event.created_at,
+        "type": event.type,
+        "data": event.data,
+    }
+
+
+def signed(event: Event, secrets: list[str]) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a request, signed now with each secret, as Standard Webhooks says; its id is the event's."""
+    body = orjson.dumps(payload(event))
+    moment = datetime.now(UTC)
+    return body, {
+        "Content-Type": "application/json",
+        "User-Agent": f"Batchyard/{__version__}",
+        "webhook-id": event.id,
+        "webhook-timestamp": str(int(moment.timestamp())),
+        "webhook-signature": " ".join(Signer(secret).sign(event.id, moment, body.decode()) for secret in secrets),
+    }
+
+
+def pause(attempt: int, retry_after: float = 0.0) -> float:
+    """Seconds from a failed attempt, counted from 1, to the next: GROWTH times the last, or what the receiver asks."""
+    usual = min(FIRST_WAIT_SECONDS * GROWTH ** (attempt - 1), LONGEST_WAIT_SECONDS) * random.uniform(1, 1 + JITTER)
+    return max(usual, min(retry_after, LONGEST_WAIT_SECONDS))
+
+
+def seconds(retry_after: str | None) -> float:
+    """What a Retry-After header asks for: a number, or a date; 0 for anything else."""
+    if retry_after is None:
+        return 0.0
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return 0.0
