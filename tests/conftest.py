@@ -13,13 +13,13 @@ import openai
 import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, make_url, text
-from stacks import ROOT, RunningStack
 
 from store import batches, files, keys
 from store.artifacts import Artifacts
 from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Project
+from tests.support.stacks import ROOT, RunningStack
 
 # Property tests touch disks and databases here: how long one example takes says nothing.
 settings.register_profile("batchyard", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

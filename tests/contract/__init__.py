@@ -1,0 +1,1 @@
+"""OpenAI's wire contract, against a running stack."""

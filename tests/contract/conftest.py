@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
+
+from tests.support.stacks import RunningStack, a_chat
 
 MIXED = 90  # requests of the batch that many tests look at; every third is refused by its engine
 

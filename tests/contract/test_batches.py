@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 Body = dict[str, Any]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
+
+from tests.support.stacks import RunningStack, a_chat
 
 
 @pytest.fixture(scope="module")

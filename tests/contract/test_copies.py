@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from stacks import RunningStack, a_chat
+from tests.support.stacks import RunningStack, a_chat
 
 
 def test_the_same_request_runs_once_and_every_line_has_the_answer(stack: RunningStack) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 
 def ours(batch: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from stacks import RunningStack, a_chat
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 
 def slow(count: int) -> list[dict[str, Any]]:

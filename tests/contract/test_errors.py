@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
 
 
 @pytest.mark.parametrize(

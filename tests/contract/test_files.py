@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import openai
 import pytest
-from stacks import RunningStack
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack
 
 
 def test_a_file_comes_back_byte_for_byte_under_its_base_name(stack: RunningStack) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
-from webapps import client_of, house_in, upload
+
+from tests.support.webapps import client_of, house_in, upload
 
 Web = Callable[..., FlaskClient]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stacks import RunningStack, a_chat
-
-from contract.conftest import MIXED
+from tests.contract.conftest import MIXED
+from tests.support.stacks import RunningStack, a_chat
 
 
 def test_every_request_is_answered_once_and_in_input_order(stack: RunningStack, mixed: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
-from stacks import RunningStack, a_chat
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 
 def samples(http: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import httpx
-from stacks import RunningStack
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack
 
 
 def test_the_models_say_what_runs_them(stack: RunningStack) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
 
-from contract.conftest import MIXED, refusal
+from tests.contract.conftest import MIXED, refusal
+from tests.support.stacks import RunningStack, a_chat
 
 
 def test_the_lines_are_those_of_the_files(stack: RunningStack, http: httpx.Client, mixed: Any) -> None:

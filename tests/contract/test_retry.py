@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 
 def retry(stack: RunningStack, http: httpx.Client, batch_id: str, **body: Any) -> Any:

@@ -13,12 +13,12 @@ import openai
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import update
-from stacks import RunningStack, a_chat
 
 from batchyard.cli import schedules as commands
-from contract.conftest import refusal
 from store.database import Database
 from store.records import Schedule
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 TEMPLATE = json.dumps(a_chat("{{date}}", "It is {{datetime}}.")) + "\n"
 # A time that comes so seldom that only the test makes it due.

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import RunningStack, a_chat
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from stacks import RunningStack
 
-from contract.conftest import refusal
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack
 
 ROUTES = [
     ("GET", "/v1/files/{file}"),

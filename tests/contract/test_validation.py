@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from stacks import RunningStack, a_chat
+
+from tests.support.stacks import RunningStack, a_chat
 
 GOOD = a_chat("good", "hello")
 

@@ -12,13 +12,13 @@ import openai
 import pytest
 from click.testing import CliRunner
 from openai.types.webhooks import WebhookEndpointWithSecret
-from receivers import Receiver, listening
-from stacks import RunningStack
 
 from batchyard.cli.main import cli
 from batchyard.errors import NotFoundError
 from store import events
 from tasks.webhooks.delivery import SAMPLE_ID
+from tests.support.receivers import Receiver, listening
+from tests.support.stacks import RunningStack
 
 URL = "https://receiver.invalid/hook"
 VALID = {"name": "ends", "url": URL, "event_types": ["batch.completed", "batch.failed"]}

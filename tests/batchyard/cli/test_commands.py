@@ -1,0 +1,425 @@
+"""The command line against a running stack: what it prints, what it exits with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from batchyard import models
+from batchyard.cli import engine_flags, main, output, requests, watch
+from batchyard.cli.client import Client
+from batchyard.errors import ConfigurationError
+from batchyard.local import process
+from batchyard.models import ENDPOINTS
+from tests.support.rows import until
+from tests.support.stacks import ROOT, RunningStack, a_chat
+
+Result = subprocess.CompletedProcess[str]
+
+
+def batchyard(*arguments: str | Path, folder: Path, **environment: str) -> Result:
+    """Run a command in `folder`; no setting of the tests' own environment reaches it."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
+    command = [str(Path(sys.executable).parent / "batchyard"), *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, cwd=folder, env={**inherited, **environment}
+    )
+
+
+@pytest.fixture
+def terminal(stack: RunningStack, tmp_path: Path) -> Any:
+    """Runs a command against the shared stack."""
+
+    def run(*arguments: str | Path) -> Result:
+        return batchyard(*arguments, folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=stack.key)
+
+    return run
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    lines = [
+        a_chat(f"r{number}", f"question {number}", metadata={"task": "sum", "expected": "no"}) for number in range(20)
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, questions: Path, tmp_path: Path) -> None:
+    submitted = terminal(
+        *("submit", questions, "--wait", "--json", "--metadata", "team=red", "--post-process", "score:method=numeric")
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    batch = json.loads(submitted.stdout)
+    assert batch["status"] == "completed"
+    assert batch["metadata"] == {"team": "red"}
+    assert batch["batchyard"]["post_process"] == [{"step": "score", "method": "numeric", "status": "completed"}]
+
+    assert terminal("results", batch["id"], "-o", tmp_path / "out.jsonl").returncode == 0
+    answered = [json.loads(line)["custom_id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert answered == [f"r{number}" for number in range(20)]
+    assert terminal("results", batch["id"]).stdout == (tmp_path / "out.jsonl").read_text()
+
+    shown = terminal("status", batch["id"])
+    assert shown.returncode == 0
+    assert "[########################] 100 %" in shown.stdout
+    assert "20/0/20" in shown.stdout
+    assert "simulated" in shown.stdout
+    assert batch["id"] in [entry["id"] for entry in json.loads(terminal("list", "--json", "--limit", "100").stdout)]
+    assert batch["id"] in terminal("list", "--limit", "100").stdout
+
+
+def test_a_batch_with_failed_requests_exits_1_and_says_where_to_look(terminal: Any, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(a_chat(f"r{n}", f"{n}", model="failing")) + "\n" for n in range(6)))
+    result = terminal("submit", file, "--wait", "--json")
+    assert result.returncode == 1
+    batch_id = json.loads(result.stdout)["id"]
+    assert f"requests failed; `batchyard results {batch_id} --errors FILE` tells why" in result.stderr
+    assert terminal("results", batch_id, "-o", tmp_path / "o", "--errors", tmp_path / "e").returncode == 1
+    lines = [(tmp_path / name).read_text().splitlines() for name in ("o", "e")]
+    assert len(lines[0]) + len(lines[1]) == 6
+    assert lines[1]
+    retried = terminal("retry", batch_id)
+    assert retried.returncode == 0, retried.stderr
+    again = json.loads(terminal("status", retried.stdout.strip(), "--json").stdout)
+    assert again["batchyard"]["retry_of"] == batch_id
+
+
+def test_answers_are_printed_as_they_come(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    followed = terminal("results", batch.id, "--follow")
+    assert followed.returncode == 0, followed.stderr
+    printed = [json.loads(line)["custom_id"] for line in followed.stdout.splitlines()]
+    assert sorted(printed) == sorted(f"r{number}" for number in range(60))
+    assert terminal("results", batch.id, "--follow", "--json").returncode == 2
+    nothing = terminal("retry", batch.id)
+    assert nothing.returncode == 4
+    assert "nothing to retry" in nothing.stderr
+
+
+def test_results_of_a_batch_that_has_not_ended_say_when_they_come(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat("r", "hello", model="late")])
+    early = terminal("results", batch.id)
+    stack.client.batches.cancel(batch.id)
+    assert early.returncode == 2
+    assert "its files come at the end; --follow prints answers as they come" in early.stderr
+
+
+def test_status_without_a_batch_is_a_table_of_the_newest_until_all_of_them_have_ended(
+    terminal: Any, stack: RunningStack
+) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    table = terminal("status", "--watch", "--limit", "1")
+    assert table.returncode == 0, table.stderr
+    assert batch.id in table.stdout
+    assert "100 %" in table.stdout
+    assert [entry["id"] for entry in json.loads(terminal("status", "--json", "--limit", "1").stdout)] == [batch.id]
+
+
+def test_a_terminal_sees_progress_drawn_again_and_a_pipe_sees_no_control_characters(
+    terminal: Any, stack: RunningStack
+) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    pipe = terminal("status", batch.id, "--watch")
+    drawn = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watch, "Console", lambda stderr: Console(file=drawn, force_terminal=True))
+        watch.watch(Client(stack.url, stack.key), batch.id)
+    assert "\x1b[" in drawn.getvalue()
+    assert "60/0/60" in drawn.getvalue()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", pipe.stdout + pipe.stderr)
+
+
+def test_what_others_wrote_cannot_command_the_terminal() -> None:
+    assert output.lines_of(["name"], [["\x1b[31mred\x9b\u202e"]]) == "name\n\ufffd[31mred\ufffd\ufffd"
+
+
+def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(a_chat("a", "hello")) + "\nno json\n")
+    result = terminal("submit", file, "--wait")
+    assert result.returncode == 1
+    assert "is failed" in result.stderr
+    assert "line 2" in result.stderr
+
+
+def test_a_batch_is_cancelled(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(400)])
+    result = terminal("cancel", batch.id, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["status"] in ("cancelling", "cancelled")
+    assert terminal("status", batch.id, "--watch").returncode == 1
+
+
+def test_the_models_are_listed(terminal: Any) -> None:
+    assert "echo" in [model["id"] for model in json.loads(terminal("models", "--json").stdout)]
+    assert "nano" in terminal("models").stdout
+
+
+def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, tmp_path: Path) -> None:
+    command = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--model", "other", "--json")
+    first, second, third = terminal(*command), terminal(*command), terminal(*command, "--again")
+    assert [result.returncode for result in (first, second, third)] == [0, 0, 0], first.stderr
+    ids = [json.loads(result.stdout)["id"] for result in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+    assert f"taking up batch {ids[0]}" in second.stderr
+    assert json.loads(first.stdout)["model"] == "other"
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+
+
+def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
+    stack: RunningStack, terminal: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps(a_chat(f"r{number}", f"{number}", model="slow")) + "\n" for number in range(200))
+    )
+    command = ("run", "--input-file", tmp_path / "in.jsonl", "--output-file", tmp_path / "out.jsonl")
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    before = stack.client.batches.list(limit=1).data
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "batchyard"), *map(str, command)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **key},
+    ) as running:
+        until(lambda: stack.client.batches.list(limit=1).data != before)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        assert "interrupted: the same command again goes on with what has no answer yet" in running.stderr.read()
+    assert running.returncode == 130
+    assert not (tmp_path / "out.jsonl").exists()
+    batch = stack.client.batches.list(limit=1).data[0]
+    again = terminal(*command)
+    assert again.returncode == 0, again.stderr
+    assert f"taking up batch {batch.id}" in again.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 200
+
+
+def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: Path) -> None:
+    folder = ROOT / "examples/models/nano"
+    arguments = {"max_model_len": 256, "dtype": "float32", "trust_remote_code": True}
+    spec = models.load(engine_flags.models_file(tmp_path, str(folder), arguments))[str(folder)]
+    assert spec.source == str(folder)
+    assert spec.engine_args == arguments
+    assert list(models.load(engine_flags.models_file(tmp_path, "org/name", {}))) == ["org/name"]
+    with pytest.raises(ConfigurationError, match="neither a model of the models file, nor a folder, nor a hub id"):
+        engine_flags.models_file(tmp_path, "nowhere", {})
+
+
+def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
+    arguments = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--errors", tmp_path / "errors.jsonl")
+    result = batchyard(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    assert result.returncode == 0, result.stderr
+    assert "20 of 20 requests answered" in result.stdout
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+    assert (tmp_path / "errors.jsonl").read_text() == ""
+    assert process.marked(str(tmp_path / "data")) == []
+
+
+def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
+    result = batchyard("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"
+    ]
+
+
+def test_a_server_that_is_away_exits_3_and_names_the_remedy(tmp_path: Path) -> None:
+    away = {"BATCHYARD_URL": "http://127.0.0.1:9", "BATCHYARD_API_KEY": "by-0-0"}
+    result = batchyard("list", folder=tmp_path, **away)
+    assert result.returncode == 3
+    assert result.stderr == (
+        "batchyard: no server answers at http://127.0.0.1:9: start one with `batchyard up`, or set BATCHYARD_URL\n"
+    )
+
+
+def test_a_wrong_key_or_an_unknown_batch_exits_4(stack: RunningStack, tmp_path: Path, terminal: Any) -> None:
+    result = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY="by-0-0")
+    assert result.returncode == 4
+    assert "set BATCHYARD_API_KEY" in result.stderr
+    result = terminal("status", "batch_none")
+    assert result.returncode == 4
+    assert "batch_none" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_usage_and_configuration_exit_2(tmp_path: Path) -> None:
+    assert batchyard("submit", "nowhere.jsonl", folder=tmp_path).returncode == 2
+    assert batchyard("nonsense", folder=tmp_path).returncode == 2
+    result = batchyard("list", folder=tmp_path)
+    assert result.returncode == 2
+    assert "no API key for http://127.0.0.1:8000: set BATCHYARD_API_KEY" in result.stderr
+    result = batchyard("list", folder=tmp_path, BATCHYARD_DTAA="x")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "batchyard: unknown setting BATCHYARD_DTAA: did you mean BATCHYARD_DATA?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ("submit nowhere.jsonl", "File 'nowhere.jsonl' does not exist"),
+        ("submit in.jsonl --window 1y", "write a whole number and s, m, h or d, such as '24h'"),
+        ("submit in.jsonl --metadata x", "write KEY=VALUE"),
+        ("submit in.jsonl --endpoint /v1/chat", "is not one of '/v1/chat/completions'"),
+        ("lst", "Did you mean 'list'?"),
+        ("cancel", "Missing argument 'BATCH'"),
+        ("list --limit 0", "not in the range"),
+        ("run -i in.jsonl -o nowhere/out.jsonl", "name a file in a folder that exists"),
+        ("run -i http://host/in.jsonl -o out.jsonl", "name a local file"),
+        ("run -i in.jsonl -o out.jsonl --enable-metrics", "a server has its metrics at /metrics always; leave it out"),
+        ("run -i in.jsonl -o out.jsonl --port 9000", "leave it out"),
+        ("run -i in.jsonl -o out.jsonl --model gone", "nor a folder, nor a hub id"),
+        ("run -i in.jsonl -o out.jsonl --max-num-seqs 4", "go with a --model of your own"),
+        ("up --port 99999", "not in the range"),
+    ],
+)
+def test_what_is_written_wrongly_is_said_on_one_line_with_what_would_be_right(
+    arguments: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "hello")) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BATCHYARD_URL", raising=False)
+    monkeypatch.setattr(sys, "argv", ["batchyard", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("batchyard: ")
+    assert said.err.count("\n") == 1
+    assert remedy in said.err
+
+
+def test_tab_completes_commands_batches_and_models(stack: RunningStack) -> None:
+    batch = stack.submit([a_chat("a", "hello")])
+    script = """
+    eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
+    compopt() { :; }  # only bash itself may call the real one
+    offer() {
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+        _batchyard_completion batchyard; echo "${COMPREPLY[@]}"
+    }
+    offer batchyard sta
+    offer batchyard status batch_
+    offer batchyard run --model nan
+    BATCHYARD_URL=http://127.0.0.1:9 offer batchyard status batch_
+    """
+    environment = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, **environment, "PATH": path}
+    )
+    commands, batches, names, away = done.stdout.split("\n")[:4]
+    assert (commands, names, away) == ("status", "nano", ""), done.stderr
+    assert batch.id in batches.split()
+    assert done.stderr == ""
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit([a_chat(f"r{number}", "hello " * 1000) for number in range(200)]))
+    command = f"batchyard results {batch.id} | head -c 1"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key, "PATH": path}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, **key})
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_the_local_stack_and_its_key_are_found_through_its_data_folder(stack: RunningStack, tmp_path: Path) -> None:
+    result = batchyard("models", "--json", "--data", stack.data, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_admin_key_is_never_sent_to_another_machine(stack: RunningStack, tmp_path: Path) -> None:
+    result = batchyard("list", "--data", stack.data, folder=tmp_path, BATCHYARD_URL="http://192.0.2.1:8000")
+    assert result.returncode == 2
+    assert "no API key for http://192.0.2.1:8000" in result.stderr
+
+
+def test_a_new_key_works_and_sees_its_own_project_only(stack: RunningStack, tmp_path: Path) -> None:
+    made = batchyard("key", "create", "--project", "cli", "--data", stack.data, folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    result = batchyard("list", "--json", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=key)
+    assert json.loads(result.stdout) == []
+
+
+def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningStack, tmp_path: Path) -> None:
+    def key(*arguments: str) -> Result:
+        return batchyard("key", *arguments, "--data", stack.data, folder=tmp_path)
+
+    made = json.loads(key("create", "--project", "revoked", "--json").stdout)
+    assert made["key"].startswith(f"by-{made['id']}-")
+    listed = key("list", "--project", "revoked")
+    assert made["id"] in listed.stdout
+    assert made["key"].rpartition("-")[2] not in listed.stdout
+    revoked = key("revoke", made["id"])
+    assert revoked.stdout == f"key {made['id']} of project revoked is revoked\n"
+    again = json.loads(key("revoke", made["id"], "--json").stdout)
+    assert again in json.loads(key("list", "--json").stdout)
+    refused = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=made["key"])
+    assert refused.returncode == 4
+    assert "No API key found with id 'nope'" in key("revoke", "nope").stderr
+    assert "a name has 1 to 128 characters" in key("create", "--project", "").stderr
+
+
+def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
+    def project(*arguments: str) -> Result:
+        return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
+
+    batchyard("key", "create", "--project", "search", "--data", tmp_path, folder=tmp_path)
+    settled = project("set", "search", "--cache-bytes", "1000000")
+    assert settled.stdout == "search: tier none, max segments no limit, cache of 1000000 bytes\n"
+    assert "1000000" in project("list").stdout
+    assert json.loads(project("set", "search", "--no-cache", "--json").stdout)["cache_bytes"] is None
+
+
+def test_the_model_of_every_request_is_replaced_and_other_lines_stay(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    lines = [json.dumps(a_chat("a", "hello ü")), "", "no json", '{"body": 3}', json.dumps({"body": {}})]
+    source.write_text("\n".join(lines) + "\n")
+    requests.with_model(source, "mini", target)
+    copied = target.read_text().splitlines()
+    assert json.loads(copied[0]) == {**json.loads(lines[0]), "body": {**json.loads(lines[0])["body"], "model": "mini"}}
+    assert copied[1:4] == lines[1:4]
+    assert json.loads(copied[4]) == {"body": {"model": "mini"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "endpoint"),
+    [
+        ('\n{"url": "/v1/embeddings"}', "/v1/embeddings"),
+        ("no json", ENDPOINTS[0]),
+        ("", ENDPOINTS[0]),
+        ("[]", ENDPOINTS[0]),
+    ],
+)
+def test_the_endpoint_is_that_of_the_first_line(tmp_path: Path, first: str, endpoint: str) -> None:
+    (tmp_path / "in").write_text(first)
+    assert requests.endpoint_of(tmp_path / "in") == endpoint
+
+
+def test_steps_are_written_with_their_options() -> None:
+    assert requests.steps(["parquet", "score:method=numeric"]) == [
+        {"step": "parquet"},
+        {"step": "score", "method": "numeric"},
+    ]
+    with pytest.raises(click.UsageError, match="KEY=VALUE"):
+        requests.steps(["score:numeric"])

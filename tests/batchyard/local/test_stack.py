@@ -1,0 +1,232 @@
+"""`batchyard up`: starts whole, stays whole, ends whole, and says why it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from batchyard.errors import ConfigurationError
+from batchyard.local import process
+from batchyard.local.data_folder import DataFolder
+from tests.support.stacks import RunningStack, a_chat
+
+NAMES = ("web", "worker", "webhooks", "beat", "flower", "redis", "ray")
+ECHO = "[models.echo]\nengine = 'echo'\n"
+SIMULATED = {"BATCHYARD_ALLOW_SIMULATED": "1"}
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+def ready(stack: RunningStack) -> bool:
+    try:
+        with urllib.request.urlopen(f"{stack.url}/readyz", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def up(data: Path, *options: str, models: str = ECHO) -> subprocess.CompletedProcess[str]:
+    """Run an `up` that is expected to refuse."""
+    file = data.parent / "models.toml" if data.parent.is_dir() else Path("/dev/null")
+    if file.parent.is_dir() and file != Path("/dev/null"):
+        file.write_text(models)
+    command = [str(Path(sys.executable).parent / "batchyard"), "up", "--data", str(data), "--models", str(file)]
+    command += ["--flower-port", "0", *(options or ("--port", "0"))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **SIMULATED})
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a refusal consists of."""
+    assert result.returncode == 2, result
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("batchyard: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """A stack for tests that kill things, in a folder whose name no socket could have."""
+    folder = tmp_path_factory.mktemp("stack") / ("a folder with a long name & spaces " + "x" * 80)
+    folder.mkdir()
+    (folder / "models.toml").write_text(ECHO)
+    stack = RunningStack.restart(folder / "data", **SIMULATED)
+    yield stack
+    if stack.process.poll() is None:
+        stack.stop()
+
+
+def test_the_data_folder_holds_a_pid_file_and_a_log_of_every_process(own: RunningStack) -> None:
+    for name in NAMES:
+        assert psutil.pid_exists(int((own.data / "run" / f"{name}.pid").read_text()))
+        assert (own.data / "logs" / f"{name}.log").is_file()
+
+
+def test_secrets_can_be_read_by_their_owner_only(own: RunningStack) -> None:
+    for name in ("admin.key", "flower.auth"):
+        assert (own.data / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems show connections to root only")
+def test_everything_listens_on_this_machine_only(own: RunningStack) -> None:
+    listening = [
+        (entry.name(), connection.laddr)
+        for entry in process.marked(str(own.data))
+        for connection in entry.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 3
+    assert [where for where in listening if where[1].ip not in ("127.0.0.1", "::ffff:127.0.0.1")] == []
+
+
+def test_flower_wants_a_password(own: RunningStack) -> None:
+    web = own.processes("flower")[0]
+    port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=10)
+    assert caught.value.code == 401
+
+
+def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_beat_rings(own: RunningStack) -> None:
+    batch = own.wait(own.submit([a_chat("id", "x")]))
+    flower = json.loads((own.data / "run" / "stack.json").read_text())["flower"]
+    user, password = (own.data / "flower.auth").read_text().strip().split(":")
+
+    def shown() -> dict[str, str]:
+        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
+        return {task["name"]: task["args"] or "" for task in tasks}
+
+    names = {"batch.validate", "batch.segment", "batch.merge", "batch.finish"}
+    eventually(lambda: names <= shown().keys(), "the tasks of the batch are in Flower", 30)
+    assert shown().keys() == names
+    assert [args for args in shown().values() if batch.id not in args] == []
+    assert re.fullmatch(rf"\({batch.id}, segment 0, epoch 1\)", shown()["batch.segment"].strip("'\""))
+
+
+def test_a_second_up_on_the_same_data_names_who_holds_it(own: RunningStack) -> None:
+    message = refused(up(own.data))
+    assert f"pid {own.process.pid}" in message
+    assert str(own.data) in message
+    assert ready(own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_process_is_started_again(own: RunningStack, name: str) -> None:
+    pid_file = own.data / "run" / f"{name}.pid"
+    before = int(pid_file.read_text())
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: pid_file.read_text().strip() not in ("", str(before)), f"{name} has a new pid")
+    eventually(lambda: ready(own), "the stack is ready again")
+
+
+def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: RunningStack) -> None:
+    before = process.marked(str(own.data))
+    assert len(before) > len(NAMES)
+    own.process.kill()
+    own.process.wait()
+    again = RunningStack.restart(own.data, **SIMULATED)
+    assert again.key == own.key
+    assert [entry for entry in before if entry.is_running()] == []
+    begun = time.monotonic()
+    again.process.send_signal(signal.SIGTERM)
+    assert again.process.wait(60) == 0
+    assert time.monotonic() - begun < 30
+    assert process.marked(str(own.data)) == []
+    assert list((own.data / "run").glob("*.pid")) == []
+
+
+def test_a_killed_up_takes_its_processes_with_it_on_linux(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux tells children that their parent has died")
+    (tmp_path / "models.toml").write_text(ECHO)
+    stack = RunningStack.restart(tmp_path / "data", **SIMULATED)
+    stack.process.kill()
+    stack.process.wait()
+    eventually(lambda: process.marked(str(stack.data)) == [], "everything has ended", seconds=30)
+
+
+def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refused(up(tmp_path / "data", "--port", str(port)))
+        assert f"port {port}" in message
+        assert f"pid {os.getpid()}" in message
+        assert "--port" in message
+        message = refused(up(tmp_path / "data", "--port", "0", "--flower-port", str(port)))
+        assert "--flower-port" in message
+    assert process.marked(str(tmp_path / "data")) == []
+
+
+def test_wrong_models_stop_the_start(tmp_path: Path) -> None:
+    assert "models.echo.engin: unknown key" in refused(up(tmp_path / "data", models="[models.echo]\nengin = 'echo'\n"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"data folder .*file/data: Not a directory; .*--data"):
+        DataFolder(tmp_path / "file" / "data")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, (1 << 30) - 4096, 4096))
+    with pytest.raises(ConfigurationError, match=r"0 MiB free, 256 needed; make room"):
+        DataFolder(tmp_path / "data")
+
+
+def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with sqlite3.connect(tmp_path / "data" / "batchyard.db") as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+    assert "newer version" in refused(up(tmp_path / "data"))
+
+
+def test_a_stranger_whose_pid_stands_in_an_old_pid_file_is_left_alone(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "data")
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "BATCHYARD_DATA": str(folder.path)}) as stranger:
+        (folder.run / "web.pid").write_text(str(stranger.pid))
+        folder.hold()
+        folder.release()
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_what_an_earlier_stack_left_is_ended(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "data")
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, process.MARK: f"{folder.path}#web"}) as leftover:
+        folder.hold()
+        folder.release()
+        assert leftover.poll() is not None
+
+
+def test_a_log_that_grew_too_long_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LOG_BYTES", 10)
+    log = tmp_path / "web.log"
+    with log.open("a") as writer:
+        writer.write("what was said before\n")
+        writer.flush()
+        process.rotate(log)
+        writer.write("and after\n")
+    assert log.read_text() == "and after\n"
+    assert (tmp_path / "web.log.1").read_text() == "what was said before\n"

@@ -1,0 +1,574 @@
+"""Engine openai: endpoints someone else runs. Real HTTP servers on loopback, one of them vLLM's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from batchyard import models
+from batchyard.errors import ConfigurationError, EngineStartError
+from batchyard.local import ports
+from batchyard.models import ModelSpec, vllm_installed
+from inference.engine import Answer, Engine
+from inference.engines.openai import client, endpoints
+from inference.engines.registry import check_arguments, engine_class
+from tests.support.rows import chat, table, until
+from tests.support.servers import Reply, Server, answer, listening, serving
+
+CHAT = "/v1/chat/completions"
+KEY = "sk-very-secret"
+
+
+def spec(*servers: Server, max_in_flight: int = 256, **arguments: Any) -> ModelSpec:
+    given = [{"url": server.url} for server in servers]
+    quick = {"model": "theirs", "backoff_seconds": 0.02, "watch_seconds": 0.02}
+    arguments = {**quick, **({"endpoints": given} if given else {}), **arguments}
+    return ModelSpec(name="ours", engine="openai", max_in_flight=max_in_flight, engine_args=arguments)
+
+
+@asynccontextmanager
+async def started(model: ModelSpec, request_timeout: float = 5.0) -> AsyncIterator[Engine]:
+    check_arguments(model)
+    kind = engine_class(model.engine)
+    assert issubclass(kind, Engine)
+    engine = kind(model, request_timeout)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str = CHAT) -> list[Answer]:
+    """The answers of a new engine."""
+
+    async def scene() -> list[Answer]:
+        async with started(model, request_timeout) as engine:
+            return await engine.answer(path, chat(*texts))
+
+    return asyncio.run(scene())
+
+
+def said(found: Answer) -> str:
+    assert found.status_code == 200 and found.body is not None, found
+    content: str = found.body["choices"][0]["message"]["content"]
+    return content
+
+
+async def comes_true(condition: Callable[[], bool], seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.01)
+
+
+def healths(engine: Engine) -> dict[str, str]:
+    return {entry["url"]: entry["health"] for entry in engine.endpoints()}
+
+
+# What an endpoint is asked, and what becomes of its answers
+
+
+def test_an_endpoint_hears_its_own_name_of_the_model_and_the_answer_has_ours() -> None:
+    with serving(Server()) as (server,):
+        (found,) = ask(spec(server), "hello")
+    assert said(found) == "hello" and found.body is not None and found.body["model"] == "ours"
+    assert [body["model"] for _, body in server.asked] == ["theirs"]
+
+
+def test_every_answer_is_that_of_its_own_request() -> None:
+    texts = [f"text {index}" for index in range(300)]
+    with serving(Server(), Server(latency=0.005)) as servers:
+        assert [said(found) for found in ask(spec(*servers), *texts)] == texts
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
+def test_what_may_be_another_answer_next_time_is_asked_again(status: int) -> None:
+    with serving(Server([Reply(status), Reply(status)])) as (server,):
+        assert said(ask(spec(server), "hello")[0]) == "hello"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("failing", [Reply(500), Reply(drop=True), Reply(body=b"<html>"), Reply(307)])
+def test_a_request_that_fails_at_one_endpoint_is_tried_at_another(failing: Reply) -> None:
+    bad = Server(always=failing)
+    with serving(bad, Server()) as servers:
+        found = ask(spec(*servers), *map(str, range(40)))
+    assert [said(one) for one in found] == list(map(str, range(40)))
+    assert bad.asked
+
+
+def test_an_endpoint_that_says_when_to_come_again_is_left_alone_until_then() -> None:
+    with serving(Server([Reply(429, {"Retry-After": "0.4"})])) as (server,):
+        ask(spec(server, watch_seconds=60), "hello")
+    first, second = (at for at, _ in server.asked)
+    assert 0.4 <= second - first < 4
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (
+            400,
+            {"error": {"message": "no", "type": "x", "param": "n", "code": "bad"}},
+            {"message": "no", "type": "x", "param": "n", "code": "bad"},
+        ),
+        (
+            400,
+            {"error": {"message": "no", "type": "BadRequestError", "param": None, "code": 400}},
+            {"message": "no", "type": "BadRequestError"},
+        ),
+        (
+            400,
+            {"message": "maximum context length is 8", "object": "error"},
+            {"message": "maximum context length is 8", "code": "context_length_exceeded"},
+        ),
+        (413, "too large", {"message": "too large"}),
+        (422, {"detail": [{"msg": "no"}]}, {"message": '[{"msg":"no"}]'}),
+        (422, "", {"message": "HTTP 422 Unprocessable Entity"}),
+    ],
+)
+def test_what_an_endpoint_refuses_is_that_requests_own_answer_in_openais_form(
+    status: int, body: Any, error: dict[str, Any]
+) -> None:
+    content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    with serving(Server([Reply(status, body=content)])) as (server,):
+        refused, fine = ask(spec(server, max_in_flight=1), "a", "b")
+    assert refused.status_code == status and refused.body is not None
+    assert refused.body == {"error": {"type": "invalid_request_error", "param": None, "code": None, **error}}
+    assert said(fine) == "b" and len(server.asked) == 2
+
+
+def test_a_request_that_fails_each_time_is_answered_with_the_last_failure() -> None:
+    with serving(Server(always=Reply(500, body=b'{"error": {"message": "bug"}}'))) as (server,):
+        (found,) = ask(spec(server), "hello")
+    assert found.status_code == 500 and found.body == {
+        "error": {"message": "bug", "type": "server_error", "param": None, "code": None}
+    }
+    assert len(server.asked) == 5
+    with serving(Server(always=Reply(drop=True))) as (server,):
+        (found,) = ask(spec(server), "hello")
+    assert found.error is not None and found.error["code"] == "engine_error"
+    assert len(server.asked) == 5
+
+
+def test_a_request_that_runs_too_long_times_out_and_the_others_are_answered() -> None:
+    with serving(Server(latency=0.6), Server()) as servers:
+        slow, *_ = servers
+        model = spec(*servers, endpoints=[{"url": one.url, "max_in_flight": 1} for one in servers])
+        found = ask(model, *"abcdef", request_timeout=0.3)
+    codes = [one.error and one.error["code"] for one in found]
+    assert codes.count("request_timeout") == len(slow.asked) == 1
+    assert codes.count(None) == 5
+
+
+def test_an_endpoint_that_does_not_answer_in_time_is_degraded_and_given_less() -> None:
+    async def scene(model: ModelSpec) -> dict[str, Any]:
+        async with started(model, request_timeout=0.2) as engine:
+            await engine.answer(CHAT, chat("a", "b"))
+            (state,) = engine.endpoints()
+            return state
+
+    with serving(Server(latency=0.5)) as (server,):
+        state = asyncio.run(scene(spec(server)))
+    assert (state["health"], state["reason"], state["limit"]) == ("degraded", "no answer in time", 8)
+
+
+def test_an_engine_shows_work_with_each_answer() -> None:
+    async def scene(model: ModelSpec) -> None:
+        async with started(model) as engine:
+            began = time.monotonic()
+            await engine.answer(CHAT, chat("a"))
+            assert engine.answered_at - began >= 0.1
+
+    with serving(Server(latency=0.1)) as (server,):
+        asyncio.run(scene(spec(server)))
+
+
+def test_waiting_for_a_turn_is_not_running() -> None:
+    with serving(Server(latency=0.1)) as (server,):
+        model = spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])
+        began = time.monotonic()
+        assert [said(found) for found in ask(model, *"abcdef", request_timeout=0.3)] == list("abcdef")
+        assert time.monotonic() - began > 0.6
+
+
+def test_a_response_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 1000)
+    long = answer({"model": "theirs", "messages": [{"content": "x" * 100_000}]})
+    with serving(Server([long])) as (server,):
+        assert said(ask(spec(server), "hello")[0]) == "hello"
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with serving(Server(), Server(), Server()) as (elsewhere, moved, fine):
+        moved.always = Reply(307, {"Location": f"{elsewhere.url}/chat/completions"})
+        assert [said(found) for found in ask(spec(moved, fine), *"abcdef")] == list("abcdef")
+    assert moved.asked and not elsewhere.asked
+
+
+# Which endpoint is asked, and how much
+
+
+def test_the_faster_endpoint_answers_more() -> None:
+    with serving(Server(latency=0.1), Server(latency=0.01)) as servers:
+        ask(spec(*servers, max_in_flight=8), *map(str, range(200)))
+    slow, fast = (len(server.asked) for server in servers)
+    assert slow + fast == 200 and fast > 4 * slow > 0
+
+
+def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
+    async def scene(model: ModelSpec) -> tuple[list[Answer], list[dict[str, Any]]]:
+        async with started(model) as engine:
+            found = await engine.answer(CHAT, chat(*map(str, range(150))))
+            return found, engine.endpoints()
+
+    with serving(Server(most=4, latency=0.01)) as (server,):
+        found, (state,) = asyncio.run(scene(spec(server)))
+    assert [said(one) for one in found] == list(map(str, range(150)))
+    assert 1 <= state["limit"] < 16
+    refused = len(server.asked) - 150
+    assert 0 < refused < 150
+
+
+def test_concurrency_grows_to_what_is_allowed_while_answers_come() -> None:
+    with serving(Server(latency=0.02)) as (server,):
+        most = 0
+        given = [{"url": server.url, "max_in_flight": 24}]
+
+        def watch(body: dict[str, Any]) -> Reply:
+            nonlocal most
+            most = max(most, server.at_once)
+            return answer(body)
+
+        server.chosen = watch  # type: ignore[method-assign]
+        ask(spec(server, endpoints=given), *map(str, range(200)))
+    assert most == 24
+
+
+def test_requests_that_nobody_waits_for_any_more_leave_their_places() -> None:
+    async def scene(model: ModelSpec) -> None:
+        async with started(model) as engine:
+            running, waiting = (asyncio.create_task(engine.answer(CHAT, chat(text))) for text in ("a", "b"))
+            await comes_true(lambda: engine.endpoints()[0]["in_flight"] == 1)
+            waiting.cancel()
+            running.cancel()
+            await asyncio.wait([running, waiting])
+            assert engine.endpoints()[0]["in_flight"] == 0
+            assert said((await engine.answer(CHAT, chat("c")))[0]) == "c"
+
+    with serving(Server(latency=0.1)) as (server,):
+        asyncio.run(scene(spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])))
+
+
+# How endpoints are
+
+
+def test_a_wrong_key_makes_an_endpoint_unhealthy_and_is_told_without_the_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("THEIR_KEY", KEY)
+    echoed = json.dumps({"error": {"message": f"wrong key {KEY} for my prompt"}}).encode()
+    wrong = Server(always=Reply(401, body=echoed))
+
+    async def scene(model: ModelSpec) -> Engine:
+        async with started(model) as engine:
+            found = await engine.answer(CHAT, chat(*["my prompt"] * 20))
+            assert [said(one) for one in found] == ["my prompt"] * 20
+            return engine
+
+    with serving(wrong, Server()) as servers:
+        model = spec(endpoints=[{"url": servers[0].url, "api_key_env": "THEIR_KEY"}, {"url": servers[1].url}])
+        engine = asyncio.run(scene(model))
+    state = {entry["url"]: entry for entry in engine.endpoints()}
+    assert state[wrong.url]["reason"] == "HTTP 401 Unauthorized"
+    assert {headers.get("Authorization") for headers in wrong.headers} == {f"Bearer {KEY}"}
+    assert not any("Authorization" in headers for headers in servers[1].headers)
+    told = caplog.text + str([record.__dict__ for record in caplog.records]) + str(engine.endpoints())
+    told += str(engine.versions()) + model.model_dump_json()
+    assert "HTTP 401" in told and KEY not in told and "my prompt" not in told
+
+
+def test_with_no_endpoint_left_requests_say_so_and_one_that_comes_back_is_asked_again() -> None:
+    async def scene(server: Server, stack: ExitStack) -> None:
+        async with started(spec(server), request_timeout=0.5) as engine:
+            assert said((await engine.answer(CHAT, chat("a")))[0]) == "a"
+            stack.close()
+            lost = await engine.answer(CHAT, chat("b", "c"))
+            for found in lost:
+                assert found.error is not None and found.error["code"] == "engine_unavailable"
+                assert server.url in found.error["message"] and "Cannot connect" in found.error["message"]
+            assert healths(engine) == {server.url: "unhealthy"}
+            with serving(server):
+                await comes_true(lambda: healths(engine) != {server.url: "unhealthy"})
+                assert said((await engine.answer(CHAT, chat("d")))[0]) == "d"
+
+    with ExitStack() as stack:
+        server = stack.enter_context(listening(Server()))
+        asyncio.run(scene(server, stack))
+
+
+def test_what_a_server_that_has_vanished_from_the_network_had_is_answered_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(servers: tuple[Server, ...]) -> list[Answer]:
+        async with started(spec(*servers), request_timeout=10) as engine:
+            monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)
+            monkeypatch.setattr(endpoints, "QUIET_SECONDS", 0.05)
+            servers[0].stuck = threading.Event()
+            return await engine.answer(CHAT, chat(*"abcd"))
+
+    with serving(Server(), Server()) as servers:
+        began = time.monotonic()
+        found = asyncio.run(scene(servers))
+        assert servers[0].stuck is not None
+        servers[0].stuck.set()
+    assert [said(one) for one in found] == list("abcd") and servers[0].asked
+    assert time.monotonic() - began < 8, "not only once the request had timed out"
+
+
+def test_a_server_without_a_list_of_models_is_asked_for_its_health() -> None:
+    with serving(Server(probe=404)) as (server,):
+        assert said(ask(spec(server), "hello")[0]) == "hello"
+
+
+def test_an_engine_without_an_endpoint_it_can_use_does_not_start_and_names_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_KEY", raising=False)
+    with serving(Server(serves="other"), Server(probe=403), Server(probe=500)) as servers:
+        nowhere = f"http://127.0.0.1:{ports.free()}/v1"
+        given = [{"url": one.url} for one in servers]
+        given += [{"url": nowhere}, {"url": "http://127.0.0.1:1/keyed/v1", "api_key_env": "NO_KEY"}]
+        with pytest.raises(EngineStartError) as caught:
+            ask(spec(endpoints=given), "hello")
+    for says in (
+        f"{servers[0].url} is unhealthy: it serves other, not theirs",
+        f"{servers[1].url} is unhealthy: HTTP 403 Forbidden",
+        f"{servers[2].url} is unhealthy: HTTP 500",
+        f"{nowhere} is unhealthy: Cannot connect",
+        "environment variable NO_KEY is not set",
+    ):
+        assert says in caught.value.message
+    with pytest.raises(EngineStartError, match=f"{tmp_path} holds no endpoint file for theirs"):
+        ask(spec(endpoint_folder=str(tmp_path)), "hello")
+
+
+def test_versions_are_what_the_endpoints_say() -> None:
+    async def scene(model: ModelSpec) -> dict[str, str]:
+        async with started(model) as engine:
+            return engine.versions()
+
+    with serving(Server()) as (server,):
+        found = asyncio.run(scene(spec(server)))
+    assert found == {"engine": "openai", "model": "theirs", "endpoints": server.url, "version": "1.2"}
+
+
+# Endpoints that are found through files
+
+
+def put(folder: Path, name: str, **content: Any) -> Path:
+    """An endpoint file, as a server's job writes it."""
+    path = folder / name
+    path.with_suffix(".tmp").write_text(json.dumps(content))
+    path.with_suffix(".tmp").replace(path)
+    return path
+
+
+def test_endpoints_come_and_go_with_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(one: Server, two: Server) -> None:
+        common = {"host": "127.0.0.1", "started_at": time.time()}
+        first = put(tmp_path, "one.json", port=one.port, model="theirs", **common)
+        put(tmp_path, "other.json", port=1, model="another", **common)
+        (tmp_path / "broken.json").write_text('{"host": "127.0.0.1", "por')
+        async with started(spec(endpoint_folder=str(tmp_path))) as engine:
+            assert set(healths(engine)) == {one.url}
+            put(tmp_path, "two.json", port=two.port, model="theirs", **common)
+            await comes_true(lambda: healths(engine) == {one.url: "healthy", two.url: "healthy"})
+            first.unlink()
+            await comes_true(lambda: set(healths(engine)) == {two.url})
+            before = len(one.asked)
+            await engine.answer(CHAT, chat(*"abcdef"))
+            assert len(one.asked) == before and two.asked
+
+    with serving(Server(), Server()) as (one, two):
+        asyncio.run(scene(one, two))
+    assert sum("broken.json" in record.getMessage() for record in caplog.records) == 1
+    assert "other.json" not in caplog.text
+
+
+def test_a_folder_that_cannot_be_listed_for_a_while_keeps_its_endpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(server: Server) -> None:
+        content = {"host": "127.0.0.1", "port": server.port, "model": "theirs", "started_at": time.time()}
+        put(tmp_path, "one.json", **content)
+        async with started(spec(endpoint_folder=str(tmp_path))) as engine:
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "iterdir", away)
+                await comes_true(lambda: calls > 3)
+                assert healths(engine) == {server.url: "healthy"}
+            (tmp_path / "one.json").unlink()
+            await comes_true(lambda: engine.endpoints() == [])
+
+    calls = 0
+
+    def away(_: Path) -> Iterator[Path]:
+        nonlocal calls
+        calls += 1
+        raise OSError("Stale file handle")
+
+    with serving(Server()) as (server,):
+        asyncio.run(scene(server))
+    assert caplog.text.count("Stale file handle") == 1
+
+
+def test_a_file_that_vanishes_lets_the_requests_there_end(tmp_path: Path) -> None:
+    async def scene(server: Server) -> None:
+        content = {"host": "127.0.0.1", "port": server.port, "model": "theirs", "started_at": "2026-11-21T12:00:00Z"}
+        file = put(tmp_path, "one.json", **content)
+        async with started(spec(endpoint_folder=str(tmp_path))) as engine:
+            running = asyncio.create_task(engine.answer(CHAT, chat("hello")))
+            await comes_true(lambda: bool(server.asked))
+            file.unlink()
+            assert said((await running)[0]) == "hello"
+            await comes_true(lambda: engine.endpoints() == [])
+
+    with serving(Server(latency=0.2)) as (server,):
+        asyncio.run(scene(server))
+    assert len(server.asked) == 1
+
+
+def test_a_file_that_its_server_left_behind_is_stale_and_a_server_that_is_just_starting_is_not(tmp_path: Path) -> None:
+    async def scene(server: Server) -> dict[str, str]:
+        dead = {"host": "127.0.0.1", "model": "theirs"}
+        put(tmp_path, "old.json", port=ports.free(), started_at=time.time() - 86400, **dead)
+        put(tmp_path, "new.json", port=ports.free(), started_at=datetime.now(UTC).isoformat(), **dead)
+        async with started(spec(server, endpoint_folder=str(tmp_path))) as engine:
+            return healths(engine)
+
+    with serving(Server()) as (server,):
+        assert sorted(asyncio.run(scene(server)).values()) == ["healthy", "stale", "unhealthy"]
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "engine_args.endpoint_folder: engine openai needs endpoints, an endpoint_folder, or both"),
+        ({"endpoints": []}, "needs endpoints"),
+        ({"endpoint_folder": "endpoints"}, "write an absolute path"),
+        ({"endpoints": [{"url": "http://host:8000"}]}, "engine_args.endpoints.0.url: write the base URL"),
+        ({"endpoints": [{"url": "http://me:pw@host/v1"}]}, "without user or password"),
+        ({"endpoints": [{"url": "http://host/v1", "api_key_env": KEY}]}, "endpoints.0.api_key_env: String should"),
+        ({"endpoint": []}, "did you mean endpoints?"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_without_a_start(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_arguments(ModelSpec(name="m", engine="openai", engine_args=arguments))
+    assert says in caught.value.message
+    assert KEY not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_a_model_elsewhere_needs_no_source_but_may_have_one(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text("[models.a]\nengine='openai'\nengine_args.endpoints=[{url='http://host/v1'}]")
+    found = models.load(file)["a"]
+    check_arguments(found)
+    assert found.source == ""
+    file.write_text("[models.a]\nengine='openai'\nsource='./nowhere'")
+    with pytest.raises(ConfigurationError, match=r"models\.a\.source: no folder"):
+        models.load(file)
+
+
+# A real one
+
+SERVE = """
+import runpy
+if __name__ == "__main__":
+    runpy.run_module("vllm.entrypoints.launchers.api_server.entry", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def vllm_url(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """vLLM's own server of the tiny model, without the command line that wants a distribution named vllm."""
+    folder = tmp_path_factory.mktemp("serve")
+    script, log, port = folder / "serve.py", folder / "log", ports.free()
+    script.write_text(SERVE)
+    arguments = ["--model", tiny, "--served-model-name", "theirs", "--dtype", "float32", "--max-model-len", 256]
+    arguments += ["--kv-cache-memory-bytes", 64 * 2**20, "--gpu-memory-utilization", 0.1, "--enforce-eager"]
+    arguments += ["--host", "127.0.0.1", "--port", port]
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, script, *map(str, arguments)],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        )
+    url = f"http://127.0.0.1:{port}"
+
+    def up() -> bool:
+        assert server.poll() is None, log.read_text()[-3000:]
+        try:
+            return httpx.get(f"{url}/health").is_success
+        except httpx.TransportError:
+            return False
+
+    try:
+        until(up, 200)
+        yield f"{url}/v1"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
+@pytest.mark.usefixtures("cluster")
+def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_asked_itself(vllm_url: str) -> None:
+    from inference import pipeline
+    from inference.residents import actor
+
+    terms = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
+    model = spec(endpoints=[{"url": vllm_url}], watch_seconds=1.0)
+    bodies = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
+    bodies += chat("x" * 900)
+    try:
+        versions = pipeline.engine_versions(model, **terms)
+        lines: dict[int, dict[str, Any]] = {}
+        for answers in pipeline.run(model, CHAT, table(bodies), **terms):
+            lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}
+        (state,) = actor.states().values()
+    finally:
+        actor.stop_all("ours")
+    assert versions["engine"] == "openai" and versions["version"].startswith("0.") and "model_sha256" not in versions
+    assert [(one["url"], one["health"]) for one in state["endpoints"]] == [(vllm_url, "healthy")]
+    refused = lines.pop(40)["response"]
+    assert refused["status_code"] == 400 and refused["body"]["error"]["code"] == "context_length_exceeded"
+    texts = set()
+    for line, ours in lines.items():
+        theirs = httpx.post(f"{vllm_url}/chat/completions", json={**bodies[line], "model": "theirs"}).json()
+        body = ours["response"]["body"]
+        assert body["model"] == "ours" and body["choices"] == theirs["choices"] and body["usage"] == theirs["usage"]
+        assert ours["output_tokens"] == theirs["usage"]["completion_tokens"]
+        texts.add(body["choices"][0]["message"]["content"])
+    assert len(lines) == 40 and len(texts) > 20

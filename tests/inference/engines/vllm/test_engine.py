@@ -1,0 +1,264 @@
+"""Engine vllm: real vLLM behind the pipeline. One engine is started for most of these tests."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from batchyard.errors import EngineStartError
+from batchyard.models import ModelSpec, vllm_installed
+from inference import pipeline
+from inference.engines.vllm import engine as module
+from inference.residents import actor, orphan_reaper
+from tests.support.rows import chat, table, until
+
+CHAT = "/v1/chat/completions"
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
+    pytest.mark.usefixtures("cluster"),
+]
+TERMS = {"request_timeout": 180.0, "start_timeout": 480.0, "idle_seconds": 600.0}
+ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
+# What `vllm run-batch` does, without the command line that wants a distribution named vllm.
+RUN_BATCH = """
+import runpy
+if __name__ == "__main__":
+    runpy.run_module("vllm.entrypoints.launchers.run_batch", run_name="__main__")
+"""
+
+
+def model(tiny: Path, **fields: Any) -> ModelSpec:
+    return ModelSpec(**{"name": "tiny", "engine": "vllm", "source": str(tiny), "engine_args": ARGUMENTS, **fields})
+
+
+GREEDY = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
+GREEDY += chat("Ray", temperature=0, max_tokens=24, logprobs=True, top_logprobs=2)
+
+
+@pytest.fixture(scope="module")
+def ours(spec: ModelSpec) -> list[dict[str, Any]]:
+    """The output lines of GREEDY, from the engine that most tests share."""
+    return run(spec, CHAT, GREEDY)
+
+
+@pytest.fixture(scope="module")
+def spec(tiny: Path, cluster: str) -> Iterator[ModelSpec]:
+    spec = model(tiny, max_in_flight=64)  # fewer than some tests' requests: the first come back before the last
+    yield spec
+    actor.stop_all("tiny")
+
+
+def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]], **terms: Any) -> list[dict[str, Any]]:
+    lines: dict[int, dict[str, Any]] = {}
+    for answers in pipeline.run(spec, endpoint, table(bodies), **{**TERMS, **terms}):
+        for row in answers.to_pylist():
+            assert row["line"] not in lines
+            lines[row["line"]] = {**row, **json.loads(row["answer"])}
+    assert sorted(lines) == list(range(len(bodies)))
+    return [lines[line] for line in sorted(lines)]
+
+
+def choices(line: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(choice["message"]["content"], choice["finish_reason"]) for choice in line["response"]["body"]["choices"]]
+
+
+@pytest.mark.usefixtures("ours")
+def test_tokens_come_from_the_engine_and_say_what_was_cached(spec: ModelSpec) -> None:
+    prefix = "one two three four five six seven " * 8
+    bodies = chat(prefix + "a", prefix + "b", temperature=0, max_tokens=4, ignore_eos=True)
+    run(spec, CHAT, bodies)
+    again = run(spec, CHAT, bodies)
+    for line in again:
+        usage = line["response"]["body"]["usage"]
+        assert line["input_tokens"] == usage["prompt_tokens"] > line["cached_tokens"] >= 16
+        assert line["output_tokens"] == usage["completion_tokens"] == 4
+
+
+def test_a_rows_failure_is_that_rows_4xx(spec: ModelSpec) -> None:
+    bodies = chat("fine", max_tokens=4) + chat("x" * 900) + chat("fine", temperature="hot") + chat("y", max_tokens=999)
+    fine, *bad = run(spec, CHAT, bodies)
+    assert fine["ok"]
+    assert [line["response"]["status_code"] for line in bad] == [400, 400, 400]
+    errors = [line["response"]["body"]["error"] for line in bad]
+    assert [error["code"] for error in errors] == [
+        "context_length_exceeded", "invalid_value", "context_length_exceeded"
+    ]  # fmt: skip
+    assert errors[1]["param"] == "temperature"
+
+
+def test_n_samples_completions_and_json_schemas_work_as_in_vllm(spec: ModelSpec) -> None:
+    (several,) = run(spec, CHAT, chat("Ray", n=3, seed=1, temperature=1.0, max_tokens=8))
+    assert len(several["response"]["body"]["choices"]) == 3
+    assert run(spec, CHAT, chat("Ray", n=3, seed=1, temperature=1.0, max_tokens=8))[0]["output_tokens"] > 0
+    schema = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"type": "boolean"}}}
+    (formed,) = run(spec, CHAT, chat("yes or no?", response_format=schema, max_tokens=20))
+    assert json.loads(formed["response"]["body"]["choices"][0]["message"]["content"]) in (True, False)
+    (text,) = run(spec, "/v1/completions", [{"model": "tiny", "prompt": "Ray", "temperature": 0, "max_tokens": 5}])
+    assert text["response"]["body"]["object"] == "text_completion"
+
+
+def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
+    run(spec, CHAT, chat("hi", max_tokens=1))
+    before = [state["pid"] for state in actor.states().values()]
+    versions = pipeline.engine_versions(spec, **TERMS)
+    assert versions["engine"] == "vllm" and versions["version"] and len(versions["model_sha256"]) == 64
+    assert [state["pid"] for state in actor.states().values()] == before
+
+
+def marked() -> list[psutil.Process]:
+    """Processes of this cluster's engines: those that carry the guard's mark, guards left out."""
+    node = ray.get_runtime_context().get_node_id()
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.environ().get(orphan_reaper.MARK, "").startswith(node)
+                and "inference.residents.orphan_reaper" not in process.cmdline()
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_an_engine_without_work_soon_leaves_the_cpus_to_others(spec: ModelSpec) -> None:
+    def seconds() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in marked())
+
+    run(spec, CHAT, chat("Ray", temperature=0, max_tokens=24))
+    before = seconds()
+    time.sleep(1)  # as long as vLLM's processes would go on asking each other for work
+    assert seconds() - before < 0.4
+
+
+def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_process(spec: ModelSpec) -> None:
+    run(spec, CHAT, chat("warm", max_tokens=1))
+    cores = marked()
+    assert cores, "vLLM has processes of its own"
+    bodies = chat(*[f"say {index}" for index in range(300)], temperature=0, max_tokens=100, ignore_eos=True)
+    lines: list[int] = []
+    deaths = 0
+    for answers in pipeline.run(spec, CHAT, table(bodies), **TERMS):
+        assert all(answers.column("ok").to_pylist()), answers.column("answer")[0]
+        lines += answers.column("line").to_pylist()
+        if not deaths:
+            deaths = 1
+            (owner,) = (state["pid"] for state in actor.states().values())
+            os.kill(owner, signal.SIGKILL)
+    assert sorted(lines) == list(range(300))
+    until(lambda: not any(core.is_running() and core.status() != psutil.STATUS_ZOMBIE for core in cores))
+    core = next(process for process in marked() if "EngineCore" in process.name())
+    core.kill()
+    assert all(line["ok"] for line in run(spec, CHAT, bodies[:50]))
+    actor.stop_all("tiny")
+    until(lambda: not marked())
+
+
+def test_greedy_answers_equal_those_of_run_batch(ours: list[dict[str, Any]], tiny: Path, tmp_path: Path) -> None:
+    requests = [
+        json.dumps({"custom_id": f"row-{index}", "method": "POST", "url": CHAT, "body": body})
+        for index, body in enumerate(GREEDY)
+    ]
+    script, given, out = tmp_path / "run_batch.py", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    script.write_text(RUN_BATCH)
+    given.write_text("\n".join(requests))
+    arguments = ["--model", tiny, "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "256"]
+    arguments += ["--kv-cache-memory-bytes", 64 * 2**20, "--gpu-memory-utilization", "0.1", "--enforce-eager"]
+    subprocess.run(
+        [sys.executable, script, "-i", given, "-o", out, *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        timeout=200,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    theirs = {line["custom_id"]: line for line in map(json.loads, out.read_text().splitlines())}
+    assert len(theirs) == len(ours) == 41
+    for line in ours:
+        other = theirs[line["custom_id"]]
+        assert choices(line) == choices(other)
+        usage, wanted = line["response"]["body"]["usage"], other["response"]["body"]["usage"]
+        assert [usage[key] for key in ("prompt_tokens", "completion_tokens")] == [
+            wanted[key] for key in ("prompt_tokens", "completion_tokens")
+        ]
+    assert len({choices(line)[0] for line in ours}) > 20
+
+
+def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Path) -> None:
+    spec = model(tiny)
+    pipeline.engine_versions(spec, **{**TERMS, "request_timeout": 0.02})
+    bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
+    lines = run(spec, CHAT, bodies, request_timeout=0.02)
+    assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}
+    until(lambda: all(state["in_flight"] == 0 for state in actor.states().values()))
+    actor.stop_all("tiny")
+
+
+def test_embeddings_have_unit_length(tiny: Path) -> None:
+    spec = model(tiny, name="vectors", endpoints=("/v1/embeddings",))
+    lines = run(spec, "/v1/embeddings", [{"model": "vectors", "input": text} for text in ("Ray", "a", "Ray")])
+    vectors = [line["response"]["body"]["data"][0]["embedding"] for line in lines]
+    assert math.isclose(sum(value * value for value in vectors[0]), 1, rel_tol=1e-3)
+    assert vectors[0] == pytest.approx(vectors[2], abs=1e-4) and vectors[0] != pytest.approx(vectors[1], abs=1e-4)
+    assert all(line["input_tokens"] > 0 for line in lines)
+    actor.stop_all("vectors")
+
+
+def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) -> None:
+    with pytest.raises(EngineStartError, match=r"max_position_embeddings|max_model_len"):
+        run(model(tiny, engine_args={**ARGUMENTS, "max_model_len": 100_000}), CHAT, chat("hi"))
+    with pytest.raises(EngineStartError, match="cache blocks"):
+        run(model(tiny, engine_args={**ARGUMENTS, "kv_cache_memory_bytes": 1024}), CHAT, chat("hi"))
+    until(lambda: not marked())
+
+
+def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Path) -> None:
+    with pytest.raises(EngineStartError, match=r"engine_args\.max_modellen.*max_model_len"):
+        module.engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
+
+
+@pytest.mark.parametrize(("weights", "cpus", "threads"), [(2**24, 2, "2"), (2**20, 2, "1"), (2**24, 16, None)])
+def test_on_few_cpus_a_large_model_has_a_thread_on_each_and_a_small_one_has_one(
+    weights: int, cpus: int, threads: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(weights)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # Ray's
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    module.set_environment(model(tmp_path))
+    assert os.environ.get("OMP_NUM_THREADS") == threads
+
+
+def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
+
+    for endpoint, kind in (
+        (module.CHAT, ChatCompletionRequest),
+        (module.COMPLETIONS, CompletionRequest),
+        (module.EMBEDDINGS, EmbeddingCompletionRequest),
+    ):
+        assert module.SUPPORTED[endpoint] <= set(kind.model_fields), endpoint
+
+
+def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
+    body = chat("hi", tools=[{"type": "function", "function": {"name": "f"}}])[0]
+    refused = module.VLLM.unsupported(model(tiny), CHAT, body)
+    assert refused is not None and refused[0] == "body.tools"
+    able = model(tiny, engine_args={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"})
+    assert module.VLLM.unsupported(able, CHAT, body) is None
+    unknown = module.VLLM.unsupported(able, CHAT, chat("hi", no_such=1)[0])
+    assert unknown is not None and unknown[0] == "body.no_such"

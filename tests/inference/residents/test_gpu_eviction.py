@@ -1,0 +1,61 @@
+"""Models that share a GPU: who has no work makes way, and who has some is let be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import ray
+
+from batchyard.errors import NoRoom
+from batchyard.models import ModelSpec
+from inference import pipeline
+from inference.residents import actor, gpu_eviction
+from tests.support.rows import chat, table, until
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu(cluster: str) -> Iterator[None]:
+    """A second node with one GPU, or so Ray believes: the engines here ask for one and use none."""
+    command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={cluster}", "--block"]
+    options = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
+    node = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: ray.cluster_resources().get("GPU"), seconds=60)
+    yield
+    node.terminate()
+    node.wait(30)
+    until(lambda: not ray.cluster_resources().get("GPU"), seconds=60)
+
+
+@pytest.fixture(autouse=True)
+def no_engine_left() -> Iterator[None]:
+    yield
+    actor.stop_all()
+
+
+def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
+    spec = ModelSpec(name=name, engine="echo", num_gpus=1, max_in_flight=32, engine_args=arguments)
+    return pipeline.run(spec, CHAT, table(chat(*texts)), request_timeout=30, start_timeout=60, idle_seconds=60)
+
+
+def test_an_idle_engine_makes_way_for_a_model_that_finds_no_gpu_free() -> None:
+    for name in ("first", "second"):
+        assert sum(answers.num_rows for answers in start(name, "hi", "ho")) == 2
+    assert [state["model"] for state in actor.states().values()] == ["second"]
+
+
+def test_a_model_has_no_room_while_another_works_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_eviction, "PATIENCE_SECONDS", 1.0)
+    answers = start("busy", *map(str, range(1024)), latency_ms=1000)
+    next(answers)
+    with pytest.raises(NoRoom, match="model waiting waits for a GPU: engines of busy are at work"):
+        next(start("waiting", "hi"))
+    assert next(answers).num_rows
+    answers.close()

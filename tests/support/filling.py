@@ -1,0 +1,122 @@
+"""Fills a store as years of use would: thousands of batches that have ended, and one large one with its files.
+
+python -m tests.support.filling DATA      # into the data folder of a stack that does not run
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from batchyard import settings
+from store import batches, files, keys
+from store.batches import PlannedSegment
+from store.records import Batch, File, Project, new_id, now
+from tasks.context import House, build
+from tasks.finishing.finalize import ERRORS, OUTPUT
+
+LINES, FAILED_EVERY = 50_000, 10
+ENDS = ("completed", "completed", "completed", "failed", "expired", "cancelled")
+
+
+def fill(house: House, number: int) -> str:
+    """`number` batches that have ended in the project `default`, 20 that run, and a large one, whose id is returned."""
+    with house.database.write() as session:
+        keys.create(session, "default", admin=True)
+        project_id = session.scalars(select(Project.id).where(Project.name == "default")).one()
+        source = _file(house, session, project_id, "in.jsonl", b"{}")
+        template = batches.create(session, project_id, **_options(source))
+        base = {column.key: getattr(template, column.key) for column in Batch.__mapper__.column_attrs}
+        ended = [
+            base
+            | {"id": new_id("batch_"), "status": end, f"{end}_at": now(), "total": 100, "completed": 97, "failed": 3}
+            for end in (ENDS[index % len(ENDS)] for index in range(number))
+        ]
+        session.execute(insert(Batch), ended)
+        for _ in range(20):
+            running = batches.create(session, project_id, **_options(source))
+            segment = PlannedSegment("echo", 1000, 100_000)
+            batches.plan(
+                session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
+            )
+        return _large(house, session, project_id)
+
+
+def _options(source: File) -> dict[str, Any]:
+    return {
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "input_file": source,
+        "metadata": {"team": "search"},
+        "post_process": [],
+        "output_expires_after": None,
+    }
+
+
+def _models() -> dict[str, dict[str, Any]]:
+    return {"echo": {"name": "echo", "engine": "echo"}}
+
+
+def _file(house: House, session: Any, project_id: str, name: str, content: bytes) -> File:
+    return files.create(
+        session,
+        project_id,
+        filename=name,
+        purpose="batch",
+        size=len(content),
+        sha256=house.artifacts.put(content),
+        expires_after=None,
+    )
+
+
+def _large(house: House, session: Any, project_id: str) -> str:
+    prompt = "Summarise this ticket in one sentence and name the product it is about. " * 8
+    lines: dict[str, list[str]] = {"source": [], OUTPUT: [], ERRORS: []}
+    for number in range(LINES):
+        body = {"model": "echo", "messages": [{"role": "user", "content": f"{number}: {prompt}"}]}
+        request = {"custom_id": f"ticket-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        failed = number % FAILED_EVERY == 0
+        error = {"code": f"code_{number // FAILED_EVERY % 7}", "message": "The request was too long for the model."}
+        choice = {"message": {"role": "assistant", "content": f"{number}: {prompt}"}}
+        answer = {
+            "id": f"batch_req_{number}",
+            "custom_id": f"ticket-{number}",
+            "response": {"status_code": 400, "body": {"error": error}}
+            if failed
+            else {"status_code": 200, "body": {"choices": [choice]}},
+            "error": None,
+        }
+        lines["source"].append(json.dumps(request))
+        lines[ERRORS if failed else OUTPUT].append(json.dumps(answer))
+    contents = {name: "\n".join([*found, ""]).encode() for name, found in lines.items()}
+    source = _file(house, session, project_id, "large.jsonl", contents["source"])
+    batch = batches.create(session, project_id, **_options(source))
+    segments = [PlannedSegment("echo", LINES)]
+    batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
+    made = {
+        name: batches.add_artifact(session, batch, name, house.artifacts.put(contents[name]), len(contents[name]), 1)
+        for name in (OUTPUT, ERRORS)
+    }
+    batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
+    batches.transition(
+        session,
+        batch.id,
+        "finalizing",
+        "completed",
+        completed=LINES - LINES // FAILED_EVERY,
+        failed=LINES // FAILED_EVERY,
+        output_file_id=made[OUTPUT].id,
+        error_file_id=made[ERRORS].id,
+        timeline=[[batch.created_at + 10.5 * point, 410 * point, 61_000 * point] for point in range(121)],
+    )
+    return batch.id
+
+
+if __name__ == "__main__":
+    house = build(settings.load(data=Path(sys.argv[1]), allow_simulated=True))
+    house.database.upgrade()
+    print(fill(house, 10_000))

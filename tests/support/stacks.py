@@ -1,0 +1,105 @@
+"""A running `batchyard up`, as tests use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+
+ROOT = Path(__file__).parents[2]
+TERMINAL = {"completed", "failed", "expired", "cancelled"}
+
+
+@dataclass
+class RunningStack:
+    """A `batchyard up` of our own, and a client of it."""
+
+    process: subprocess.Popen[str]
+    data: Path
+    url: str
+    key: str
+    client: openai.OpenAI = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=0)
+
+    def submit(self, requests: list[dict[str, Any]] | str | bytes, **options: Any) -> Any:
+        """Upload requests and make a batch of them."""
+        if isinstance(requests, list):
+            requests = "".join(json.dumps(request) + "\n" for request in requests)
+        content = requests.encode() if isinstance(requests, str) else requests
+        file = self.client.files.create(file=("in.jsonl", content), purpose="batch")
+        options = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | options
+        return self.client.batches.create(input_file_id=file.id, **options)
+
+    def wait(self, batch: Any, *, until: Callable[[Any], bool] | None = None, seconds: float = 120) -> Any:
+        """The batch once it has ended, or once `until` holds."""
+        deadline = time.monotonic() + seconds
+        while not (batch.status in TERMINAL or (until is not None and until(batch))):
+            assert time.monotonic() < deadline, f"still {batch.status} after {seconds} s: {batch.to_json()}"
+            time.sleep(0.1)
+            batch = self.client.batches.retrieve(batch.id)
+        return batch
+
+    def lines(self, file_id: str | None) -> list[dict[str, Any]]:
+        """The lines of an output or error file; none if there is no such file."""
+        if file_id is None:
+            return []
+        return [json.loads(line) for line in self.client.files.content(file_id).text.splitlines()]
+
+    def artifact(self, batch: Any, name: str) -> bytes:
+        file_id = next(entry["file_id"] for entry in batch.batchyard["artifacts"] if entry["name"] == name)
+        return self.client.files.content(file_id).content
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """The process of that name and those it has started."""
+        process = psutil.Process(int((self.data / "run" / f"{name}.pid").read_text()))
+        return [process, *process.children(recursive=True)]
+
+    @classmethod
+    def start(cls, models: str, **environment: str) -> RunningStack:
+        """Start a stack with these models (TOML) and settings, in a new data folder; returns once it is ready."""
+        folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: sockets have short names
+        (folder / "models.toml").write_text(models)
+        return cls.restart(folder / "data", **environment)
+
+    @classmethod
+    def restart(cls, data: Path, **environment: str) -> RunningStack:
+        """Start a stack on a data folder that exists."""
+        command = [str(Path(sys.executable).parent / "batchyard"), "up", "--port", "0", "--flower-port", "0"]
+        command += ["--data", str(data), "--models", str(data.parent / "models.toml")]
+        with (data.parent / "up.log").open("a") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=data.parent,
+                env={**os.environ, **environment},
+            )
+        assert process.stdout is not None
+        ready = re.search(r"ready: (\S+)", process.stdout.readline())
+        assert ready is not None, (data.parent / "up.log").read_text()
+        return cls(process, data, ready[1], (data / "admin.key").read_text().strip())
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+
+def a_chat(custom_id: str, content: str, model: str = "echo", **body: Any) -> dict[str, Any]:
+    """A line of a batch file that asks for a chat completion."""
+    body = {"model": model, "messages": [{"role": "user", "content": content}], **body}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}

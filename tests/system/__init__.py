@@ -1,0 +1,1 @@
+"""Whole stacks: faults, deployment files, documents, examples."""

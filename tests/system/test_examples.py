@@ -1,0 +1,141 @@
+"""What a user relies on in `examples/`: the request files, the models, and that both can be made again."""
+
+import json
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MODELS = EXAMPLES / "models"
+sys.path[:0] = [str(EXAMPLES), str(MODELS)]
+
+import make_requests  # noqa: E402
+import problems  # noqa: E402
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    """The requests of one file of `examples/`."""
+    return [json.loads(line) for line in (EXAMPLES / name).read_text().splitlines()]
+
+
+def polarity(clause: str) -> int:
+    """1, 0 or -1 for one clause of a review, found out from its words alone."""
+    words = set(re.findall(r"[a-z]+", clause))
+    sign = bool(words & set(problems.POSITIVE)) - bool(words & set(problems.NEGATIVE))
+    return -sign if words & {"not", "never", "hardly", "anything"} else sign
+
+
+def solve(task: str, prompt: str) -> str:
+    """The right answer, worked out from the prompt by other means than the generator's."""
+    if task == "sum":
+        return str(sum(map(int, re.findall(r"\d+", prompt))))
+    if task == "sort":
+        return ", ".join(sorted(re.findall(r"\d+", prompt), key=int))
+    if task == "reverse":
+        return "".join(reversed(re.findall(r'"(\w+)"', prompt)[0]))
+    review = re.findall(r"The [a-z]+ was [^.]+\.", prompt)[0]
+    total = sum(polarity(clause) for clause in re.split(r"; |,? and |(?<!anything) but ", review))
+    return json.dumps({"sentiment": "positive" if total > 0 else "negative" if total < 0 else "neutral"})
+
+
+def test_the_request_file_holds_a_thousand_requests_with_ids_of_their_own() -> None:
+    requests = read("requests.jsonl")
+    assert len(requests) >= 1000
+    assert len({request["custom_id"] for request in requests}) == len(requests)
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "quickstart.jsonl"])
+def test_every_line_is_a_deterministic_chat_completion_request(name: str) -> None:
+    for request in read(name):
+        assert set(request) == {"custom_id", "method", "url", "body"}
+        assert (request["method"], request["url"]) == ("POST", "/v1/chat/completions")
+        assert request["body"]["temperature"] == 0
+        assert [message["role"] for message in request["body"]["messages"]] == ["user"]
+
+
+def test_all_tasks_are_there_in_turn() -> None:
+    tasks = [request["body"]["metadata"]["task"] for request in read("requests.jsonl")]
+    assert set(Counter(tasks).values()) == {len(tasks) // len(problems.TASKS)}
+    assert tasks[:4] == tasks[4:8] == list(problems.TASKS)
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "quickstart.jsonl"])
+def test_the_request_file_names_every_expected_answer(name: str) -> None:
+    for request in read(name):
+        metadata = request["body"]["metadata"]
+        assert metadata["expected"] == solve(metadata["task"], request["body"]["messages"][0]["content"])
+
+
+def test_the_request_files_are_made_again_from_their_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_requests.py", "--out", str(tmp_path)])
+    make_requests.main()
+    for name in ("requests.jsonl", "quickstart.jsonl"):
+        assert (tmp_path / name).read_bytes() == (EXAMPLES / name).read_bytes()
+
+
+@pytest.mark.parametrize("task", problems.TASKS)
+def test_no_training_problem_is_held_out_in_any_wording(task: str) -> None:
+    rng = random.Random(1)
+    trained = {problems.draw(task, "train", rng).content for _ in range(5000)}
+    assert trained.isdisjoint(problem.content for problem in problems.held_out(task, 500, seed=11))
+
+
+def test_both_model_folders_together_stay_below_8_mb() -> None:
+    files = [file for name in ("nano", "mini") for file in (MODELS / name).iterdir()]
+    assert sum(file.stat().st_size for file in files) <= 8_000_000
+
+
+def test_the_model_card_has_an_accuracy_for_every_task_and_model() -> None:
+    card = (MODELS / "README.md").read_text()
+    for task in problems.TASKS:
+        assert re.search(rf"^\| {task} \| \d+\.\d% \| \d+\.\d% \|$", card, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["nano", "mini"])
+def test_a_model_answers_a_sum_and_a_sentiment_in_the_right_form(name: str) -> None:
+    train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
+    answers = train.answer(MODELS / name, ["What is 3 + 4?", "Review: The food was great.\nSentiment:"])
+    assert answers[0].isdigit()
+    assert json.loads(answers[1]) == {"sentiment": "positive"}
+    if name == "mini":
+        assert answers[0] == "7"
+
+
+def test_a_conversation_with_a_system_prompt_and_unknown_keys_is_accepted() -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS / "mini")
+    messages = [
+        {"role": "system", "content": "Be brief.", "name": "nobody"},
+        {"role": "user", "content": [{"type": "text", "text": "1 + 1 ="}], "weight": 0.5},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "user", "content": "Sum, once more"},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == (
+        "<|system|>Be brief.<|end|><|user|>1 + 1 =<|end|><|assistant|><|end|><|user|>Sum, once more<|end|><|assistant|>"
+    )
+    assert tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id) == "<|end|>"
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+
+
+def test_digits_and_the_letters_of_a_quoted_word_are_single_tokens() -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS / "mini")
+    assert tokenizer.tokenize("What is 4072") == ["What", "Ġis", "Ġ", *"4072"]
+    assert tokenizer.tokenize('Reverse the word "was".')[-5:-1] == ['Ġ"', *"was"]
+    strange = "Grüße, 世界\n\ttwo  spaces"
+    assert tokenizer.decode(tokenizer.encode(strange)) == strange
+
+
+def test_training_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> None:
+    train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
+    weights = []
+    for run, seed in (("first", "1"), ("second", "1"), ("other", "2")):
+        train.main(["--quick", "--only", "nano", "--seed", seed, "--out", str(tmp_path / run)])
+        weights.append((tmp_path / run / "nano" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]

@@ -1,0 +1,234 @@
+"""What survives: real processes are killed with -9 in the middle of a batch, and no line is lost or run twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from celery import Celery
+
+from store import segments
+from store.database import Database
+from tests.support.stacks import RunningStack, a_chat
+
+SEGMENT = 512
+SETTINGS = {
+    "BATCHYARD_ALLOW_SIMULATED": "1",
+    "BATCHYARD_LEASE_SECONDS": "5",
+    "BATCHYARD_SEGMENT_REQUESTS": str(SEGMENT),
+    "BATCHYARD_SEGMENT_ATTEMPTS": "2",
+    "BATCHYARD_MAX_SEGMENTS": "2",
+    "BATCHYARD_REQUEST_TIMEOUT": "2",
+    "BATCHYARD_MIN_WINDOW": "1s",
+}
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the engine of model `logged` writes a line per request it is asked."""
+    return tmp_path_factory.mktemp("calls") / "calls"
+
+
+@pytest.fixture(scope="module")
+def faulty(start_stack: Callable[..., RunningStack], calls: Path) -> Iterator[RunningStack]:
+    """A stack whose processes are killed; its leases are short."""
+    models = f"""
+[models.logged]
+engine = "echo"
+max_in_flight = 32
+[models.logged.engine_args]
+latency_ms = 150
+call_log = "{calls}"
+[models.poisoned]
+engine = "echo"
+[models.poisoned.engine_args]
+die_on = "arsenic"
+[models.hanging]
+engine = "echo"
+[models.hanging.engine_args]
+latency_ms = 60000
+[models.broken]
+engine = "echo"
+[models.broken.engine_args]
+start_error = "no weights in this folder"
+"""
+    stack = start_stack(models, **SETTINGS)
+    yield stack
+    stack.stop()
+
+
+def requests(number: int, model: str = "logged") -> list[dict[str, Any]]:
+    return [a_chat(f"id-{n}", f"{model} {n} of {time.time_ns()}", model=model) for n in range(number)]
+
+
+def half_way(batch: Any) -> bool:
+    return bool(batch.request_counts.completed >= batch.request_counts.total / 3 > 0)
+
+
+def kill(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGKILL)
+
+
+def assert_every_line_once(stack: RunningStack, batch: Any, number: int) -> None:
+    assert batch.status == "completed", batch.to_json()
+    lines = stack.lines(batch.output_file_id) + stack.lines(batch.error_file_id)
+    assert Counter(line["custom_id"] for line in lines) == {f"id-{n}": 1 for n in range(number)}
+
+
+def environment(stack: RunningStack) -> dict[str, str]:
+    return stack.processes("web")[0].environ()
+
+
+def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(faulty: RunningStack, calls: Path) -> None:
+    asked = requests(3000)
+    batch = faulty.wait(faulty.submit(asked), until=half_way)
+    answered_before = batch.request_counts.completed
+    for process in faulty.processes("worker"):
+        kill(process)
+    batch = faulty.wait(batch)
+    assert_every_line_once(faulty, batch, 3000)
+    contents = {request["body"]["messages"][0]["content"] for request in asked}
+    counts = Counter(line for line in calls.read_text().splitlines() if line in contents)
+    assert set(counts) == contents
+    twice = sum(count > 1 for count in counts.values())
+    # Two segments were in flight, and what they had not yet appended is run again; what was answered is not.
+    assert twice <= 2 * SEGMENT
+    assert answered_before > SEGMENT
+    assert max(counts.values()) <= 2
+
+
+@pytest.mark.parametrize("name", ["web", "beat", "redis", "ray"])
+def test_a_batch_survives_the_death_of(faulty: RunningStack, name: str) -> None:
+    batch = faulty.wait(faulty.submit(requests(1500)), until=half_way)
+    before = faulty.processes(name)
+    for process in before:
+        kill(process)
+    psutil.wait_procs(before, 10)
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            batch = faulty.client.batches.retrieve(batch.id)
+        except OSError:
+            pass
+        except Exception as error:
+            if type(error).__name__ not in ("APIConnectionError", "InternalServerError", "APITimeoutError"):
+                raise
+        if batch.status == "completed":
+            break
+        time.sleep(0.2)
+    assert_every_line_once(faulty, batch, 1500)
+
+
+def test_a_batch_survives_the_loss_of_everything_in_redis(faulty: RunningStack) -> None:
+    batch = faulty.wait(faulty.submit(requests(1500)), until=half_way)
+    redis.Redis.from_url(environment(faulty)["REDIS_URL"]).flushall()
+    assert_every_line_once(faulty, faulty.wait(batch), 1500)
+
+
+def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty: RunningStack) -> None:
+    database = Database(environment(faulty)["DATABASE_URL"])
+    app = Celery(broker=environment(faulty)["REDIS_URL"].replace("unix://", "redis+socket://"))
+    command = [sys.executable, "-m", "celery", "-A", "tasks.app", "worker", "-c", "4", "-Q", "batch_job_queue"]
+    more = [
+        subprocess.Popen(
+            [*command, "-n", f"extra-{number}@%h"],
+            env=environment(faulty),
+            cwd=faulty.data,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        deadline = time.monotonic() + 60
+        while len(app.control.ping(timeout=1) or []) < 3:
+            assert time.monotonic() < deadline
+        batch = faulty.submit(requests(3000))
+        most_active = most_running = 0
+        killed = False
+        deadline = time.monotonic() + 150
+        while batch.status not in ("completed", "failed"):
+            assert time.monotonic() < deadline, batch.to_json()
+            with database.read() as session:
+                most_active = max(most_active, sum(segments.active(session).values()))
+            found = app.control.inspect(timeout=0.5).active() or {}
+            running = sum(task["name"] == "batch.segment" for tasks in found.values() for task in tasks)
+            most_running = max(most_running, running)
+            batch = faulty.client.batches.retrieve(batch.id)
+            if not killed and half_way(batch):
+                os.killpg(more[0].pid, signal.SIGKILL)
+                for process in faulty.processes("worker"):
+                    kill(process)
+                killed = True
+        assert killed
+        assert most_active == 2
+        # A task that has just ended its segment is listed for a moment beside the one that took its slot.
+        assert 1 <= most_running <= 3
+        assert_every_line_once(faulty, batch, 3000)
+    finally:
+        database.close()
+        for process in more:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_others_for_real(
+    faulty: RunningStack,
+) -> None:
+    asked = requests(40, model="poisoned")
+    asked[17]["body"]["messages"][0]["content"] = "arsenic"
+    batch = faulty.wait(faulty.submit(asked), seconds=200)
+    assert_every_line_once(faulty, batch, 40)
+    (failed,) = faulty.lines(batch.error_file_id)
+    assert (failed["custom_id"], failed["response"], failed["error"]["code"]) == ("id-17", None, "engine_died")
+    assert batch.request_counts.to_dict() == {"total": 40, "completed": 39, "failed": 1}
+
+
+def test_requests_that_take_too_long_are_error_lines(faulty: RunningStack) -> None:
+    batch = faulty.wait(faulty.submit(requests(5, model="hanging")))
+    assert_every_line_once(faulty, batch, 5)
+    assert {line["error"]["code"] for line in faulty.lines(batch.error_file_id)} == {"request_timeout"}
+    assert batch.output_file_id is None
+
+
+def test_an_engine_that_cannot_start_gives_error_lines_with_its_reason_and_never_an_answer(
+    faulty: RunningStack,
+) -> None:
+    batch = faulty.wait(faulty.submit(requests(5, model="broken")))
+    assert_every_line_once(faulty, batch, 5)
+    assert (batch.output_file_id, batch.request_counts.failed) == (None, 5)
+    for line in faulty.lines(batch.error_file_id):
+        assert line["response"] is None
+        assert line["error"]["code"] == "engine_unavailable"
+        assert "no weights in this folder" in line["error"]["message"]
+
+
+def test_a_stack_that_is_killed_whole_goes_on_where_it_was(start_stack: Callable[..., RunningStack]) -> None:
+    models = '[models.logged]\nengine = "echo"\nmax_in_flight = 32\n[models.logged.engine_args]\nlatency_ms = 150\n'
+    stack = start_stack(models, **SETTINGS)
+    batch = stack.wait(stack.submit(requests(1500)), until=half_way)
+    late = stack.submit(requests(1500), completion_window="5s")
+    stack.process.kill()
+    stack.process.wait()
+    while time.time() <= late.expires_at:  # the second batch's window passes while nothing runs
+        time.sleep(0.2)
+    again = RunningStack.restart(stack.data, **SETTINGS)
+    try:
+        assert_every_line_once(again, again.wait(batch), 1500)
+        late = again.wait(late)
+        lines = again.lines(late.output_file_id) + again.lines(late.error_file_id)
+        assert (late.status, len(lines)) == ("expired", 1500)
+    finally:
+        again.stop()

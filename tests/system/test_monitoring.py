@@ -1,0 +1,134 @@
+"""What `deploy/` gives Prometheus and Grafana works with what a running stack exports, in a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+import yaml
+
+from batchyard.local import ports
+from tests.support.stacks import ROOT, RunningStack, a_chat
+
+FOLDER = ROOT / "deploy/prometheus"
+PROMETHEUS = shutil.which("prometheus")
+
+pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here; on Debian: apt install prometheus")
+
+
+@pytest.fixture(scope="module")
+def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A Prometheus with the shipped configuration, which looks at the shared stack once a second."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    text = (FOLDER / "prometheus.yml").read_text()
+    text = text.replace("127.0.0.1:8000", urlsplit(stack.url).netloc).replace("_interval: 10s", "_interval: 1s")
+    (folder / "prometheus.yml").write_text(text)
+    shutil.copy(FOLDER / "rules.yml", folder)
+    port = ports.free()
+    command = [str(PROMETHEUS), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10) as client:
+            deadline = time.monotonic() + 60
+            while not (ready(port) and values(client, 'up{job="batchyard"} == 1')):
+                assert time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.2)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def ready(port: int) -> bool:
+    """Whether that Prometheus has started: until then it refuses connections, and then queries."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/-/ready").status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+def values(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
+    """What a query finds. Fails if Prometheus cannot evaluate it."""
+    answer = client.get("/query", params={"query": expression})
+    assert answer.status_code == 200, f"{expression}: {answer.text}"
+    return list(answer.json()["data"]["result"])
+
+
+def board() -> list[str]:
+    """The queries of the Grafana board."""
+    panels = json.loads((ROOT / "deploy/grafana/batchyard.json").read_text())["panels"]
+    return [target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel.get("targets", [])]
+
+
+@pytest.fixture(scope="module")
+def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
+    """Some batches have run, some requests have failed, and one batch runs while Prometheus looks."""
+    for model in ("echo", "failing"):
+        stack.wait(stack.submit([a_chat(f"id-{number}", "hello there", model=model) for number in range(60)]))
+    running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(2000)])
+    stack.wait(running, until=lambda batch: batch.batchyard["eta_seconds"] is not None)
+    deadline = time.monotonic() + 60
+    while not values(prometheus, 'rate(batchyard_requests_total{model="slow"}[1m]) > 0'):
+        assert time.monotonic() < deadline, "Prometheus has not looked at the running batch twice"
+        time.sleep(0.2)
+    yield
+    with suppress(openai.ConflictError):  # it has ended by itself
+        stack.client.batches.cancel(running.id)
+
+
+def test_the_shipped_configuration_is_valid() -> None:
+    checked = subprocess.run(
+        [shutil.which("promtool") or "promtool", "check", "config", FOLDER / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_panel_of_the_board_shows_something(prometheus: httpx.Client) -> None:
+    empty = [expression for expression in board() if not values(prometheus, expression)]
+    # Nothing was retried, no segment waits and this engine caches nothing: those have nothing to show.
+    assert [expression for expression in empty if not re.search("retries|oldest|cached", expression)] == []
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_rule_is_evaluated_and_none_fires_for_a_healthy_stack(prometheus: httpx.Client) -> None:
+    groups = prometheus.get("/rules").json()["data"]["groups"]
+    found = [rule for group in groups for rule in group["rules"]]
+    assert len(found) == len(yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"])
+    assert [(rule["name"], rule["health"], rule.get("lastError")) for rule in found if rule["health"] != "ok"] == []
+    assert [rule["name"] for rule in found if rule.get("state") == "firing" and rule["name"] == "BatchyardDown"] == []
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack) -> None:
+    exported = httpx.get(f"{stack.url}/metrics").text
+    named = set(re.findall(r"\bbatchyard_\w+", (FOLDER / "rules.yml").read_text() + " ".join(board())))
+    missing = [name for name in named if not re.search(rf"^# TYPE {re.sub('_bucket$', '', name)} ", exported, re.M)]
+    assert missing == []
+
+
+@pytest.mark.usefixtures("busy")
+def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
+    deadline = time.monotonic() + 30
+    file = stack.data / "metrics.json"
+    while not file.is_file() or not json.loads(file.read_text())["queue"]["models"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    seen = json.loads(Path(file).read_text())
+    assert {"at", "queue", "batches", "engines", "totals", "messages", "deliveries", "processes"} <= set(seen)
+    assert {"web", "worker", "beat", "redis", "ray"} <= set(seen["processes"])
+    assert any(entry["what"] == "error:status_400" for entry in seen["totals"]), seen["totals"]

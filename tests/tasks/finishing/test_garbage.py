@@ -1,0 +1,263 @@
+"""Content goes when nobody points at it any more, and never before."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from store import batches, files
+from store.artifacts import INCOMING, SHARDS
+from store.batches import PlannedSegment
+from store.records import Batch, File, Part, Segment
+from tasks.context import House
+from tasks.finishing import garbage
+from tests.support.stacks import RunningStack
+
+HOUR = 3600
+DAY = 86400
+Upload = Callable[[bytes], File]
+
+
+@pytest.fixture
+def house(new_house: Callable[..., House]) -> House:
+    return new_house(garbage_grace_seconds=HOUR, results_seconds=DAY)
+
+
+def everything(house: House) -> None:
+    for shard in SHARDS:
+        garbage.shard(house, shard)
+
+
+def let_time_pass(house: House, seconds: int) -> None:
+    """Everything that is there was made and ended so much earlier."""
+    for path in (path for path in Path(house.artifacts.url.removeprefix("file://")).rglob("*") if path.is_file()):
+        changed = path.stat().st_mtime - seconds
+        os.utime(path, (changed, changed))
+    with house.database.write() as session:
+        session.execute(update(File).values(expires_at=File.expires_at - seconds))
+        session.execute(update(Batch).values(completed_at=Batch.completed_at - seconds))
+
+
+def is_there(house: House, sha256: str) -> bool:
+    return sha256 in house.artifacts.names(sha256[:2])
+
+
+def delete(house: House, file: File) -> None:
+    with house.database.write() as session:
+        files.delete(session, file.project_id, file.id)
+
+
+def a_running_batch(house: House, source: File) -> Batch:
+    """A batch of one segment with one part, all of it in the store."""
+    with house.database.write() as session:
+        batch = batches.create(
+            session,
+            source.project_id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            input_file=source,
+            metadata=None,
+            post_process=[],
+            output_expires_after=None,
+        )
+        batches.plan(
+            session,
+            batch,
+            plan_sha256=house.artifacts.put(b"plan"),
+            segments=[PlannedSegment("echo", 1)],
+            models={"echo": {"name": "echo", "engine": "echo"}},
+            simulated=True,
+        )
+        numbers: dict[str, Any] = dict.fromkeys(("input_tokens", "cached_tokens", "output_tokens"), 0)
+        segment_id = session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)).one()
+        part = house.artifacts.put(b"part")
+        values = {"batch_id": batch.id, "segment_id": segment_id, "sha256": part, "created_at": time.time()}
+        session.add(Part(**values, completed=1, failed=0, **numbers))
+    return batch
+
+
+def end(house: House, batch: Batch) -> str:
+    """Complete a batch; the SHA-256 of its output."""
+    output = house.artifacts.put(b"output")
+    with house.database.write() as session:
+        batches.add_artifact(session, batch, "output.jsonl", output, len(b"output"), 1)
+        batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
+        batches.transition(session, batch.id, "finalizing", "completed")
+    return output
+
+
+def parts(house: House) -> int:
+    with house.database.read() as session:
+        return session.scalar(select(func.count()).select_from(Part)) or 0
+
+
+def test_content_that_two_files_share_lives_until_both_are_gone(house: House, upload: Upload) -> None:
+    one, two = upload(b"shared"), upload(b"shared")
+    delete(house, one)
+    let_time_pass(house, 2 * HOUR)
+    everything(house)
+    assert is_there(house, one.sha256)
+    delete(house, two)
+    let_time_pass(house, 2 * HOUR)
+    everything(house)
+    assert not is_there(house, one.sha256)
+
+
+def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(house: House, upload: Upload) -> None:
+    source = upload(b"input")
+    batch = a_running_batch(house, source)
+    delete(house, source)
+    let_time_pass(house, 2 * HOUR)
+    everything(house)
+    with house.database.read() as session:
+        plan = session.get_one(Batch, batch.id).plan_sha256 or ""
+    assert is_there(house, source.sha256)
+    assert is_there(house, plan)
+    end(house, batch)
+    everything(house)
+    assert not is_there(house, source.sha256)
+    assert not is_there(house, plan)
+
+
+def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(house: House, upload: Upload) -> None:
+    running, ended = (a_running_batch(house, upload(b"input")) for _ in range(2))
+    with house.database.read() as session:
+        part = session.scalars(select(Part.sha256)).first() or ""
+    output = end(house, ended)
+    let_time_pass(house, 23 * HOUR)
+    everything(house)
+    assert parts(house) == 2
+    let_time_pass(house, 2 * HOUR)
+    everything(house)
+    assert parts(house) == 1
+    assert is_there(house, part)  # the same part, of the batch that runs
+    end(house, running)
+    let_time_pass(house, 2 * DAY)
+    everything(house)
+    assert parts(house) == 0
+    assert not is_there(house, part)
+    assert is_there(house, output)
+
+
+def test_what_a_crashed_upload_left_goes_once_it_is_old(house: House) -> None:
+    crashed = house.artifacts.create()
+    crashed.write(b"half")
+    crashed._file.close()
+    everything(house)
+    assert len(house.artifacts.names(INCOMING)) == 1
+    let_time_pass(house, 2 * HOUR)
+    everything(house)
+    assert house.artifacts.names(INCOMING) == []
+
+
+def test_young_content_stays_without_any_record(house: House) -> None:
+    sha256 = house.artifacts.put(b"about to be named")
+    everything(house)
+    assert is_there(house, sha256)
+
+
+def test_content_of_a_file_that_is_just_gone_stays_for_who_reads_it(house: House, upload: Upload) -> None:
+    file = upload(b"being read")
+    let_time_pass(house, 2 * HOUR)
+    delete(house, file)
+    everything(house)
+    assert is_there(house, file.sha256)
+
+
+def test_everything_that_beat_sends_is_a_task() -> None:
+    import celeryconfig
+    from tasks.app import app
+
+    assert {entry["task"] for entry in celeryconfig.beat_schedule.values()} <= app.tasks.keys()
+
+
+def test_each_shard_has_its_turn_by_the_clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[str] = []
+    monkeypatch.setattr(garbage, "shard", lambda _house, name: collected.append(name))
+    for turn in range(len(SHARDS)):
+        monkeypatch.setattr(time, "time", lambda turn=turn: 1.7e9 + turn * garbage.INTERVAL_SECONDS)
+        garbage.tick(house)
+    assert sorted(collected) == sorted(SHARDS)
+
+
+def test_a_running_stack_collects_by_itself(stack: RunningStack) -> None:
+    nobodys = [stack.data / "artifacts" / shard / (shard + "0" * 62) for shard in SHARDS if shard != INCOMING]
+    for path in nobodys:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"nobody's")
+        os.utime(path, (0, 0))
+    deadline = time.monotonic() + 60
+    while all(path.exists() for path in nobodys):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    for path in nobodys:
+        path.unlink(missing_ok=True)
+
+
+def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(house: House, upload: Upload) -> None:
+    contents = [b"content %d" % number for number in range(4)]
+    unnamed: Counter[bytes] = Counter()  # stored, or about to be, by somebody who has not written the record yet
+    guard = threading.Lock()
+    # Time is made to pass between two looks of a collector: one that looked an hour ago does not delete any more.
+    looking = (threading.Lock(), threading.Lock())
+    everyone_is_done = threading.Event()
+
+    def come(content: bytes) -> tuple[bytes, File]:
+        with guard:
+            unnamed[content] += 1
+        file = upload(content)
+        with guard:
+            unnamed[content] -= 1
+        return content, file
+
+    def go(content: bytes, file: File) -> None:
+        """As if the file had gone long ago, and its content had been stored long ago by everyone who has named it."""
+        long_ago = time.time() - 2 * HOUR
+        with looking[0], looking[1], guard, suppress(FileNotFoundError):
+            if not unnamed[content]:
+                os.utime(house.artifacts.path(file.sha256), (long_ago, long_ago))
+        with house.database.write() as session:
+            session.execute(update(File).where(File.id == file.id).values(expires_at=int(long_ago)))
+
+    def come_and_go(seed: int) -> list[tuple[bytes, File]]:
+        chance = random.Random(seed)
+        kept = [come(chance.choice(contents))]
+        for _ in range(60):
+            if kept and chance.random() < 0.6:
+                go(*kept.pop(chance.randrange(len(kept))))
+            else:
+                kept.append(come(chance.choice(contents)))
+            for _content, file in kept:
+                assert is_there(house, file.sha256)
+        return kept
+
+    def collect_all_the_time(looks: threading.Lock) -> None:
+        shards = sorted({hashlib.sha256(content).hexdigest()[:2] for content in contents})
+        while not everyone_is_done.is_set():
+            for shard in shards:
+                with looks:
+                    garbage.shard(house, shard)
+                time.sleep(0.002)  # or nobody else would get the lock
+
+    with ThreadPoolExecutor(6) as pool:
+        collectors = [pool.submit(collect_all_the_time, looks) for looks in looking]
+        try:
+            kept = [each for own in pool.map(come_and_go, range(4)) for each in own]
+        finally:
+            everyone_is_done.set()
+        for collector in collectors:
+            collector.result()
+    for content, file in kept:
+        assert house.artifacts.read(file.sha256) == content

@@ -1,0 +1,407 @@
+"""Validation reports every bad line, by its physical line number, and plans every good one."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+from unittest import mock
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.models import ModelSpec
+from store import speeds
+from store.artifacts import Artifacts
+from store.formats import plan
+from store.formats.plan import PlanWriter
+from store.speeds import Measured
+from tasks.context import House
+from tasks.finishing import result_files
+from tasks.intake import lines, validation
+from tasks.intake.validation import Report, Validator
+from tests.support.stacks import ROOT
+
+CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+NANO = str(ROOT / "examples/models/nano")
+MODELS = {
+    "nano": ModelSpec(name="nano", engine="transformers", source=NANO, engine_args={"max_model_len": 64}),
+    "echo": ModelSpec(name="echo", engine="echo"),
+    "other": ModelSpec(name="other", engine="echo"),
+    "vectors": ModelSpec(name="vectors", engine="echo", endpoints=("/v1/embeddings",)),
+}
+
+
+def a_request(custom_id: str = "a", **changes: Any) -> dict[str, Any]:
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]} | changes.pop("body", {})
+    body = {key: value for key, value in body.items() if value is not ...}
+    line = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body} | changes
+    return {key: value for key, value in line.items() if value is not ...}
+
+
+def validate(
+    source: bytes,
+    artifacts: Artifacts,
+    *,
+    endpoint: str = CHAT,
+    segment_requests: int = 100,
+    max_requests: int = 100_000,
+    max_inputs: int = 1000,
+) -> tuple[Report, PlanWriter, str]:
+    report = Report()
+    with artifacts.create() as file:
+        planned = PlanWriter(
+            file, dict.fromkeys(MODELS, plan.SegmentSize(segment_requests, plan.SEGMENT_BYTES)), artifacts
+        )
+        Validator(MODELS, endpoint, max_requests, max_inputs).run(io.BytesIO(source), planned, report)
+        planned.discard() if report.count else planned.close()
+    return report, planned, file.sha256
+
+
+def errors_of(source: bytes, artifacts: Artifacts, **options: Any) -> list[tuple[str, int | None, str | None]]:
+    report, _, _ = validate(source, artifacts, **options)
+    return [(error["code"], error["line"], error["param"]) for error in report.errors]
+
+
+def joined(*requests: bytes | dict[str, Any]) -> bytes:
+    return b"\n".join(each if isinstance(each, bytes) else json.dumps(each).encode() for each in requests)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+BAD_LINES: list[tuple[str, bytes | dict[str, Any], str, str | None]] = [
+    ("no JSON", b"{nope}", "invalid_json_line", None),
+    ("cut JSON", b'{"custom_id": "a"', "invalid_json_line", None),
+    ("an array", b"[1]", "invalid_json_line", None),
+    ("a number", b"5", "invalid_json_line", None),
+    ("NaN", json.dumps(a_request(body={"temperature": float("nan")})).encode(), "invalid_json_line", None),
+    ("Infinity", json.dumps(a_request(body={"temperature": float("inf")})).encode(), "invalid_json_line", None),
+    ("bytes that are not UTF-8", b'{"custom_id": "\xff"}', "invalid_json_line", None),
+    ("a lone surrogate", b'{"custom_id": "\\ud800"}', "invalid_json_line", None),
+    ("a NUL byte", b'{"custom_id": "\x00"}', "invalid_json_line", None),
+    ("NUL bytes only", b"\x00" * 100, "invalid_json_line", None),
+    ("10,000 levels", b"[" * 10_000, "invalid_json_line", None),
+    ("10,000 levels of arrays", b"[" * 10_000 + b"]" * 10_000, "invalid_json_line", None),
+    ("10,000 levels of objects", b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "invalid_json_line", None),
+    ("300 levels", a_request(body={"metadata": {"a": nested(300)}}), "invalid_json_line", None),
+    (
+        "1000 levels under a key that repeats",
+        b'{"a":%s1%s,"a":1}' % (b"[" * 1000, b"]" * 1000),
+        "invalid_json_line",
+        None,
+    ),
+    ("10 MB of garbage", b"\xfe\x07 garbage:" * 1_000_000, "invalid_json_line", None),
+    ("10 MB of brackets", b"[" * 10_000_000, "invalid_json_line", None),
+    ("a byte order mark", b"\xef\xbb\xbf{}", "invalid_json_line", None),
+    ("an integer of 5000 digits", b'{"custom_id": %s}' % (b"9" * 5000), "invalid_json_line", None),
+    ("a float that is infinite", b'{"custom_id": 1e400}', "invalid_json_line", None),
+    ("a repeated key", b'{"custom_id": "a", "custom_id": "b"}', "invalid_json_line", None),
+    ("a repeated key, once escaped", b'{"a:b": "a", "a\\u003ab": "::"}', "invalid_json_line", None),
+    ("a repeated key deep down", b'{"body": {"a": [{"x": {"": 1, "": 2}}]}}', "invalid_json_line", None),
+    ("a repeated key and colons escaped", b'{"a": "\\u003a", "b": 1, "b": 2}', "invalid_json_line", None),
+    ("a repeated key and a huge integer", b'{"a": ' + b"9" * 300 + b', "a": 2}', "invalid_json_line", None),
+    ("requests parted by CR alone", b'{"custom_id": "x"}\r{"custom_id": "y"}', "invalid_json_line", None),
+    ("no custom_id", a_request(custom_id=...), "missing_required_parameter", "custom_id"),
+    ("no method", a_request(method=...), "missing_required_parameter", "method"),
+    ("no url", a_request(url=...), "missing_required_parameter", "url"),
+    ("no body", a_request() | {"body": None}, "missing_required_parameter", "body"),
+    ("a custom_id that is a number", a_request(custom_id=5), "invalid_request", "custom_id"),
+    ("another url", a_request(url="/v1/completions"), "invalid_url", "url"),
+    ("a url that is no string", a_request(url={"a": 1}), "invalid_url", "url"),
+    ("another method", a_request(method="GET"), "invalid_method", "method"),
+    ("a body that is a list", a_request() | {"body": [1]}, "invalid_request", "body"),
+    ("no model", a_request(body={"model": ...}), "invalid_request", "body.model"),
+    ("a model that is a number", a_request(body={"model": 5}), "invalid_request", "body.model"),
+    ("an unknown model", a_request(body={"model": "gpt-9"}), "model_not_found", "body.model"),
+    ("a model of another endpoint", a_request(body={"model": "vectors"}), "unsupported_parameter", "url"),
+    ("no messages", a_request(body={"messages": ...}), "invalid_request", "body.messages"),
+    ("empty messages", a_request(body={"messages": []}), "invalid_request", "body.messages"),
+    ("a message that is a string", a_request(body={"messages": ["hi"]}), "invalid_request", "body.messages[0]"),
+    ("a temperature in words", a_request(body={"temperature": "hot"}), "invalid_request", "body.temperature"),
+    (
+        "a seed beyond 64 bits",
+        a_request(body={"seed": 2**70}),
+        "invalid_request",
+        "body.seed",
+    ),
+    ("an unknown parameter", a_request(body={"wings": 2}), "unsupported_parameter", "body.wings"),
+    ("streaming", a_request(body={"stream": True}), "streaming_unsupported", "body.stream"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "param"), [case[1:] for case in BAD_LINES], ids=[case[0] for case in BAD_LINES]
+)
+def test_a_bad_line_is_one_error_and_its_neighbours_are_none(
+    line: bytes | dict[str, Any], code: str, param: str | None, artifacts: Artifacts
+) -> None:
+    source = joined(a_request("before"), line, a_request("after"))
+    assert errors_of(source, artifacts) == [(code, 2, param)]
+
+
+WRONG = [None, 5, -1.5, 10**30, True, "", "x" * 500, [], [[]], {}, {"a": {"b": []}}]
+FIELDS = ["custom_id", "method", "url", "body", "body.model", "body.messages", "body.messages[0]"] + [
+    f"body.{name}"
+    for name in ("temperature", "max_tokens", "stop", "n", "seed", "tools", "stream", "logit_bias", "user")
+]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_of_any_wrong_type_is_at_most_one_short_error(name: str, artifacts: Artifacts) -> None:
+    found = 0
+    for value in WRONG:
+        request = a_request()
+        if name == "body.messages[0]":
+            request["body"]["messages"] = [value]
+        elif name.startswith("body."):
+            request["body"][name.removeprefix("body.")] = value
+        else:
+            request[name] = value
+        report, _, _ = validate(joined(a_request("before"), request, a_request("after")), artifacts)
+        assert len(report.errors) <= 1, value
+        for error in report.errors:
+            assert (error["line"], len(error["message"]) < 400) == (2, True)
+            assert "x" * 101 not in error["message"]
+        found += len(report.errors)
+    assert found >= len(WRONG) / 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a": "\\u003a"}',
+        b'{"a": "\\\\u003a", "b": ":::"}',
+        b'{"a:\\u003A": {"a:": 1}, "a": [{"a": 1}, {"a": 1}]}',
+        b'{"\\u00e9\\u0000": 1e5, "x" : -1.5}',
+    ],
+)
+def test_keys_that_only_look_repeated_are_none(line: bytes) -> None:
+    assert lines.parse(1, line) == json.loads(line)
+
+
+def test_the_error_names_the_repeated_key(artifacts: Artifacts) -> None:
+    report, _, _ = validate(b'{"custom_id": "a", "body": {"seed": 1, "seed": 2}}', artifacts)
+    assert "'seed'" in report.errors[0]["message"]
+
+
+def test_the_list_ends_with_how_many_errors_there_are_where_it_cannot_hold_all(artifacts: Artifacts) -> None:
+    more = validation.MAX_ERRORS + 5
+    report, _, _ = validate(b"nope\n" * more, artifacts)
+    assert [error["line"] for error in report.errors] == [*range(1, validation.MAX_ERRORS + 1), None]
+    assert report.errors[-1]["code"] == "too_many_errors"
+    assert str(more) in report.errors[-1]["message"]
+    report, _, _ = validate(b"nope\n" * validation.MAX_ERRORS, artifacts)
+    assert len(report.errors) == validation.MAX_ERRORS
+
+
+def test_the_first_errors_are_kept_whichever_kind_they_are(artifacts: Artifacts) -> None:
+    source = joined(a_request("a"), a_request("a"), *[b"nope"] * validation.MAX_ERRORS)
+    found = errors_of(source, artifacts, max_requests=validation.MAX_ERRORS)
+    assert [code for code, _, _ in found[:3]] == ["too_many_tasks", "duplicate_custom_id", "invalid_json_line"]
+    assert [line for _, line, _ in found[-2:]] == [validation.MAX_ERRORS, None]
+
+
+@pytest.mark.parametrize("unit", ["x", "\x00", "\U000e0001", "'\""])
+def test_messages_stay_short_whatever_the_line_holds(unit: str, artifacts: Artifacts) -> None:
+    long = unit * 1_000_000
+    requests = [
+        a_request("a", body={"model": long}),
+        a_request("b", url=long),
+        a_request("c", body={long: 1}),
+        a_request("d", body={"messages": [{"role": long}]}),
+        a_request(long),
+        a_request(long),
+        b'{"%s": 1, "%s": 2}' % (json.dumps(long)[1:-1].encode(), json.dumps(long)[1:-1].encode()),
+    ]
+    report, _, _ = validate(joined(*requests), artifacts)
+    assert [error["line"] for error in report.errors] == [1, 2, 3, 4, 6, 7]
+    assert max(len(error["message"]) for error in report.errors) < 400
+    assert max(len(error["param"] or "") for error in report.errors) <= 100
+
+
+def test_a_repeated_custom_id_is_reported_at_each_repeat(artifacts: Artifacts) -> None:
+    source = joined(*(a_request(name) for name in ("a", "b", "a", "c", "a")))
+    assert errors_of(source, artifacts) == [
+        ("duplicate_custom_id", 3, "custom_id"),
+        ("duplicate_custom_id", 5, "custom_id"),
+    ]
+
+
+def test_a_line_that_repeats_an_id_and_has_an_error_of_its_own_is_reported_once(artifacts: Artifacts) -> None:
+    wrong = a_request("a", body={"model": "gpt-9"})
+    assert errors_of(joined(wrong, a_request("a"), wrong), artifacts) == [
+        ("model_not_found", 1, "body.model"),
+        ("duplicate_custom_id", 2, "custom_id"),
+        ("model_not_found", 3, "body.model"),
+    ]
+
+
+@pytest.mark.parametrize("source", [b"", b"\n\n", b" \r\n\t\n"])
+def test_a_file_without_requests_is_empty(source: bytes, artifacts: Artifacts) -> None:
+    assert errors_of(source, artifacts) == [("empty_file", None, None)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_is_named(encoding: str, artifacts: Artifacts) -> None:
+    report, _, _ = validate(json.dumps(a_request()).encode(encoding), artifacts)
+    assert [(error["code"], error["line"]) for error in report.errors] == [("invalid_json_line", 1)]
+    assert "BOM" in report.errors[0]["message"]
+
+
+def test_a_file_of_lines_that_end_in_cr_alone_is_told_so(artifacts: Artifacts) -> None:
+    report, _, _ = validate(joined(a_request("a"), a_request("b")).replace(b"\n", b"\r"), artifacts)
+    assert [error["line"] for error in report.errors] == [1]
+    assert "carriage return" in report.errors[0]["message"]
+
+
+def test_too_many_requests_are_one_error_of_the_file_and_its_lines_are_checked_all_the_same(
+    artifacts: Artifacts,
+) -> None:
+    source = joined(*(a_request(str(number)) for number in range(5)))
+    assert errors_of(source, artifacts, max_requests=5) == []
+    assert errors_of(source, artifacts, max_requests=4) == [("too_many_tasks", None, None)]
+    found = errors_of(joined(source, b"nope"), artifacts, max_requests=4)
+    assert found == [("too_many_tasks", None, None), ("invalid_json_line", 6, None)]
+
+
+def test_embedding_inputs_are_limited_over_the_whole_file(artifacts: Artifacts) -> None:
+    given = ["one", ["two", "three"], [4, 4, 4], [[5], [6]]]
+    source = joined(
+        *(
+            {
+                "custom_id": str(number),
+                "method": "POST",
+                "url": EMBEDDINGS,
+                "body": {"model": "vectors", "input": value},
+            }
+            for number, value in enumerate(given)
+        )
+    )
+    assert errors_of(source, artifacts, endpoint=EMBEDDINGS, max_inputs=6) == []
+    assert errors_of(source, artifacts, endpoint=EMBEDDINGS, max_inputs=5) == [("too_many_tasks", None, None)]
+
+
+def test_a_line_longer_than_the_limit_is_one_error(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
+    long = json.dumps(a_request("long", body={"user": "x" * 5000})).encode()
+    source = b"\n".join([json.dumps(a_request("a")).encode(), long, json.dumps(a_request("b")).encode()])
+    assert errors_of(source, artifacts) == [("invalid_json_line", 2, None)]
+
+
+def test_blank_lines_are_skipped_but_counted_and_crlf_is_fine(artifacts: Artifacts) -> None:
+    source = b"\r\n\n" + json.dumps(a_request("a")).encode() + b"\r\n\r\n" + json.dumps(a_request("b")).encode()
+    report, _, sha256 = validate(source, artifacts)
+    assert not report.errors
+    with artifacts.open(sha256) as file:
+        assert pq.read_table(file)["line"].to_pylist() == [3, 5]
+
+
+def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifacts: Artifacts) -> None:
+    def nano(custom_id: str, content: str) -> dict[str, Any]:
+        return a_request(custom_id, body={"model": "nano", "messages": [{"role": "user", "content": content}]})
+
+    source = joined(nano("a", "word " * 500), nano("b", "fits"), a_request("c"), nano("d", "word " * 500))
+    report, planned, sha256 = validate(source, artifacts)
+    assert report.errors == []
+    ((number, part),) = planned.refused.items()
+    assert sorted(segment[:2] for segment in planned.segments) == [("echo", 1), ("nano", 1), ("nano", 2)]
+    assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
+    with artifacts.open(part) as file:
+        answers = pq.read_table(file)
+    assert answers.schema.equals(result_files.ANSWERS)
+    assert (answers["line"].to_pylist(), answers["ok"].to_pylist()) == ([1, 4], [False, False])
+    first = json.loads(answers["answer"][0].as_py())
+    assert set(first) == {"id", "custom_id", "response", "error"}
+    assert (first["custom_id"], first["error"], first["response"]["status_code"]) == ("a", None, 400)
+    assert first["response"]["body"]["error"]["code"] == "context_length_exceeded"
+
+
+def test_refused_requests_are_cut_into_segments_too(artifacts: Artifacts) -> None:
+    body = {"model": "nano", "max_tokens": 65}
+    _, planned, _ = validate(joined(*(a_request(str(n), body=body) for n in range(5))), artifacts, segment_requests=2)
+    assert [segment[:2] for segment in planned.segments] == [("nano", 2), ("nano", 2), ("nano", 1)]
+    assert len(set(planned.refused.values())) == 3
+
+
+SMALL = {case[0]: case[1:3] for case in BAD_LINES if len(case[1]) < 100_000}
+
+
+@given(kinds=st.lists(st.sampled_from(["good", "blank", *SMALL]), min_size=1, max_size=40), cap=st.integers(1, 40))
+def test_every_bad_line_is_reported_exactly_once_up_to_the_cap_and_no_good_one(
+    artifacts: Artifacts, kinds: list[str], cap: int
+) -> None:
+    source, expected = [], []
+    for number, kind in enumerate(kinds, 1):
+        line, code = SMALL.get(kind, (b"" if kind == "blank" else a_request(), None))
+        if isinstance(line, dict) and isinstance(line.get("custom_id"), str):
+            line = line | {"custom_id": f"{kind}-{number}"}
+        source.append(line)
+        expected += [(code, number)] if code else []
+    if set(kinds) == {"blank"}:
+        expected = [("empty_file", None)]
+    if len(expected) > cap:
+        expected = [*expected[:cap], ("too_many_errors", None)]
+    with mock.patch.object(validation, "MAX_ERRORS", cap):
+        report, _, _ = validate(joined(*source), artifacts)
+        assert [(error["code"], error["line"]) for error in report.errors] == expected
+        assert all(len(error["message"]) < 400 for error in report.errors)
+
+
+def test_a_segment_of_huge_requests_ends_early(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SEGMENT_BYTES", 1000)
+    long = joined(*(a_request(f"{number}" * 600) for number in range(4)))
+    assert [segment.requests for segment in validate(long, artifacts)[1].segments] == [2, 2]
+
+
+@given(
+    chosen=st.lists(st.tuples(st.sampled_from(["echo", "other"]), st.text(max_size=5), st.booleans()), max_size=60),
+    segment_requests=st.integers(1, 7),
+)
+def test_the_plan_holds_every_request_once_in_segments_of_one_model(
+    tmp_path_factory: pytest.TempPathFactory, chosen: list[tuple[str, str, bool]], segment_requests: int
+) -> None:
+    artifacts = Artifacts(f"file://{tmp_path_factory.mktemp('artifacts')}")
+    source, expected = [], {}
+    for number, (model, text, blank) in enumerate(chosen):
+        if blank:
+            source.append("")
+        request = a_request(f"{number}-{text}", body={"model": model})
+        source.append(json.dumps(request))
+        expected[len(source)] = request
+    report, planned, sha256 = validate("\n".join(source).encode(), artifacts, segment_requests=segment_requests)
+    if not chosen:
+        assert [error["code"] for error in report.errors] == ["empty_file"]
+        return
+    assert not report.errors
+    found = {}
+    with artifacts.open(sha256) as file:
+        parquet = pq.ParquetFile(file)
+        assert parquet.num_row_groups == len(planned.segments)
+        for number, (model, requests, *_) in enumerate(planned.segments):
+            rows = parquet.read_row_group(number).to_pylist()
+            assert len(rows) == requests <= segment_requests
+            for row in rows:
+                body = json.loads(row["body"])
+                assert body["model"] == model
+                found[row["line"]] = (row["custom_id"], body)
+    assert found == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
+
+
+def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(house: House) -> None:
+    key = ("echo", house.models["echo"].config_sha256, "decode")
+
+    def size_after(parts: int) -> int:
+        with house.database.write() as session:
+            for _ in range(parts):
+                speeds.measure(session, *key, Measured(seconds=1.0, requests=100, bytes=1e4, tokens=900))
+        return validation.segment_sizes(house)["echo"].requests
+
+    assert size_after(0) == size_after(3) == 2000, "the first parts have the engine's start in them"
+    assert size_after(50) == 3000

@@ -1,0 +1,376 @@
+"""Events reach their receivers: at least once, signed, and without holding anything else up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types.webhooks import WebhookEndpointWithSecret
+from sqlalchemy import select, update
+
+from batchyard.errors import RateLimitError, RequestError
+from store import events, webhooks
+from store.database import Database
+from store.records import Batch, Delivery, Event, Webhook
+from tasks import messages
+from tasks.context import House
+from tasks.webhooks import delivery as sender
+from tests.support.receivers import Receiver, listening
+from tests.support.stacks import RunningStack
+
+NewBatch = Callable[..., Batch]
+NewHouse = Callable[..., House]
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """SQLite: how records are taken on PostgreSQL is tested in tests/store."""
+    return f"sqlite:///{tmp_path / 'batchyard.db'}"
+
+
+@pytest.fixture
+def house(new_house: NewHouse) -> House:
+    return new_house(webhooks_allow_private=True)
+
+
+class Yard:
+    """A house, its one webhook, and a worker that is this process."""
+
+    def __init__(self, house: House, project: str, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.house, self.project, self.batch = house, project, batch
+        self.messages: list[tuple[str, int]] = []
+        monkeypatch.setattr(messages, "deliver", lambda *message: self.messages.append(message))
+
+    def hook(self, url: str) -> Webhook:
+        with self.house.database.write() as session:
+            return webhooks.create(session, self.project, name="ours", url=url, event_types=list(events.TYPES))
+
+    def happen(self, type_: str = "batch.late") -> Event:
+        with self.house.database.write() as session:
+            return events.record(session, self.batch, type_)
+
+    def work(self, house: House | None = None) -> Delivery:
+        """Do all that is due now; the newest delivery then."""
+        sender.ring(self.house)
+        while self.messages:
+            sender.deliver(house or self.house, *self.messages.pop(0))
+        with self.house.database.read() as session:
+            return session.scalars(select(Delivery).order_by(Delivery.id.desc())).first()  # type: ignore[return-value]
+
+    def let_time_pass(self) -> None:
+        with self.house.database.write() as session:
+            session.execute(update(Delivery).values(next_attempt_at=time.time() - 1))
+
+
+@pytest.fixture
+def yard(house: House, project: str, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    return Yard(house, project, new_batch(), monkeypatch)
+
+
+def a_closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_receiver_that_was_down_gets_every_event_once_and_openai_verifies_it(yard: Yard) -> None:
+    receiver = Receiver(port=a_closed_port())
+    webhook = yard.hook(receiver.url())
+    happened = [yard.happen(f"batch.{end}") for end in ("completed", "failed", "expired", "cancelled", "at_risk")]
+    for attempt in range(1, 4):
+        delivery = yard.work()
+        assert (delivery.state, delivery.attempts, delivery.status_code) == ("pending", attempt, None)
+        assert "refused" in (delivery.error or "")
+        yard.let_time_pass()
+    with listening(receiver):
+        assert yard.work().state == "delivered"
+        yard.let_time_pass()
+        yard.work()
+    assert Counter(request.id for request in receiver.received) == {event.id: 1 for event in happened}
+    for request in receiver.received:
+        event = request.unwrap(webhook.secret)
+        assert (event.id, event.object, event.data.id) == (request.id, "event", yard.batch.id)
+        assert request.headers["Content-Type"] == "application/json"
+    assert {json.loads(request.body)["type"] for request in receiver.received} == {event.type for event in happened}
+
+
+def test_a_changed_body_another_id_and_an_old_secret_are_refused_by_openai(yard: Yard) -> None:
+    with listening(Receiver()) as receiver:
+        webhook = yard.hook(receiver.url())
+        yard.happen("batch.completed")
+        yard.work()
+    (request,) = receiver.received
+    request.unwrap(webhook.secret)
+    headers, body = dict(request.headers), request.body
+    for changed in (
+        {"body": body.replace(b"completed", b"cancelled")},
+        {"headers": headers | {"webhook-id": "evt_other"}},
+        {"headers": headers | {"webhook-timestamp": str(int(time.time()) - 301)}},
+    ):
+        forged = type(request)(**{"path": request.path, "headers": headers, "body": body, **changed})
+        with pytest.raises(openai.InvalidWebhookSignatureError):
+            forged.unwrap(webhook.secret)
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        request.unwrap(webhooks.new_secret())
+
+
+def test_each_attempt_has_the_events_id_and_a_signature_of_its_own_time(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(Receiver(status=503)) as receiver:
+        webhook = yard.hook(receiver.url())
+        event = yard.happen("batch.completed")
+        yard.work()
+        time.sleep(1)
+        yard.let_time_pass()
+        yard.work()
+    first, second = receiver.received
+    assert first.id == second.id == event.id
+    assert first.body == second.body
+    assert int(first.headers["webhook-timestamp"]) < int(second.headers["webhook-timestamp"])
+    second.unwrap(webhook.secret)
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+def test_any_2xx_is_a_delivery(yard: Yard, status: int) -> None:
+    with listening(Receiver(status=status)) as receiver:
+        yard.hook(receiver.url())
+        yard.happen()
+        delivery = yard.work()
+    assert (delivery.state, delivery.status_code, delivery.error) == ("delivered", status, None)
+    assert delivery.delivered_at == pytest.approx(time.time(), abs=5)
+
+
+@pytest.mark.parametrize("status", [302, 307, 400, 401, 404, 429, 500, 503])
+def test_any_other_answer_is_tried_again(yard: Yard, status: int) -> None:
+    with listening(Receiver(status=status, headers={"Location": "/elsewhere"})) as receiver:
+        yard.hook(receiver.url())
+        yard.happen()
+        delivery = yard.work()
+    assert (delivery.state, delivery.status_code, delivery.attempts) == ("pending", status, 1)
+    assert delivery.error == f"the receiver answered {status}"
+    assert delivery.next_attempt_at == pytest.approx(time.time() + 5.25, abs=1.5)
+    assert [request.path for request in receiver.received] == ["/hook?from=yard"]
+
+
+def test_a_receiver_that_is_gone_for_good_disables_its_webhook(yard: Yard) -> None:
+    with listening(Receiver(status=410)) as receiver:
+        webhook = yard.hook(receiver.url())
+        yard.happen()
+        delivery = yard.work()
+        assert (delivery.state, delivery.status_code) == ("failed", 410)
+        yard.happen()
+        yard.let_time_pass()
+        assert yard.work().id == delivery.id
+    assert len(receiver.received) == 1
+    with yard.house.database.read() as session:
+        assert not session.get_one(Webhook, webhook.id).enabled
+
+
+def test_a_receiver_may_ask_for_more_time_within_bounds(yard: Yard) -> None:
+    asked = {
+        "120": 120,
+        formatdate(time.time() + 300, usegmt=True): 300,
+        "99999999999": 3600,
+        "1": 5.25,
+        "soon": 5.25,
+    }
+    for header, wait in asked.items():
+        with listening(Receiver(status=429, headers={"Retry-After": header})) as receiver:
+            yard.hook(receiver.url())
+            yard.happen()
+            delivery = yard.work()
+            assert delivery.next_attempt_at - time.time() == pytest.approx(wait, abs=2), header
+            with yard.house.database.write() as session:
+                webhooks.remove(session, yard.project, delivery.webhook_id)
+
+
+def test_waits_grow_by_half_and_the_last_attempt_is_about_a_day_after_the_first(yard: Yard) -> None:
+    waits = [sender.pause(attempt) for attempt in range(1, sender.ATTEMPTS)]
+    for attempt, wait in enumerate(waits, 1):
+        assert 1 <= wait / min(5 * 1.5 ** (attempt - 1), 3600) <= 1.1
+    assert 22 <= sum(waits) / 3600 <= 26
+    assert len({sender.pause(8) for _ in range(10)}) == 10
+    yard.hook(f"http://127.0.0.1:{a_closed_port()}/")
+    yard.happen()
+    for _ in range(sender.ATTEMPTS):
+        delivery = yard.work()
+        yard.let_time_pass()
+    assert (delivery.state, delivery.attempts) == ("failed", sender.ATTEMPTS)
+    assert yard.work().attempts == sender.ATTEMPTS
+
+
+def test_after_five_minutes_down_everything_arrives_within_two_and_a_half_more() -> None:
+    for _ in range(100):
+        tried_at = accumulate((sender.pause(attempt) for attempt in range(1, sender.ATTEMPTS)), initial=0.0)
+        assert next(moment for moment in tried_at if moment >= 300) < 450
+
+
+def test_what_is_no_http_is_a_failure_that_repeats_nothing_of_it(yard: Yard) -> None:
+    with listening(Receiver(stall=lambda connection: connection.sendall(b"+PONG secret\x00\r\n\r\n"))) as receiver:
+        yard.hook(receiver.url())
+        yard.happen()
+        delivery = yard.work()
+    assert (delivery.state, delivery.error) == ("pending", "the receiver's answer is not HTTP")
+
+
+def test_a_private_address_is_refused_at_each_attempt_also_if_it_was_allowed_when_the_webhook_was_made(
+    yard: Yard, new_house: NewHouse
+) -> None:
+    with listening(Receiver()) as receiver:
+        yard.hook(receiver.url("localhost", "https"))
+        yard.happen()
+        delivery = yard.work(new_house())
+    assert receiver.received == []
+    assert delivery.state == "pending"
+    assert "not a public one" in (delivery.error or "")
+
+
+def test_logs_name_the_delivery_and_hold_neither_url_nor_secret(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with listening(Receiver(status=500)) as receiver:
+        webhook = yard.hook(receiver.url() + "&token=hush")
+        yard.happen()
+        delivery = yard.work()
+    logged = "\n".join(str(vars(record)) for record in caplog.records)
+    assert delivery.id in logged
+    assert "hush" not in logged
+    assert webhook.secret not in logged
+
+
+# Samples
+
+
+def sent(house: House, webhook: Webhook, type_: str = "batch.completed") -> int:
+    return sender.send_sample(house, webhook, type_)
+
+
+def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yard) -> None:
+    with listening(Receiver(status=202)) as receiver:
+        old = yard.hook(receiver.url())
+        with yard.house.database.write() as session:
+            new = webhooks.rotate_secret(session, yard.project, old.id, keep_old=True)
+        assert sent(yard.house, new) == 202
+        with yard.house.database.write() as session:
+            newest = webhooks.rotate_secret(session, yard.project, old.id, keep_old=False)
+        sent(yard.house, newest)
+    both, alone = receiver.received
+    assert both.unwrap(old.secret).data.id == both.unwrap(new.secret).data.id == sender.SAMPLE_ID
+    alone.unwrap(newest.secret)
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        alone.unwrap(new.secret)
+
+
+def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard, new_house: NewHouse) -> None:
+    with listening(Receiver()) as receiver, pytest.raises(RequestError, match="not a public one"):
+        sent(new_house(), yard.hook(receiver.url("localhost", "https")))
+    assert receiver.received == []
+
+
+def test_receivers_of_samples_that_hang_leave_threads_to_answer_others(yard: Yard) -> None:
+    released = threading.Event()
+    with listening(Receiver(stall=lambda _: released.wait())) as receiver, ThreadPoolExecutor() as pool:
+        webhook = yard.hook(receiver.url())
+        hanging = [pool.submit(sent, yard.house, webhook) for _ in range(sender.SAMPLES_AT_ONCE)]
+        receiver.wait(sender.SAMPLES_AT_ONCE)
+        with pytest.raises(RateLimitError):
+            sent(yard.house, webhook)
+        released.set()
+        assert [found.result() for found in hanging] == [200] * sender.SAMPLES_AT_ONCE
+        assert sent(yard.house, webhook) == 200
+
+
+# Through a running stack
+
+
+@pytest.fixture
+def tenant(stack: RunningStack, request: pytest.FixtureRequest) -> Iterator[Callable[[], RunningStack]]:
+    """Makes a project of its own in the shared stack; its webhooks go at the end."""
+    made: list[RunningStack] = []
+
+    def make() -> RunningStack:
+        project = f"{request.node.name[:60]}-{len(made)}-{time.time_ns()}"
+        key = stack.client.post("/keys", cast_to=object, body={"project": project})
+        made.append(RunningStack(stack.process, stack.data, stack.url, key["key"]))  # type: ignore[index]
+        return made[-1]
+
+    yield make
+    for project in made:
+        for webhook in project.client.webhooks.list():
+            project.client.webhooks.delete(webhook.id)
+
+
+def hook(project: RunningStack, receiver: Receiver) -> WebhookEndpointWithSecret:
+    return project.client.webhooks.create(name="ours", url=receiver.url(), event_types=["batch.failed"])
+
+
+def a_batch(project: RunningStack) -> Any:
+    """A batch that ends at once: nothing of it can run."""
+    return project.submit("no json")
+
+
+def test_a_stack_delivers_the_end_of_a_batch_once_its_receiver_is_up(tenant: Any) -> None:
+    project, receiver = tenant(), Receiver(port=a_closed_port())
+    webhook = hook(project, receiver)
+    batch = a_batch(project)
+    deadline = time.monotonic() + 90
+    while True:
+        path = f"/webhook_endpoints/{webhook.id}/deliveries"
+        listed = project.client.get(path, cast_to=object)["data"]
+        if listed and listed[0]["error"]:
+            break
+        assert time.monotonic() < deadline, listed
+        time.sleep(0.1)
+    with listening(receiver):
+        (request,) = receiver.wait(1)
+    assert request.unwrap(webhook.signing_secret).data.id == batch.id
+
+
+def test_receivers_that_hang_hold_up_neither_batches_nor_other_projects_events(tenant: Any) -> None:
+    slow, quick = tenant(), tenant()
+    released = threading.Event()
+    hanging = Receiver(stall=lambda _: released.wait())
+    with listening(hanging), listening(Receiver()) as receiver:
+        for _ in range(webhooks.MAX_WEBHOOKS):
+            hook(slow, hanging)
+        webhook = hook(quick, receiver)
+        slow.wait(a_batch(slow))
+        hanging.wait(sender.AT_ONCE_PER_PROJECT)
+        batch = quick.wait(a_batch(quick))
+        (request,) = receiver.wait(1)
+        assert request.unwrap(webhook.signing_secret).data.id == batch.id
+        # Four at once, each for ten seconds: of twenty, many have not begun.
+        assert len(hanging.received) < webhooks.MAX_WEBHOOKS
+        released.set()
+
+
+def test_a_worker_that_is_killed_while_it_delivers_loses_nothing(tenant: Any, stack: RunningStack) -> None:
+    project = tenant()
+    receiver = Receiver(stall=lambda _: time.sleep(3))
+    with listening(receiver):
+        webhook = hook(project, receiver)
+        batch = a_batch(project)
+        receiver.wait(1)
+        for process in stack.processes("webhooks"):
+            process.send_signal(signal.SIGKILL)
+        receiver.stall = None
+        database = Database(stack.processes("web")[0].environ()["DATABASE_URL"])
+        with database.write() as session:  # as if the claim of the killed worker had run out
+            claimed = Delivery.webhook_id == webhook.id
+            session.execute(update(Delivery).where(claimed).values(next_attempt_at=time.time()))
+        database.close()
+        first, second = receiver.wait(2)
+    assert first.id == second.id
+    assert second.unwrap(webhook.signing_secret).data.id == batch.id

@@ -1,0 +1,114 @@
+"""A real browser on the pages of a running stack, and a plain client of the web app alone that has signed in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from flask.testing import FlaskClient
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from store import keys
+from tasks.context import House
+from tests.support.stacks import RunningStack
+from tests.support.webapps import house_in
+from webapp import create_app
+
+SECONDS = 30
+expect.set_options(timeout=SECONDS * 1000)
+ARGUMENTS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+
+
+# Not for the whole session: while it is open, nothing else in this process can run an event loop.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium here; on Debian: apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """One person's browser window on a stack. Whatever the browser complains of is a problem."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.context = browser.new_context(base_url=url, **options)
+        self.page: Page = self.context.new_page()
+        self.problems: list[str] = []
+        self.page.set_default_timeout(SECONDS * 1000)
+        self.page.on("console", lambda said: self._note(said.text) if said.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self._note(str(error)))
+        self.page.on("dialog", lambda dialog: (self._note(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def _note(self, problem: str) -> None:
+        self.problems.append(f"{self.page.url}: {problem}")
+
+    def sign_in(self, key: str, path: str = "/") -> Page:
+        """Open a page that needs a session, and sign in to it."""
+        self.page.goto(path)
+        self.page.get_by_label("API key").fill(key)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("button", name="Sign out").wait_for()
+        return self.page
+
+    def check_accessibility(self) -> None:
+        """No serious or critical finding of axe on the page that is open."""
+        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        grave = [entry for entry in found if entry["impact"] in ("serious", "critical")]
+        said = [(entry["id"], [node["html"][:200] for node in entry["nodes"][:3]]) for entry in grave]
+        assert said == [], f"{self.page.url}: {said}"
+
+
+@pytest.fixture
+def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit]]:
+    """Opens a browser window of its own on the shared stack; nothing may go wrong in it."""
+    visits: list[Visit] = []
+
+    def open_(**options: Any) -> Visit:
+        visits.append(Visit(browser, stack.url, **options))
+        return visits[-1]
+
+    yield open_
+    problems = [problem for visit in visits for problem in visit.problems]
+    for visit in visits:
+        visit.context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A house whose broker is away."""
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    return house_in(tmp_path)
+
+
+@pytest.fixture
+def client(house: House) -> FlaskClient:
+    """A client of the web app alone, which has signed in with an admin key."""
+    with house.database.write() as session:
+        key = keys.create(session, "default", admin=True).key
+    return signed_in(create_app(house).test_client(), key)
+
+
+def signed_in(client: FlaskClient, key: str) -> FlaskClient:
+    answer = client.post("/sign-in", data={"key": key})
+    assert answer.status_code == 303, answer.text
+    return client
+
+
+def csrf_of(client: FlaskClient) -> str:
+    """The token in the forms of this client's session."""
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/").text)
+    assert found is not None
+    return found[1]

@@ -1,0 +1,103 @@
+"""/keys: what an administrator does with projects and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import openai
+import pytest
+from flask.testing import FlaskClient
+from playwright.sync_api import expect
+
+from store import keys
+from store.records import ApiKey, Project
+from tasks.context import House
+from tests.support.stacks import RunningStack
+from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
+from webapp import create_app
+
+Open = Callable[..., Visit]
+
+
+def project(house: House, name: str = "default") -> Project:
+    with house.database.read() as session:
+        return session.query(Project).filter_by(name=name).one()
+
+
+def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, house: House) -> None:
+    with house.database.write() as session:
+        made = keys.create(session, "plain")
+    plain = signed_in(create_app(house).test_client(), made.key)
+    csrf, there = csrf_of(plain), project(house, "plain").id
+    assert 'href="/keys"' not in plain.get("/").text and 'href="/keys"' in client.get("/").text
+    answers = [
+        plain.get("/keys"),
+        plain.get(f"/keys/{there}"),
+        plain.post("/keys", data={"csrf": csrf, "project": "plain", "admin": "1"}),
+        plain.post(f"/keys/{made.id}/revoke", data={"csrf": csrf}),
+        plain.post(f"/keys/{there}/settle", data={"csrf": csrf, "max_segments": "9"}),
+    ]
+    assert [answer.status_code for answer in answers] == [403] * 5
+    assert all("Not allowed" in answer.text for answer in answers)
+    with house.database.read() as session:
+        assert session.query(ApiKey).filter_by(admin=True).count() == 1
+        assert session.query(ApiKey).filter(ApiKey.revoked_at.is_not(None)).count() == 0
+
+
+def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskClient, house: House) -> None:
+    path, csrf = f"/keys/{project(house).id}/settle", csrf_of(client)
+    said = {"tier": "premium", "max_segments": "0", "cache_bytes": "1000000"}
+    assert client.post(path, data={"csrf": csrf, **said}).status_code == 303
+    settled = project(house)
+    assert (settled.tier, settled.max_segments, settled.cache_bytes) == ("premium", 0, 1_000_000)
+    page = client.get("/keys").text
+    assert '<option value="premium" selected>' in page and 'value="0"' in page and 'value="1000000"' in page
+    assert client.post(path, data={"csrf": csrf, "tier": "", "max_segments": "", "cache_bytes": ""}).status_code == 303
+    settled = project(house)
+    assert (settled.tier, settled.max_segments, settled.cache_bytes) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "said", [{"tier": "gold"}, {"max_segments": "many"}, {"max_segments": "-1"}, {"cache_bytes": "0"}]
+)
+def test_what_cannot_be_settled_is_told_and_changes_nothing(
+    client: FlaskClient, house: House, said: dict[str, str]
+) -> None:
+    answer = client.post(f"/keys/{project(house).id}/settle", data={"csrf": csrf_of(client), **said})
+    assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
+    assert (project(house).tier, project(house).max_segments, project(house).cache_bytes) == (None, None, None)
+
+
+def test_of_many_keys_there_are_pages(client: FlaskClient, house: House) -> None:
+    with house.database.write() as session:
+        made = [keys.create(session, "default") for _ in range(25)]
+    assert made[-1].id in client.get("/keys").text and made[0].id not in client.get("/keys").text
+    page = client.get(f"/keys/{project(house).id}").text
+    after = page.partition("?after=")[2].partition("&")[0]
+    assert made[0].id in client.get(f"/keys/{project(house).id}?after={after}").text
+    assert client.get("/keys/proj_nope").status_code == 404
+
+
+def test_a_project_without_a_name_is_refused(client: FlaskClient) -> None:
+    answer = client.post("/keys", data={"csrf": csrf_of(client), "project": " "})
+    assert (answer.status_code, "a name has 1 to 128 characters" in answer.text) == (400, True)
+
+
+def test_a_key_is_shown_once_works_and_is_revoked(visit: Open, stack: RunningStack) -> None:
+    window = visit()
+    page = window.sign_in(stack.key, "/keys")
+    page.get_by_label("Project", exact=True).fill("<b>made on a page")
+    page.get_by_role("button", name="Make key").click()
+    key = page.locator("#made").inner_text()
+    window.check_accessibility()
+    client = openai.OpenAI(base_url=f"{stack.url}/v1", api_key=key, max_retries=0)
+    assert client.files.list().data == []
+    page.goto("/keys")
+    assert key not in page.content()
+    assert page.get_by_role("heading", name="<b>made on a page").is_visible()
+    row = page.locator(f"tr#key-{key.split('-')[1]}")
+    row.locator("summary").click()
+    row.get_by_role("button", name="Revoke").click()
+    expect(row).to_contain_text("revoked")
+    with pytest.raises(openai.AuthenticationError):
+        client.files.list()

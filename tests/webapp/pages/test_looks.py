@@ -1,0 +1,21 @@
+"""How the pages look: on a phone, and to those who do not see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.support.stacks import RunningStack
+from tests.webapp.pages.conftest import Visit
+
+PAGES = ("/new", "/files", "/models", "/keys", "/schedules", "/schedules/new")
+
+
+def test_every_page_fits_a_phone_and_is_accessible_in_the_dark(
+    visit: Callable[..., Visit], stack: RunningStack
+) -> None:
+    window = visit(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page = window.sign_in(stack.key)
+    for path in PAGES:
+        page.goto(path)
+        window.check_accessibility()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path

@@ -1,0 +1,282 @@
+"""/new: a batch of what is typed, pasted or dropped, and what is told before it is submitted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from flask.testing import FlaskClient
+from playwright.sync_api import Page, expect
+from werkzeug.test import TestResponse
+
+from store import batches, files, keys
+from store.records import Batch, File, Project
+from tasks.context import House
+from tasks.intake import preview
+from tests.support.stacks import RunningStack, a_chat
+from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
+from webapp import create_app
+
+Open = Callable[..., Visit]
+CHAT = "/v1/chat/completions echo"
+
+
+def send(client: FlaskClient, path: str = "/new", fragment: bool = False, **fields: Any) -> TestResponse:
+    said = {"csrf": csrf_of(client), "run": CHAT, "endpoint": "/v1/chat/completions"} | fields
+    headers = {"HX-Request": "true"} if fragment else {}
+    return client.post(path, data=said, content_type="multipart/form-data", headers=headers)
+
+
+def only_batch(house: House) -> Batch:
+    with house.database.read() as session:
+        return session.query(Batch).one()
+
+
+def lines_of(house: House, batch: Batch) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in house.artifacts.read(batch.input_sha256).splitlines()]
+
+
+def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, house: House) -> None:
+    answer = send(
+        client,
+        text="one\r\n\r\ntwo\r\n",
+        system="Be brief.",
+        temperature="0.5",
+        top_p="0.9",
+        max_tokens="9",
+        seed="7",
+        stop='["END"]',
+        completion_window="2h",
+        metadata="team=search\r\n\r\nnote = a=b",
+        **{"step.score": "1", "step.score.method": "numeric", "step.parquet": "1"},
+    )
+    batch = only_batch(house)
+    assert (answer.status_code, answer.location) == (303, f"/batches/{batch.id}")
+    assert (batch.completion_window, batch.request_metadata) == ("2h", {"team": "search", "note": "a=b"})
+    assert batch.post_process == [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
+    first, second = lines_of(house, batch)
+    assert [first["custom_id"], second["custom_id"]] == ["prompt-1", "prompt-3"]
+    assert first["body"]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one"},
+    ]
+    sampling = {name: first["body"][name] for name in ("temperature", "top_p", "max_tokens", "seed", "stop")}
+    assert sampling == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 7, "stop": ["END"]}
+
+
+def test_a_form_that_is_sent_twice_makes_one_batch(client: FlaskClient, house: House) -> None:
+    first, again, edited = (send(client, text=text, once="shown-once") for text in ("a", "a", "b"))
+    assert first.location == again.location != edited.location
+    with house.database.read() as session:
+        assert session.query(Batch).count() == 2
+
+
+def test_whole_requests_run_as_they_are_from_a_file_of_any_name(client: FlaskClient, house: House) -> None:
+    content = json.dumps(a_chat("mine", "hello")).encode() + b"\n"
+    answer = send(client, holds="requests", file=(io.BytesIO(content), "requests.log"))
+    assert answer.status_code == 303, answer.text
+    assert house.artifacts.read(only_batch(house).input_sha256) == content
+
+
+def test_a_stored_file_is_used_again(client: FlaskClient, house: House) -> None:
+    with house.database.write() as session:
+        owner = session.query(Project).one().id
+        sha256 = house.artifacts.put(json.dumps(a_chat("mine", "hello")).encode())
+        options = {"filename": "<b>.jsonl", "size": 9, "sha256": sha256, "expires_after": None}
+        file = files.create(session, owner, purpose="batch", **options)
+    page = client.get(f"/new?file={file.id}").text
+    assert "&lt;b&gt;.jsonl" in page and 'type="file"' not in page
+    assert send(client, file_id=file.id).status_code == 303
+    assert only_batch(house).input_file_id == file.id
+    assert client.get("/new?file=file-nope").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "field"),
+    [
+        ({}, "Choose a file", "text"),
+        ({"text": "a", "temperature": "hot"}, "Invalid value for &#39;temperature&#39;", "temperature"),
+        ({"text": "a", "run": "/v1/chat/completions gone"}, "is not served here", "run"),
+        ({"text": "a", "run": ""}, "endpoint", "endpoint"),
+        ({"text": "a", "completion_window": "400d"}, "supported are 24h", "completion_window"),
+        ({"text": "a", "completion_window": "soon"}, "completion_window", "completion_window"),
+        ({"text": "a", "metadata": "team"}, "Line 1 of the metadata", "metadata"),
+        ({"text": "a", "metadata": "a=1\na=2"}, "Line 2 of the metadata", "metadata"),
+        ({"text": "a", "step.score": "1", "step.score.method": "luck"}, "exact", "post_process"),
+        ({"text": "a", "template": "{x}"}, "A template names the columns", "template"),
+        ({"text": "a,b\n1,2\n3", "format": "csv", "template": "{a}"}, "Line 3 has not 2 columns", "file"),
+        ({"text": json.dumps(a_chat("a", "b")), "format": "jsonl"}, "These are whole requests", "holds"),
+        ({"text": "a", "file": (io.BytesIO(b"x"), "a.txt")}, "send one of them", "file"),
+        ({"file": (io.BytesIO(b"x"), "a.pdf")}, "Cannot tell from the name", "file"),
+    ],
+)
+def test_what_cannot_run_comes_back_with_all_that_was_typed(
+    client: FlaskClient, house: House, fields: dict[str, Any], said: str, field: str
+) -> None:
+    answer = send(client, **{"system": "</textarea><b>Kept", "stop": '"kept"', **fields})
+    assert answer.status_code == 400
+    assert said in answer.text
+    assert f'<a href="#{field}">' in answer.text
+    assert f'id="{field}"' in answer.text
+    assert "&lt;/textarea&gt;&lt;b&gt;Kept" in answer.text
+    assert "&#34;kept&#34;" in answer.text
+    assert ("has to be chosen again" in answer.text) == ("file" in fields)
+    with house.database.read() as session:
+        assert session.query(Batch).count() == session.query(File).count() == 0
+
+
+def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(client: FlaskClient, house: House) -> None:
+    good, wrong = json.dumps(a_chat("a", "x")), json.dumps(a_chat("b", "x", model="gone"))
+    text = "\n".join([good, "", wrong, "{no json", good])
+    for path in ("/new", "/new/preview"):
+        answer = send(client, path, holds="requests", text=text)
+        rows = answer.text.partition("<tbody>")[2].partition("</tbody>")[0]
+        for line, code in ((3, "model_not_found"), (4, "invalid_json_line"), (5, "duplicate_custom_id")):
+            assert f'<td class="right">{line}</td>' in rows
+            assert code in rows
+        assert '<td class="right">1</td>' not in rows
+    with house.database.read() as session:
+        assert session.query(Batch).count() == 0
+
+
+def test_a_line_that_makes_a_bad_request_is_told_by_its_line_in_the_input(client: FlaskClient) -> None:
+    text = '"fine"\n\n{"messages": [{"role": "user"}]}\n{"prompt": "x", "custom_id": "prompt-1"}'
+    page = send(client, "/new/preview", fragment=True, text=text, format="jsonl").text
+    assert "<html" not in page
+    assert '<td class="right">3</td>' in page
+    assert "The custom_id &#39;prompt-1&#39; is used on line 1 already" in page
+    assert '<td class="right">4</td>' in page
+
+
+def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(client: FlaskClient) -> None:
+    page = send(client, "/new/preview", text="why?", max_tokens="33").text
+    assert "<html" in page and 'value="33"' in page
+    assert "&#34;max_tokens&#34;: 33" in page
+    assert "1 request in all" in page
+
+
+@pytest.mark.parametrize("ending", [".csv", ".txt", ".jsonl"])
+def test_of_a_large_file_only_the_beginning_is_looked_at(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    rows = io.StringIO()
+    writer = csv.writer(rows)
+    writer.writerow(["prompt"])
+    for number in range(30_000):
+        writer.writerow([f"row {number} of many\nand on"])
+    content = {
+        ".csv": rows.getvalue(),
+        ".txt": "a question\n" * 50_000,
+        ".jsonl": '"a question"\n' * 50_000,
+    }[ending].encode()
+    assert len(content) > 2 * preview.HEAD_BYTES
+    read = []
+    head = preview.head
+    monkeypatch.setattr(preview, "head", lambda source: read.append(head(source)) or read[0])
+    answer = send(client, "/new/preview", fragment=True, file=(io.BytesIO(content), f"large{ending}"))
+    assert "in the first 256.0 KiB" in answer.text, answer.text
+    assert "wrong" not in answer.text
+    assert len(read[0][0]) <= preview.HEAD_BYTES
+
+
+def test_another_projects_file_is_not_there(client: FlaskClient, house: House) -> None:
+    with house.database.write() as session:
+        stranger = keys.create(session, "other").key
+        owner = session.query(Project).filter_by(name="default").one().id
+        file = files.create(session, owner, filename="a", purpose="batch", size=1, sha256="0" * 64, expires_after=None)
+    theirs = signed_in(create_app(house).test_client(), stranger)
+    assert theirs.get(f"/new?file={file.id}").status_code == 404
+    answer = send(theirs, file_id=file.id)
+    assert (answer.status_code, "No file found" in answer.text) == (400, True)
+    with house.database.read() as session:
+        assert batches.page(session, owner, after=None, limit=1) == ([], False)
+
+
+def shown(page: Page) -> list[Any]:
+    return [json.loads(text) for text in page.locator("pre.request").all_text_contents()]
+
+
+def test_pasted_prompts_are_shown_as_requests_and_lead_to_the_batchs_page(
+    visit: Open, stack: RunningStack, other_project: openai.OpenAI
+) -> None:
+    window = visit()
+    page = window.sign_in(stack.key, "/new")
+    window.check_accessibility()
+    page.get_by_label("Or type or paste it here").fill("What is 2 + 3?\n<img src=x onerror=alert(1)>\nthree\nfour")
+    page.get_by_label("Model").select_option(CHAT)
+    page.get_by_label("Seed").fill("7")
+    expect(page.locator("#shown")).to_contain_text("4 requests in all")
+    expect(page.locator("pre.request").first).to_contain_text('"seed": 7')
+    assert [request["body"]["messages"][0]["content"] for request in shown(page)] == [
+        "What is 2 + 3?",
+        "<img src=x onerror=alert(1)>",
+        "three",
+    ]
+    window.check_accessibility()
+    page.get_by_role("button", name="Submit batch").click()
+    page.wait_for_url("**/batches/batch_*")
+    batch_id = page.url.rpartition("/")[2]
+    planned = stack.wait(stack.client.batches.retrieve(batch_id), until=lambda batch: batch.request_counts.total > 0)
+    assert planned.request_counts.total == 4
+    assert visit().sign_in(other_project.api_key, "/").content().count(batch_id) == 0
+
+
+def test_a_dropped_table_is_previewed_with_its_template_and_sent(
+    visit: Open, stack: RunningStack, tmp_path: Path
+) -> None:
+    window = visit()
+    page = window.sign_in(stack.key, "/new")
+    rows = "a,b\\n" + "".join(f"{number},{number + 1}\\n" for number in range(30_000))
+    drop = f"""() => {{
+        const files = new DataTransfer();
+        files.items.add(new File(["{rows}"], "sums.csv"));
+        document.body.dispatchEvent(new DragEvent("drop", {{ dataTransfer: files, bubbles: true, cancelable: true }}));
+    }}"""
+    page.evaluate(drop)
+    expect(page.locator("#shown")).to_contain_text("has no column 'prompt', but a, b")
+    with page.expect_request("**/new/preview") as asked:
+        page.get_by_label("Template").fill("What is {a} + {b}?")
+    assert int(asked.value.header_value("content-length") or 0) < preview.HEAD_BYTES + 10_000
+    expect(page.locator("pre.request")).to_have_count(3)
+    expect(page.locator("pre.request").nth(2)).to_contain_text("What is 2 + 3?")
+    assert [request["body"]["messages"][0]["content"] for request in shown(page)] == [
+        f"What is {number} + {number + 1}?" for number in range(3)
+    ]
+    page.get_by_label("Temperature").fill("hot")
+    page.get_by_role("button", name="Submit batch").click()
+    expect(page.get_by_role("alert")).to_contain_text("temperature")
+    window.problems.clear()  # the browser tells of the 400
+    expect(page.get_by_label("Template")).to_have_value("What is {a} + {b}?")
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_role("button", name="Submit batch").click()  # the file is still chosen
+    page.wait_for_url("**/batches/batch_*")
+    batch = stack.client.batches.retrieve(page.url.rpartition("/")[2])
+    stack.client.batches.cancel(batch.id)
+    assert stack.client.files.retrieve(batch.input_file_id).filename == "sums.jsonl"
+    content = stack.client.files.content(batch.input_file_id).text
+    assert content.count("\n") == 30_000
+    assert "What is 29999 + 30000?" in content
+
+
+def test_the_form_works_without_scripts(visit: Open, stack: RunningStack, tmp_path: Path) -> None:
+    window = visit(java_script_enabled=False)
+    page = window.sign_in(stack.key, "/new")
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "hello")) + "\n{no json\n")
+    page.get_by_label("Whole requests (JSON lines)").check()
+    expect(page.get_by_label("Model")).to_be_hidden()
+    page.get_by_label("File").set_input_files(tmp_path / "in.jsonl")
+    page.get_by_role("button", name="Submit batch").click()
+    expect(page.get_by_role("row", name="2 The line is not valid JSON")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("The file in.jsonl has to be chosen again")
+    window.problems.clear()
+    page.get_by_label("Or type or paste it here").fill(json.dumps(a_chat("a", "hello")))
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("pre.request")).to_contain_text('"custom_id": "a"')
+    page.get_by_role("button", name="Submit batch").click()
+    page.wait_for_url("**/batches/batch_*")

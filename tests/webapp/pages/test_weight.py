@@ -1,0 +1,69 @@
+"""Pages stay light and quick, whatever there is in the store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from store import keys
+from tests.support.filling import fill
+from tests.support.webapps import house_in
+from tests.webapp.pages.conftest import signed_in
+from webapp import create_app
+
+MOST_BYTES = 100_000
+MOST_SECONDS = 0.2
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, str]:
+    """A client that has signed in where there are 10,000 batches, and the id of one with 50,000 lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+        house = house_in(tmp_path_factory.mktemp("filled"))
+    large = fill(house, 10_000)
+    with house.database.write() as session:
+        key = keys.create(session, "default", admin=True).key
+    return signed_in(create_app(house).test_client(), key), large
+
+
+@pytest.mark.parametrize("path", ["/", "/?limit=100", "/batches/{}", "/batches/{}/requests?at=0-0-0-0", "/sign-in"])
+def test_a_page_is_light_and_quick(filled: tuple[FlaskClient, str], path: str) -> None:
+    client, large = filled
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        answer = client.get(path.format(large))
+        seconds.append(time.perf_counter() - began)
+        assert answer.status_code == 200
+    print(f"{path}: {len(answer.data):,} bytes, first {seconds[0] * 1000:.0f} ms, best {min(seconds) * 1000:.0f} ms")
+    assert len(answer.data) < MOST_BYTES
+    assert min(seconds) < MOST_SECONDS
+
+
+def test_the_last_requests_of_a_large_batch_cost_no_more_than_the_first(filled: tuple[FlaskClient, str]) -> None:
+    client, large = filled
+    path = f"/batches/{large}/requests?at=0-0-0-0"
+    for _ in range(3):
+        page = client.get(path, headers={"HX-Request": "true"}).text
+        path = page.partition('<a class="button" href="')[2].partition('"')[0]
+    assert page.count("<article") == 20 and "ticket-59<" in page
+    assert client.get(path.replace("=60-", "=60-1")).status_code == 400  # no line begins there
+
+
+def test_errors_are_grouped_with_a_few_examples(filled: tuple[FlaskClient, str]) -> None:
+    client, large = filled
+    page = client.get(f"/batches/{large}").text
+    errors = page.partition('id="errors-heading"')[2].partition("</section>")[0]
+    assert [f"code_{number}" in errors for number in range(7)] == [True] * 7
+    assert errors.count("<li>") == 21
+    assert "line 11" in errors and "ticket-10<" in errors
+
+
+def test_assets_are_small(filled: tuple[FlaskClient, str]) -> None:
+    static = Path(str(filled[0].application.static_folder))
+    names = ("style.css", "pages.js", "icon.svg", "vendor/htmx.min.js", "vendor/uPlot.iife.min.js")
+    assert sum((static / name).stat().st_size for name in names) < 120_000

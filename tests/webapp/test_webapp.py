@@ -1,0 +1,142 @@
+"""The web app alone: what it does when the parts behind it are away, and with uploads that are too large."""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from store import batches
+from tasks.context import House
+from tests.support.webapps import client_of, house_in, upload
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A house whose broker is away."""
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    return house_in(tmp_path, max_file_bytes=1000, ray_address="127.0.0.1:1")
+
+
+@pytest.fixture
+def client(house: House) -> FlaskClient:
+    return client_of(house)
+
+
+def stored(house: House) -> list[Path]:
+    return [path for path in (house.settings.data / "artifacts").rglob("*") if path.is_file()]
+
+
+def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: FlaskClient, house: House) -> None:
+    file_id = upload(client, b"{}").get_json()["id"]
+    began = time.monotonic()
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    answer = client.post("/v1/batches", json=body)
+    assert (answer.status_code, answer.get_json()["status"]) == (200, "validating")
+    assert time.monotonic() - began < 2
+    assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
+    with house.database.write() as session:
+        assert batches.take_validatable(session, 60) == []
+    later = time.time() + batches.MESSAGE_SECONDS + 1
+    with pytest.MonkeyPatch.context() as clock, house.database.write() as session:
+        clock.setattr(time, "time", lambda: later)
+        assert batches.take_validatable(session, 60) == [answer.get_json()["id"]]
+
+
+def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        client = client_of(house_in(tmp_path))
+        file_id = upload(client, b"{}").get_json()["id"]
+        began = time.monotonic()
+        body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        assert client.post("/v1/batches", json=body).status_code == 200
+        assert time.monotonic() - began < 10
+
+
+def test_readiness_names_what_is_away(client: FlaskClient) -> None:
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    parts = answer.get_json()["parts"]
+    assert {name for name, state in parts.items() if state == "ok"} == {"database", "artifacts"}
+    assert "refused" in parts["ray"]
+
+
+def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(client: FlaskClient, house: House) -> None:
+    assert upload(client, b"x" * 1000).status_code == 200
+    before = stored(house)
+    answer = upload(client, b"x" * 1001)
+    assert answer.status_code == 413
+    assert answer.get_json()["error"]["code"] == "file_too_large"
+    assert "BATCHYARD_MAX_FILE_BYTES" in answer.get_json()["error"]["message"]
+    assert stored(house) == before
+
+
+def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(client: FlaskClient, house: House) -> None:
+    read = 0
+
+    class Endless(io.RawIOBase):
+        """A file part that never ends."""
+
+        def readinto(self, buffer: Any) -> int:
+            nonlocal read
+            head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' if read == 0 else b""
+            content = (head + b"a" * len(buffer))[: len(buffer)]
+            buffer[: len(content)] = content
+            read += len(content)
+            return len(content)
+
+        def seek(self, offset: int, whence: int = 0) -> int:
+            return offset  # the test client rewinds what it was given
+
+    answer = client.post(
+        "/v1/files",
+        input_stream=Endless(),
+        content_type="multipart/form-data; boundary=x",
+        environ_overrides={"wsgi.input_terminated": True},
+    )
+    assert (answer.status_code, answer.get_json()["error"]["code"]) == (413, "file_too_large")
+    assert read < 1_000_000
+    assert stored(house) == []
+
+
+def test_a_refused_upload_leaves_nothing(client: FlaskClient, house: House) -> None:
+    assert upload(client, b"x", purpose="nonsense").status_code == 400
+    assert stored(house) == []
+
+
+def test_two_uploads_of_the_same_content_are_two_files_and_one_artifact(client: FlaskClient, house: House) -> None:
+    first, second = (upload(client, b"same").get_json() for _ in range(2))
+    assert first["id"] != second["id"]
+    assert len(stored(house)) == 1
+
+
+def test_a_file_with_an_expiry_says_when(client: FlaskClient) -> None:
+    form = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    file = upload(client, b"x", **form).get_json()
+    assert file["expires_at"] == file["created_at"] + 3600
+    wrong = upload(client, b"x", **{**form, "expires_after[seconds]": "5"})
+    assert wrong.get_json()["error"]["param"] == "expires_after.seconds"
+
+
+def test_a_full_artifact_store_is_told_of_and_nothing_is_recorded(
+    client: FlaskClient, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    answer = upload(client, b"x")
+    assert answer.status_code == 503
+    assert "is full; free some space" in answer.get_json()["error"]["message"]
+    assert client.get("/v1/files").get_json()["data"] == []
+
+
+def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
+    seen = {client.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/models", "/nope")}
+    assert len(seen) == 3
