@@ -9,7 +9,7 @@ from celery.exceptions import Ignore
 
 from batchyard import logs, settings
 from tasks import housekeeping, metrics
-from tasks.context import house
+from tasks.context import context
 from tasks.execution import result_cache, segment
 from tasks.finishing import finalize, garbage
 from tasks.heartbeat import holder
@@ -30,29 +30,29 @@ def _configure_logging(**_: Any) -> None:
 
 @app.task(name="batch.validate", bind=True)
 def validate(task: Task, batch_id: str) -> None:
-    validation.run(house(), batch_id, holder(task.request.id))
+    validation.run(context(), batch_id, holder(task.request.id))
 
 
 @app.task(name="batch.segment", bind=True)
 def run_segment(task: Task, segment_id: int, epoch: int) -> None:
-    segment.run(house(), segment_id, epoch, holder(task.request.id))
+    segment.run(context(), segment_id, epoch, holder(task.request.id))
 
 
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
-    if not finalize.merge(house(), batch_id, holder(task.request.id)):
+    if not finalize.merge(context(), batch_id, holder(task.request.id)):
         raise Ignore  # somebody else is finishing this batch: end this chain
 
 
 @app.task(name="batch.finish", bind=True)
 def end(task: Task, batch_id: str) -> None:
-    finalize.end(house(), batch_id, holder(task.request.id))
+    finalize.end(context(), batch_id, holder(task.request.id))
 
 
 def _step(name: str) -> None:
     @app.task(name=f"post.{name}", bind=True)
     def run_step(task: Task, batch_id: str, position: int) -> None:
-        if not finalize.run_step(house(), batch_id, position, holder(task.request.id)):
+        if not finalize.run_step(context(), batch_id, position, holder(task.request.id)):
             raise Ignore
 
 
@@ -62,39 +62,39 @@ for _name in registry.REGISTRY:
 
 @app.task(name="housekeeping.tick")
 def tick() -> None:
-    housekeeping.tick(house())
+    housekeeping.tick(context())
 
 
 @app.task(name="housekeeping.deadlines")
 def look_at_deadlines() -> None:
-    deadlines.tick(house())
+    deadlines.tick(context())
 
 
 @app.task(name="housekeeping.metrics")
 def write_metrics() -> None:
-    metrics.write(house())
+    metrics.write(context())
 
 
 @app.task(name="schedule.tick")
 def run_schedules() -> None:
-    schedules.tick(house())
+    schedules.tick(context())
 
 
 @app.task(name="housekeeping.collect")
 def collect_garbage() -> None:
-    garbage.tick(house())
+    garbage.tick(context())
 
 
 @app.task(name="housekeeping.evict")
 def evict_cached_answers() -> None:
-    result_cache.evict(house())
+    result_cache.evict(context())
 
 
 @app.task(name="webhook.ring")
 def ring_for_webhooks() -> None:
-    delivery.ring(house())
+    delivery.ring(context())
 
 
 @app.task(name="webhook.deliver")
 def deliver_to_webhook(delivery_id: str, attempts: int) -> None:
-    delivery.deliver(house(), delivery_id, attempts)
+    delivery.deliver(context(), delivery_id, attempts)

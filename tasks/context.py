@@ -20,7 +20,7 @@ REDIS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class House:
+class AppContext:
     """The parts that tasks and routes are handed."""
 
     settings: Settings
@@ -41,9 +41,9 @@ def served_models(configuration: Settings) -> dict[str, ModelSpec]:
     return served
 
 
-def build(configuration: Settings) -> House:
-    """A house for the settings. Raises ConfigurationError for what cannot be used."""
-    return House(
+def build(configuration: Settings) -> AppContext:
+    """A context for the settings. Raises ConfigurationError for what cannot be used."""
+    return AppContext(
         settings=configuration,
         models=served_models(configuration),
         database=Database(configuration.database),
@@ -53,6 +53,6 @@ def build(configuration: Settings) -> House:
 
 
 @functools.cache
-def house() -> House:
-    """This process's house. Never called before a worker's pool has started its processes."""
+def context() -> AppContext:
+    """This process's context. Never called before a worker's pool has started its processes."""
     return build(settings.load())

@@ -17,7 +17,7 @@ import psutil
 
 from batchyard.errors import LeaseLost, UnavailableError
 from store.leases import Lease, take_batch
-from tasks.context import House
+from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +82,14 @@ class Heartbeat:
 
 
 @contextmanager
-def hold_batch(house: House, batch_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
+def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
     """A renewed lease on a batch's own work, or None while somebody else has it.
 
     Given back at the end, unless the work has done so with its last write; if the work is not over then, housekeeping
     starts it again after `pause` seconds.
     """
-    seconds = house.settings.lease_seconds
-    with house.database.write() as session:
+    seconds = context.settings.lease_seconds
+    with context.database.write() as session:
         lease = take_batch(session, batch_id, holder, seconds)
     if lease is None:
         yield None
@@ -97,7 +97,7 @@ def hold_batch(house: House, batch_id: str, holder: str, pause: float) -> Iterat
 
     def renew() -> bool:
         if lease.held:
-            with house.database.write() as session:
+            with context.database.write() as session:
                 lease.renew(session, seconds)
         return True
 
@@ -107,7 +107,7 @@ def hold_batch(house: House, batch_id: str, holder: str, pause: float) -> Iterat
     finally:
         if lease.held:
             try:
-                with house.database.write() as session:
+                with context.database.write() as session:
                     lease.release(session, pause)
             except LeaseLost as error:
                 log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})

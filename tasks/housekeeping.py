@@ -6,7 +6,7 @@ import logging
 
 from store import batches, leases, segments
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.finishing import finalize
 from tasks.heartbeat import has_died
 from tasks.scheduling import dispatch
@@ -14,14 +14,14 @@ from tasks.scheduling import dispatch
 log = logging.getLogger(__name__)
 
 
-def tick(house: House) -> None:
+def tick(context: AppContext) -> None:
     """Look after leases that ran out, completion windows that have passed, and messages that were lost.
 
     A lease whose holder was a process of this machine, and died, need not run out.
     """
-    with house.database.read() as session:
+    with context.database.read() as session:
         dead = list(filter(has_died, leases.holders(session)))
-    with house.database.write() as session:
+    with context.database.write() as session:
         if dead:
             leases.end_leases(session, dead)
         recovered = segments.recover(session)
@@ -33,5 +33,5 @@ def tick(house: House) -> None:
         log.warning("completion window has passed", extra={"batch_id": batch_id})
     for batch_id in unvalidated:
         messages.validate(batch_id)
-    finalize.start_ready(house)
-    dispatch.run(house)
+    finalize.start_ready(context)
+    dispatch.run(context)

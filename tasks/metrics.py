@@ -17,7 +17,7 @@ from kombu.transport.redis import Channel
 from store import queue, webhooks
 from store.queue import Queue
 from store.records import Batch
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.engine_status import EngineState
 from tasks.scheduling import deadlines
@@ -62,29 +62,29 @@ class Snapshot:
     processes: dict[str, tuple[int, float]]
 
 
-def look(house: House, *, with_processes: bool = True) -> Snapshot:
+def look(context: AppContext, *, with_processes: bool = True) -> Snapshot:
     """Look at everything now. Costs what is in the queue, not what has ever been; local processes cost the most."""
     moment = time.time()
-    with house.database.read() as session:
+    with context.database.read() as session:
         now = queue.look(session)
         first = queue.due_first(session, BATCHES)
         deliveries = webhooks.undelivered(session)
-    expected = deadlines.read(house, [batch.id for batch in first])
+    expected = deadlines.read(context, [batch.id for batch in first])
     messages: dict[str, int] | None = None
     alive: list[EngineState] | None = None
     totals: dict[tuple[str, str], int] | None = None
     try:
-        messages, alive, totals = _messages(house), engine_status.read(house), progress.totals(house)
+        messages, alive, totals = _messages(context), engine_status.read(context), progress.totals(context)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
     batches = [_state(batch, expected.get(batch.id), moment) for batch in first]
-    processes = _processes(house.settings.data) if with_processes else {}
+    processes = _processes(context.settings.data) if with_processes else {}
     return Snapshot(moment, now, batches, messages, alive, totals, deliveries, processes)
 
 
-def write(house: House) -> None:
+def write(context: AppContext) -> None:
     """Write `metrics.json` in the data folder, whole or not at all."""
-    seen = look(house)
+    seen = look(context)
     document = asdict(seen)
     document["totals"] = [
         {"what": what, "model": model, "amount": amount} for (what, model), amount in (seen.totals or {}).items()
@@ -92,10 +92,10 @@ def write(house: House) -> None:
     document["processes"] = {
         name: {"resident_bytes": size, "cpu_seconds": cpu} for name, (size, cpu) in seen.processes.items()
     }
-    file = house.settings.data / FILE
+    file = context.settings.data / FILE
     written = file.with_suffix(f".{os.getpid()}")
     try:
-        house.settings.data.mkdir(parents=True, exist_ok=True)
+        context.settings.data.mkdir(parents=True, exist_ok=True)
         written.write_text(json.dumps(document, indent=1) + "\n")
         written.replace(file)
     except OSError as error:
@@ -112,11 +112,11 @@ def _state(batch: Batch, expected: Forecast | None, moment: float) -> BatchState
     )
 
 
-def _messages(house: House) -> dict[str, int]:
+def _messages(context: AppContext) -> dict[str, int]:
     """Messages that no worker has taken; kombu keeps each queue as one list for each priority, the first unmarked."""
     queues = [queue.name for queue in current_app.conf.task_queues]
     steps = current_app.conf.broker_transport_options["priority_steps"]
-    with house.redis.pipeline(transaction=False) as pipeline:
+    with context.redis.pipeline(transaction=False) as pipeline:
         for name in queues:
             for step in steps:
                 pipeline.llen(f"{name}{Channel.sep}{step}" if step else name)

@@ -12,7 +12,7 @@ from celery import Celery
 from flask import Flask
 
 from batchyard import logs, settings
-from tasks.context import REDIS_SECONDS, House, build
+from tasks.context import REDIS_SECONDS, AppContext, build
 from webapp import (
     batches,
     document,
@@ -36,12 +36,12 @@ SWITCH_SECONDS = 0.0005
 MODULES = (files, batches, events, webhooks, schedules, models, keys, projects, start, metrics, health, document)
 
 
-def create_app(house: House | None = None) -> Flask:
-    """The WSGI application, over `house` or one made from the environment. Raises ConfigurationError."""
-    if house is None:
+def create_app(context: AppContext | None = None) -> Flask:
+    """The WSGI application, over `context` or one made from the environment. Raises ConfigurationError."""
+    if context is None:
         configuration = settings.load()
         logs.configure(configuration.log_level)
-        house = build(configuration)
+        context = build(configuration)
     # A request gives the interpreter's lock away at each query and each answer of Redis, and waits for it this long
     # when other threads are busy: at Python's 5 ms, a few requests at once take a hundred.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -55,11 +55,11 @@ def create_app(house: House | None = None) -> Flask:
     app = Flask(__name__)
     app.request_class = requests.Request
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    app.extensions["house"] = house
+    app.extensions["context"] = context
     app.config["MAX_FORM_PARTS"] = 50
     requests.register(app)
-    limits.register(app, house)
-    metrics.register(app, house)
+    limits.register(app, context)
+    metrics.register(app, context)
     errors.register(app)
     for module in MODULES:
         app.register_blueprint(module.routes)

@@ -24,7 +24,7 @@ from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_house, parse_body, query
+from webapp.requests import caller, current_context, parse_body, query
 
 routes = Blueprint("batches", __name__)
 
@@ -48,14 +48,14 @@ class Idempotent(BaseModel):
 
 def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
     """Batches as OpenAI's batch objects, with their artifacts and live rates looked up together."""
-    house = current_house()
+    context = current_context()
     ids = [batch.id for batch in found]
-    with house.database.read() as session:
+    with context.database.read() as session:
         artifacts = batches.artifacts(session, ids)
         retries = batches.retries(session, ids)
         scheduled = schedules.of_batches(session, ids)
     running = [batch.id for batch in found if batch.status in ("validating", "in_progress")]
-    live, expected = progress.read(house, running), deadlines.read(house, running)
+    live, expected = progress.read(context, running), deadlines.read(context, running)
     return [
         wire.BatchObject(
             **{name: getattr(batch, name) for name in _SAME},
@@ -123,13 +123,13 @@ def create() -> wire.BatchObject:
 
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
-    owner, house = caller(), current_house()
+    owner, context = caller(), current_context()
     asked = parse_body(wire.CreateBatch)
-    submission.check_window(house.settings, asked.completion_window)
+    submission.check_window(context.settings, asked.completion_window)
     idempotency = _idempotency(asked)
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.submit(
-            house,
+            context,
             session,
             owner.project_id,
             input_file=submission.input_file(session, owner.project_id, asked.input_file_id),
@@ -164,7 +164,7 @@ def once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Session
         ConflictError: the key was used for something else.
     """
     # Serial, so that of two posts at the same moment one finds what the other has made.
-    with current_house().database.write(serial=idempotency is not None) as session:
+    with current_context().database.write(serial=idempotency is not None) as session:
         yield session, batches.repeated(session, owner.project_id, idempotency) if idempotency else None
 
 
@@ -173,7 +173,7 @@ def announce(batch: Batch) -> None:
 
     The message goes once the answer is on its way: it is the record that counts, nobody waits for the message.
     """
-    submission.forewarn(current_house(), batch)
+    submission.forewarn(current_context(), batch)
 
     @flask.after_this_request
     def _after(response: Response) -> Response:
@@ -187,14 +187,14 @@ def list_() -> wire.BatchPage:
     """List the project's batches, newest first."""
     owner = caller()
     asked = query(ListBatches)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = batches.page(session, owner.project_id, after=asked.after, limit=asked.limit)
     return wire.BatchPage.of(to_wire(found), more=more)
 
 
 def _get(batch_id: str) -> Batch:
     owner = caller()
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         return batches.get(session, owner.project_id, batch_id)
 
 
@@ -210,7 +210,7 @@ def retrieve(batch_id: str) -> wire.BatchObject:
 def cancel(batch_id: str) -> wire.BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
     owner = caller()
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         batch = batches.cancel(session, owner.project_id, batch_id)
     return _answer(batch)
 
@@ -226,7 +226,7 @@ def results(batch_id: str) -> Response:
     """
     batch = _get(batch_id)
     asked = query(ListResults)
-    lines = result_stream.lines(current_house(), batch, asked.after, asked.limit)
+    lines = result_stream.lines(current_context(), batch, asked.after, asked.limit)
     return Response(lines, mimetype="application/jsonl")
 
 
@@ -240,18 +240,18 @@ def retry(batch_id: str) -> wire.BatchObject:
     owner = caller()
     asked = parse_body(wire.RetryBatch, optional=True)
     idempotency = _idempotency(asked, batch_id)
-    house = current_house()
-    with house.database.read() as session:
+    context = current_context()
+    with context.database.read() as session:
         made = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
     if made is not None:
         return _answer(made)
     old = _get(batch_id)
     window = asked.completion_window or old.completion_window
-    submission.check_window(house.settings, window)
-    source = retry_input.write(house, old)
+    submission.check_window(context.settings, window)
+    source = retry_input.write(context, old)
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.retry(
-            house,
+            context,
             session,
             old,
             source,

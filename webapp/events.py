@@ -11,7 +11,7 @@ from store import batches, events
 from tasks.webhooks import delivery
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_house, query
+from webapp.requests import caller, current_context, query
 
 routes = Blueprint("events", __name__)
 
@@ -41,7 +41,7 @@ def list_(batch_id: str) -> EventPage:
     """List what has happened to a batch, oldest first."""
     owner = caller()
     asked = query(ListEvents)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         batch = batches.get(session, owner.project_id, batch_id)
         found, more = events.page(session, batch, after=asked.after, limit=asked.limit)
     return EventPage.of([EventObject.model_validate(delivery.payload(event)) for event in found], more=more)

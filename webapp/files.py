@@ -16,7 +16,7 @@ from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import Upload, caller, current_house, form, query
+from webapp.requests import Upload, caller, current_context, form, query
 
 routes = Blueprint("files", __name__)
 
@@ -66,7 +66,7 @@ def create() -> wire.FileObject:
     if expires_after is None and options.purpose == "batch":
         expires_after = INPUT_EXPIRES_AFTER
     upload.commit()
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         file = files.create(
             session,
             owner.project_id,
@@ -85,7 +85,7 @@ def list_() -> wire.FilePage:
     """List the project's files."""
     owner = caller()
     asked = query(ListFiles)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = files.page(
             session,
             owner.project_id,
@@ -99,7 +99,7 @@ def list_() -> wire.FilePage:
 
 def _get(file_id: str) -> File:
     owner = caller()
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         return files.get(session, owner.project_id, file_id)
 
 
@@ -119,7 +119,7 @@ def content(file_id: str) -> Response:
 
 def send(file: File) -> Response:
     """A file's bytes as a download. Raises UnavailableError."""
-    opened = current_house().artifacts.open(file.sha256)
+    opened = current_context().artifacts.open(file.sha256)
     stream = opened.__enter__()  # before the first byte, so that a missing artifact is an error and not a cut answer
 
     def chunks() -> Iterator[bytes]:
@@ -141,6 +141,6 @@ def send(file: File) -> Response:
 def delete(file_id: str) -> wire.FileDeleted:
     """Delete a file. A batch that was made of it keeps what it needs until it has ended."""
     owner = caller()
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         files.delete(session, owner.project_id, file_id)
     return wire.FileDeleted(id=file_id)

@@ -13,9 +13,9 @@ from kombu.exceptions import OperationalError
 from pydantic import BaseModel, Field
 
 from batchyard.errors import UnavailableError
-from tasks.context import House
+from tasks.context import AppContext
 from webapp.document import operation
-from webapp.requests import current_house
+from webapp.requests import current_context
 
 routes = Blueprint("health", __name__)
 
@@ -42,41 +42,41 @@ def healthz() -> Health:
 @operation(Readiness, public=True, others={503: Readiness})
 def readyz() -> tuple[dict[str, Any], int]:
     """Whether a batch can run: the store, the broker, a worker and Ray answer. Says of each what it said."""
-    house = current_house()
-    parts = {name: _try(check, house) for name, check in CHECKS.items()}
+    context = current_context()
+    parts = {name: _try(check, context) for name, check in CHECKS.items()}
     ready = all(state == "ok" for state in parts.values())
     answer = Readiness(status="ready" if ready else "not ready", parts=parts)
     return answer.model_dump(), 200 if ready else 503
 
 
-def _try(check: Callable[[House], None], house: House) -> str:
+def _try(check: Callable[[AppContext], None], context: AppContext) -> str:
     try:
-        check(house)
+        check(context)
     except (UnavailableError, redis.RedisError, OperationalError, OSError) as error:
         return str(error) or type(error).__name__
     return "ok"
 
 
-def _broker(house: House) -> None:
-    house.redis.ping()
+def _broker(context: AppContext) -> None:
+    context.redis.ping()
 
 
-def _worker(house: House) -> None:
-    house.redis.ping()  # without a broker the question below would wait for one
+def _worker(context: AppContext) -> None:
+    context.redis.ping()  # without a broker the question below would wait for one
     # The one that delivers to webhooks runs no batch (batchyard/local/programs.py).
     if not current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern="(?!webhooks)", matcher="pcre"):
         raise UnavailableError("no worker answers")
 
 
-def _ray(house: House) -> None:
-    host, _, port = house.settings.ray_address.removeprefix("ray://").rpartition(":")
+def _ray(context: AppContext) -> None:
+    host, _, port = context.settings.ray_address.removeprefix("ray://").rpartition(":")
     if port.isdigit():  # `auto` is found by the worker, not from here
         socket.create_connection((host, int(port)), timeout=WAIT_SECONDS).close()
 
 
-CHECKS: dict[str, Callable[[House], None]] = {
-    "database": lambda house: house.database.ping(),
-    "artifacts": lambda house: house.artifacts.ping(),
+CHECKS: dict[str, Callable[[AppContext], None]] = {
+    "database": lambda context: context.database.ping(),
+    "artifacts": lambda context: context.artifacts.ping(),
     "broker": _broker,
     "worker": _worker,
     "ray": _ray,

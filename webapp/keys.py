@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from store import keys
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import administrator, current_house, parse_body, query
+from webapp.requests import administrator, current_context, parse_body, query
 
 routes = Blueprint("keys", __name__)
 
@@ -52,7 +52,7 @@ def create() -> NewKeyObject:
     """Make an API key. This answer is the only time it is seen."""
     administrator()
     asked = parse_body(CreateKey)
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         made = keys.create(session, asked.project, admin=asked.admin)
     return NewKeyObject(**vars(made), revoked_at=None)
 
@@ -63,7 +63,7 @@ def list_() -> KeyPage:
     """List API keys, newest first, without their secrets."""
     administrator()
     asked = query(ListKeys)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = keys.page(session, project=asked.project, after=asked.after, limit=asked.limit)
     return KeyPage.of([KeyObject(**vars(key)) for key in found], more=more)
 
@@ -73,5 +73,5 @@ def list_() -> KeyPage:
 def revoke(key_id: str) -> KeyObject:
     """Revoke an API key, at once and for good."""
     administrator()
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         return KeyObject(**vars(keys.revoke(session, key_id)))

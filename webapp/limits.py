@@ -16,7 +16,7 @@ from limits.storage import RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from batchyard.errors import RateLimitError
-from tasks.context import House
+from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,20 @@ STEP_BYTES = 4 * 1024 * 1024
 _SIGN_INS = RateLimitItemPerMinute(10)
 
 
-def register(app: Flask, house: House) -> None:
-    storage = RedisStorage("redis://", connection_pool=house.redis.connection_pool, wrap_exceptions=True)
+def register(app: Flask, context: AppContext) -> None:
+    storage = RedisStorage("redis://", connection_pool=context.redis.connection_pool, wrap_exceptions=True)
     app.extensions["limiter"] = SlidingWindowCounterRateLimiter(storage)
     app.after_request(_add_headers)
 
 
-def count_request(house: House, key_id: str) -> None:
+def count_request(context: AppContext, key_id: str) -> None:
     """Count one request of a key, and note what is left for the answer's headers. Raises RateLimitError."""
-    _count(house, key_id, "requests", house.settings.requests_per_minute, 1)
+    _count(context, key_id, "requests", context.settings.requests_per_minute, 1)
 
 
-def count_bytes(house: House, key_id: str, size: int) -> None:
+def count_bytes(context: AppContext, key_id: str, size: int) -> None:
     """Count uploaded bytes of a key. Raises RateLimitError."""
-    _count(house, key_id, "bytes", house.settings.upload_bytes_per_minute, size)
+    _count(context, key_id, "bytes", context.settings.upload_bytes_per_minute, size)
 
 
 def check_sign_in(address: str) -> None:
@@ -62,7 +62,7 @@ def count_failed_sign_in(address: str) -> None:
         log.warning("rate limits are not kept, Redis is away: %s", error)
 
 
-def _count(house: House, key_id: str, what: str, most: int, cost: int) -> None:
+def _count(context: AppContext, key_id: str, what: str, most: int, cost: int) -> None:
     item = RateLimitItemPerMinute(most)
     try:
         limiter = current_app.extensions["limiter"]

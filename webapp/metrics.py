@@ -15,11 +15,11 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks import metrics
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.execution.engine_status import State
 from tasks.metrics import Snapshot
 from webapp.document import operation
-from webapp.requests import caller, current_house
+from webapp.requests import caller, current_context
 
 routes = Blueprint("metrics", __name__)
 
@@ -77,11 +77,11 @@ class QueueObject(BaseModel):
 class _Deployment(Collector):
     """The deployment, looked at when it is asked for."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
 
     def collect(self) -> Iterator[Metric]:
-        seen = metrics.look(self._house)
+        seen = metrics.look(self._context)
         yield from _queue(seen)
         yield from _models(seen)
         yield from _batches(seen)
@@ -184,10 +184,10 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     yield from (requests, shared, tokens, errors, retries)
 
 
-def register(app: Flask, house: House) -> None:
+def register(app: Flask, context: AppContext) -> None:
     """Time every request, and collect the queue when asked."""
     registry = CollectorRegistry()
-    registry.register(_Deployment(house))
+    registry.register(_Deployment(context))
     app.extensions["metrics"] = registry
     seconds = Histogram(
         "batchyard_http_request_seconds",
@@ -218,6 +218,6 @@ def show() -> Response:
 def look() -> QueueObject:
     """Look at the queue: what waits and what runs, over all projects."""
     caller()
-    seen = metrics.look(current_house(), with_processes=False)
+    seen = metrics.look(current_context(), with_processes=False)
     engines = None if seen.engines is None else [EngineObject.model_validate(engine) for engine in seen.engines]
     return QueueObject.model_validate(asdict(seen.queue) | {"messages": seen.messages, "engines": engines})

@@ -11,7 +11,7 @@ from batchyard.errors import NotFoundError
 from batchyard.models import ModelSpec
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_house
+from webapp.requests import caller, current_context
 
 routes = Blueprint("models", __name__)
 
@@ -53,7 +53,7 @@ def to_wire(spec: ModelSpec) -> ModelObject:
 def list_() -> ModelPage:
     """List the models this deployment serves."""
     caller()
-    return ModelPage.of([to_wire(spec) for spec in current_house().models.values()], more=False)
+    return ModelPage.of([to_wire(spec) for spec in current_context().models.values()], more=False)
 
 
 @routes.get("/v1/models/<path:name>")
@@ -61,7 +61,7 @@ def list_() -> ModelPage:
 def retrieve(name: str) -> ModelObject:
     """Look at a model."""
     caller()
-    spec = current_house().models.get(name)
+    spec = current_context().models.get(name)
     if spec is None:
         raise NotFoundError(f"The model '{name}' does not exist.", code="model_not_found", param="model")
     return to_wire(spec)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from store import projects
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import administrator, current_house, parse_body, query
+from webapp.requests import administrator, current_context, parse_body, query
 
 routes = Blueprint("projects", __name__)
 
@@ -52,7 +52,7 @@ def list_() -> ProjectPage:
     """List the projects, newest first. A project is made with its first key."""
     administrator()
     asked = query(ListProjects)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = projects.page(session, after=asked.after, limit=asked.limit)
     return ProjectPage.of([ProjectObject.model_validate(project) for project in found], more=more)
 
@@ -63,7 +63,7 @@ def settle(project_id: str) -> ProjectObject:
     """Settle a project's tier, for its batches from now on, its most segments at once, and its result cache."""
     administrator()
     asked = parse_body(SettleProject)
-    projects.check_tier(asked.tier, current_house().settings.tier_seconds)
-    with current_house().database.write() as session:
+    projects.check_tier(asked.tier, current_context().settings.tier_seconds)
+    with current_context().database.write() as session:
         settled = projects.settle(session, project_id, **asked.model_dump(include=asked.model_fields_set))
     return ProjectObject.model_validate(settled)

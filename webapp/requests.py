@@ -19,7 +19,7 @@ from werkzeug.datastructures import MultiDict
 from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
 from store import keys
 from store.artifacts import Artifacts, Writer
-from tasks.context import House
+from tasks.context import AppContext
 from webapp import limits
 
 log = logging.getLogger("webapp")
@@ -81,15 +81,15 @@ class Request(flask.Request):
     ) -> IO[bytes]:
         if self.upload is not None:
             raise RequestError("Send one file.", code="invalid_value", param="file")
-        house, key_id = current_house(), caller().key_id
+        context, key_id = current_context(), caller().key_id
         self.upload = Upload(
-            house.artifacts, house.settings.max_file_bytes, lambda size: limits.count_bytes(house, key_id, size)
+            context.artifacts, context.settings.max_file_bytes, lambda size: limits.count_bytes(context, key_id, size)
         )
         return cast(IO[bytes], self.upload)
 
 
-def current_house() -> House:
-    return cast(House, current_app.extensions["house"])
+def current_context() -> AppContext:
+    return cast(AppContext, current_app.extensions["context"])
 
 
 def caller() -> keys.Caller:
@@ -102,12 +102,12 @@ def caller() -> keys.Caller:
         scheme, _, key = flask.request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key:
             raise AuthenticationError("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
-        with current_house().database.read() as session:
+        with current_context().database.read() as session:
             found = keys.authenticate(session, key.strip())
         if found is None:
             raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
         g.caller = found
-        limits.count_request(current_house(), found.key_id)
+        limits.count_request(current_context(), found.key_id)
     return cast(keys.Caller, g.caller)
 
 

@@ -20,7 +20,7 @@ from tasks.recurring import run_templates
 from tasks.recurring import schedules as recurring
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_house, parse_body, query, validated
+from webapp.requests import caller, current_context, parse_body, query, validated
 
 routes = Blueprint("schedules", __name__)
 
@@ -145,7 +145,7 @@ class ListSchedules(BaseModel):
 
 
 def to_wire(found: Sequence[Schedule]) -> list[ScheduleObject]:
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         last_runs = schedules.last_runs(session, [schedule.id for schedule in found])
     return [
         ScheduleObject(
@@ -197,9 +197,9 @@ def create() -> ScheduleObject:
 
 def make(asked: CreateSchedule) -> Schedule:
     """A new schedule. Raises RequestError."""
-    owner, house = caller(), current_house()
-    values = recurring.define(house, owner.project_id, _said(asked))
-    with house.database.write(serial=True) as session:
+    owner, context = caller(), current_context()
+    values = recurring.define(context, owner.project_id, _said(asked))
+    with context.database.write(serial=True) as session:
         return schedules.create(session, owner.project_id, **values)
 
 
@@ -209,14 +209,14 @@ def list_() -> SchedulePage:
     """List the project's schedules, newest first."""
     owner = caller()
     asked = query(ListSchedules)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = schedules.page(session, owner.project_id, after=asked.after, limit=asked.limit)
     return SchedulePage.of(to_wire(found), more=more)
 
 
 def _get(schedule_id: str) -> Schedule:
     owner = caller()
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         return schedules.get(session, owner.project_id, schedule_id)
 
 
@@ -231,9 +231,9 @@ def retrieve(schedule_id: str) -> ScheduleObject:
 @operation(ScheduleObject, json=UpdateSchedule, refusals=(404, 409, 413))
 def update(schedule_id: str) -> ScheduleObject:
     """Change a schedule. Another cron expression or time zone counts from now on."""
-    old, house = _get(schedule_id), current_house()
-    values = recurring.define(house, old.project_id, _said(parse_body(UpdateSchedule)), old)
-    with house.database.write() as session:
+    old, context = _get(schedule_id), current_context()
+    values = recurring.define(context, old.project_id, _said(parse_body(UpdateSchedule)), old)
+    with context.database.write() as session:
         changed = schedules.change(session, old, **values)
     return _answer(changed)
 
@@ -243,7 +243,7 @@ def update(schedule_id: str) -> ScheduleObject:
 def delete(schedule_id: str) -> ScheduleDeleted:
     """Delete a schedule and the history of its runs. Their batches stay."""
     owner = caller()
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         schedules.delete(session, owner.project_id, schedule_id)
     return ScheduleDeleted(id=schedule_id)
 
@@ -252,21 +252,21 @@ def delete(schedule_id: str) -> ScheduleDeleted:
 @operation(ScheduleObject, refusals=(404,))
 def pause(schedule_id: str) -> ScheduleObject:
     """Pause a schedule. Times that pass meanwhile are not run, and are not missed."""
-    return _answer(recurring.set_paused(current_house(), caller().project_id, schedule_id, paused=True))
+    return _answer(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=True))
 
 
 @routes.post("/v1/schedules/<schedule_id>/resume")
 @operation(ScheduleObject, refusals=(404,))
 def resume(schedule_id: str) -> ScheduleObject:
     """Let a paused schedule run again, from its next time on."""
-    return _answer(recurring.set_paused(current_house(), caller().project_id, schedule_id, paused=False))
+    return _answer(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=False))
 
 
 @routes.post("/v1/schedules/<schedule_id>/run")
 @operation(ScheduleRunObject, refusals=(404, 409))
 def run(schedule_id: str) -> ScheduleRunObject:
     """Run a schedule now, also one that is paused. Its times stay as they are."""
-    return _run(recurring.run_now(current_house(), caller().project_id, schedule_id))
+    return _run(recurring.run_now(current_context(), caller().project_id, schedule_id))
 
 
 @routes.get("/v1/schedules/<schedule_id>/runs")
@@ -275,7 +275,7 @@ def runs(schedule_id: str) -> ScheduleRunPage:
     """List the runs of a schedule, newest first."""
     schedule = _get(schedule_id)
     asked = query(ListSchedules)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = schedules.runs(session, schedule, after=asked.after, limit=asked.limit)
     return ScheduleRunPage.of([_run(entry) for entry in found], more=more)
 
@@ -284,7 +284,7 @@ def runs(schedule_id: str) -> ScheduleRunPage:
 @operation(None, media_type="application/jsonl", refusals=(404,))
 def template(schedule_id: str) -> Response:
     """Download the template of a schedule whose input is one."""
-    text = run_templates.template(current_house(), _get(schedule_id))
+    text = run_templates.template(current_context(), _get(schedule_id))
     if text is None:
         raise NotFoundError(f"Schedule '{schedule_id}' has no template.", param="schedule_id")
     return Response(text, mimetype="application/jsonl")

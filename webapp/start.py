@@ -22,7 +22,7 @@ from webapp import wire
 from webapp.batches import Idempotency, announce, once
 from webapp.document import operation
 from webapp.files import uploaded
-from webapp.requests import caller, current_house, form, parse_body
+from webapp.requests import caller, current_context, form, parse_body
 
 routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
@@ -69,11 +69,11 @@ class StartForm(Start):
 def start() -> tuple[dict[str, Any], int]:
     """Start a batch from prompts, sent as JSON or as a form."""
     caller()
-    house = current_house()
+    context = current_context()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
     sent = uploaded() if is_form else None
-    asked = form(StartForm) if is_form else parse_body(Start, max_bytes=house.settings.max_file_bytes)
-    submission.check_window(house.settings, asked.completion_window)
+    asked = form(StartForm) if is_form else parse_body(Start, max_bytes=context.settings.max_file_bytes)
+    submission.check_window(context.settings, asked.completion_window)
     if (sent is None) == (asked.prompts is None):
         raise RequestError(
             "Send prompts either inline as 'prompts' or as a 'file'.",
@@ -110,10 +110,10 @@ def submit(asked: Start, sent: tuple[Writer, str] | None, idempotency: Idempoten
 
 def make(asked: Start, input_file: Callable[[Session], File], idempotency: Idempotency = None) -> Batch:
     """A new batch of a file that holds whole requests, run as asked. Raises RateLimitError."""
-    owner, house = caller(), current_house()
+    owner, context = caller(), current_context()
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.submit(
-            house,
+            context,
             session,
             owner.project_id,
             input_file=input_file(session),
@@ -143,7 +143,7 @@ def format_of(name: str) -> prompts.Format:
 
 def _of_file(asked: Start, upload: Writer, name: str) -> Writer:
     kind = format_of(name)
-    with current_house().artifacts.open(upload.sha256) as file:
+    with current_context().artifacts.open(upload.sha256) as file:
         if kind == "jsonl" and prompts.is_requests(file):
             given = asked.model_fields_set & {"model", "system", "template", "sampling", *PARAMETERS}
             if given:
@@ -159,7 +159,7 @@ def _of_file(asked: Start, upload: Writer, name: str) -> Writer:
 def recipe(asked: Start) -> prompts.Recipe:
     """What is the same for all requests. Raises RequestError."""
     if asked.model is None:
-        served = ", ".join(sorted(current_house().models))
+        served = ", ".join(sorted(current_context().models))
         raise RequestError(
             f"Missing required parameter: 'model'; served here: {served}.",
             code="missing_required_parameter",
@@ -176,9 +176,9 @@ def recipe(asked: Start) -> prompts.Recipe:
 
 def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
     """Store a request for each prompt. Raises RequestError, for what no request of this kind could be, too."""
-    house = current_house()
+    context = current_context()
     same = recipe(asked)
-    validator = Validator(house.models, asked.endpoint, house.settings.max_requests)
+    validator = Validator(context.models, asked.endpoint, context.settings.max_requests)
 
     def check(request: dict[str, Any]) -> None:
         try:
@@ -187,4 +187,4 @@ def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
             param = (error.param or "").removeprefix("body.") or None
             raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
 
-    return prompts.write(house.artifacts, found, same, check, house.settings.max_requests)
+    return prompts.write(context.artifacts, found, same, check, context.settings.max_requests)

@@ -14,7 +14,7 @@ from tasks.webhooks import delivery as sender
 from tasks.webhooks import outbound
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_house, parse_body, query
+from webapp.requests import caller, current_context, parse_body, query
 
 routes = Blueprint("webhooks", __name__)
 
@@ -149,7 +149,7 @@ def _delivery(found: tuple[Delivery, str]) -> DeliveryObject:
 
 
 def _check(url: str) -> None:
-    outbound.check(url, allow_private=current_house().settings.webhooks_allow_private)
+    outbound.check(url, allow_private=current_context().settings.webhooks_allow_private)
 
 
 @routes.post("/v1/webhook_endpoints")
@@ -159,7 +159,7 @@ def create() -> NewSecret:
     owner = caller()
     asked = parse_body(CreateWebhook)
     _check(asked.url)
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         return _with_secret(webhooks.create(session, owner.project_id, **asked.model_dump()))
 
 
@@ -169,7 +169,7 @@ def list_() -> WebhookPage:
     """List the project's webhook endpoints, newest first, without their secrets."""
     owner = caller()
     asked = query(ListWebhooks)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = webhooks.page(session, owner.project_id, after=asked.after, limit=asked.limit)
     return WebhookPage.of([_answer(webhook) for webhook in found], more=more)
 
@@ -179,7 +179,7 @@ def list_() -> WebhookPage:
 def retrieve(webhook_endpoint_id: str) -> WebhookObject:
     """Look at a webhook endpoint."""
     owner = caller()
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         return _answer(webhooks.get(session, owner.project_id, webhook_endpoint_id))
 
 
@@ -192,7 +192,7 @@ def update(webhook_endpoint_id: str) -> WebhookObject:
     if asked.url is not None:
         _check(asked.url)
     values = asked.model_dump(exclude_none=True)
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         return _answer(webhooks.change(session, owner.project_id, webhook_endpoint_id, values))
 
 
@@ -201,7 +201,7 @@ def update(webhook_endpoint_id: str) -> WebhookObject:
 def delete(webhook_endpoint_id: str) -> WebhookDeleted:
     """Delete a webhook endpoint with its deliveries. The events stay with their batches."""
     owner = caller()
-    with current_house().database.write(serial=True) as session:
+    with current_context().database.write(serial=True) as session:
         webhooks.remove(session, owner.project_id, webhook_endpoint_id)
     return WebhookDeleted(id=webhook_endpoint_id)
 
@@ -212,7 +212,7 @@ def rotate_secret(webhook_endpoint_id: str) -> NewSecret:
     """Replace the signing secret: everything from now on is signed with the new one, for a day with both if asked."""
     owner = caller()
     keep_old = parse_body(RotateSecret, optional=True).keep_old_secret_active_for_24_hours
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         return _with_secret(webhooks.rotate_secret(session, owner.project_id, webhook_endpoint_id, keep_old=keep_old))
 
 
@@ -220,11 +220,11 @@ def rotate_secret(webhook_endpoint_id: str) -> NewSecret:
 @operation(SampleSent, json=SendSample, refusals=(404, 413))
 def send_sample(webhook_endpoint_id: str) -> SampleSent:
     """Send a sample event at once, also to a disabled endpoint. One that does not answer is refused."""
-    owner, house = caller(), current_house()
+    owner, context = caller(), current_context()
     type_ = parse_body(SendSample).event_type
-    with house.database.read() as session:
+    with context.database.read() as session:
         webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
-    status = sender.send_sample(house, webhook, type_)
+    status = sender.send_sample(context, webhook, type_)
     return SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
 
 
@@ -242,7 +242,7 @@ def deliveries(webhook_endpoint_id: str) -> DeliveryPage:
     """List what was sent to a webhook endpoint and what waits to be, newest first."""
     owner = caller()
     asked = query(ListWebhooks)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
         found, more = webhooks.deliveries(session, webhook, after=asked.after, limit=asked.limit)
     return DeliveryPage.of([_delivery(entry) for entry in found], more=more)
@@ -253,6 +253,6 @@ def deliveries(webhook_endpoint_id: str) -> DeliveryPage:
 def redeliver(webhook_endpoint_id: str, delivery_id: str) -> DeliveryObject:
     """Send a delivery again at once, whatever became of it; one that is being sent stays as it is."""
     owner = caller()
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
         return _delivery(webhooks.redeliver(session, webhook, delivery_id))

@@ -32,7 +32,7 @@ OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_token
 """Keys of `engine_args` with which the model's folder does not say what the engine will do."""
 
 
-class Context:
+class ContextLength:
     """One model's context. It refuses only what cannot fit whatever the chat template adds; the engine does the rest.
 
     `longest` is how many tokens prompt and answer may have together; None where that is not known.

@@ -16,8 +16,8 @@ from typing import Any, Literal, cast
 import redis
 
 from batchyard.models import ModelSpec
-from inference.requests.context_length import Context
-from tasks.context import House
+from inference.requests.context_length import ContextLength
+from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class EngineState:
     endpoints: list[dict[str, Any]] = field(default_factory=list)
 
 
-def publish(house: House, states: Mapping[str, Mapping[str, Any]]) -> None:
+def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
     """Publish what `inference.residents.actor.states` has found; an engine that has not answered is starting."""
     moment = time.time()
     values: dict[Any, Any] = {}
@@ -55,7 +55,7 @@ def publish(house: House, states: Mapping[str, Mapping[str, Any]]) -> None:
             asdict(EngineState(name, said["model"], state, *numbers, moment, said.get("endpoints", [])))
         )
     try:
-        with house.redis.pipeline() as pipeline:
+        with context.redis.pipeline() as pipeline:
             pipeline.delete(ENGINES)
             if values:
                 pipeline.hset(ENGINES, mapping=values)
@@ -64,16 +64,16 @@ def publish(house: House, states: Mapping[str, Mapping[str, Any]]) -> None:
         log.warning("engine states not published: %s", error)
 
 
-def read(house: House) -> list[EngineState]:
+def read(context: AppContext) -> list[EngineState]:
     """The engines that have not stopped themselves since they were seen. Raises redis.RedisError."""
     moment = time.time()
-    values = cast(dict[str, str], house.redis.hgetall(ENGINES))
+    values = cast(dict[str, str], context.redis.hgetall(ENGINES))
     found = [EngineState(**json.loads(value)) for value in values.values()]
-    most = house.settings.engine_idle_seconds
+    most = context.settings.engine_idle_seconds
     alive = [engine for engine in found if engine.idle_seconds + moment - engine.seen_at <= most]
     return sorted(alive, key=lambda engine: engine.name)
 
 
-def context(spec: ModelSpec) -> int | None:
+def context_length(spec: ModelSpec) -> int | None:
     """Tokens that prompt and answer may have together with a model; None where only its engine knows."""
-    return Context(spec).longest
+    return ContextLength(spec).longest

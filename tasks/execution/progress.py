@@ -15,7 +15,7 @@ import redis
 
 from store import speeds
 from store.records import Batch, Part
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.scheduling import deadlines
 
 log = logging.getLogger(__name__)
@@ -28,14 +28,14 @@ def key(batch_id: str) -> str:
     return f"batch_job_status:{batch_id}"
 
 
-def measure(house: House, batch_id: str) -> dict[str, Any]:
+def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
     """The progress of a batch, as it is published."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         batch = session.get_one(Batch, batch_id)
         rates = speeds.recent(session, Part.batch_id, batch_id) if batch.status == "in_progress" else {}
     rows_per_second, tokens_per_second = rates.get(batch_id, (None, None))
     moment = time.time()
-    expected = deadlines.read(house, [batch_id]).get(batch_id) if batch.status == "in_progress" else None
+    expected = deadlines.read(context, [batch_id]).get(batch_id) if batch.status == "in_progress" else None
     return {
         "status": batch.status,
         "total": batch.total,
@@ -49,18 +49,18 @@ def measure(house: House, batch_id: str) -> dict[str, Any]:
     }
 
 
-def publish(house: House, batch_id: str) -> None:
+def publish(context: AppContext, batch_id: str) -> None:
     """Write a batch's progress to Redis. A broker that is away is no reason to stop work."""
     try:
-        house.redis.set(key(batch_id), json.dumps(measure(house, batch_id)), ex=KEPT_SECONDS)
+        context.redis.set(key(batch_id), json.dumps(measure(context, batch_id)), ex=KEPT_SECONDS)
     except redis.RedisError as error:
         log.warning("progress not published: %s", error, extra={"batch_id": batch_id})
 
 
-def count(house: House, model: str, amounts: Mapping[str, int]) -> None:
+def count(context: AppContext, model: str, amounts: Mapping[str, int]) -> None:
     """Add to the model's totals, which /metrics shows: counters that begin anew when Redis loses them."""
     try:
-        with house.redis.pipeline(transaction=False) as pipeline:
+        with context.redis.pipeline(transaction=False) as pipeline:
             for what, amount in amounts.items():
                 pipeline.hincrby(TOTALS, f"{what} {model}", amount)
             pipeline.execute()
@@ -68,18 +68,18 @@ def count(house: House, model: str, amounts: Mapping[str, int]) -> None:
         log.warning("totals not counted: %s", error)
 
 
-def totals(house: House) -> dict[tuple[str, str], int]:
+def totals(context: AppContext) -> dict[tuple[str, str], int]:
     """The totals by (what, model). Raises redis.RedisError."""
-    found = cast(dict[str, str], house.redis.hgetall(TOTALS))
+    found = cast(dict[str, str], context.redis.hgetall(TOTALS))
     return {(what, model): int(amount) for key, amount in found.items() for what, _, model in [key.partition(" ")]}
 
 
-def read(house: House, batch_ids: list[str]) -> dict[str, dict[str, Any]]:
+def read(context: AppContext, batch_ids: list[str]) -> dict[str, dict[str, Any]]:
     """The published progress of each batch that has any. Raises nothing when Redis is away: nothing is known then."""
     if not batch_ids:
         return {}
     try:
-        values = house.redis.mget([key(batch_id) for batch_id in batch_ids])
+        values = context.redis.mget([key(batch_id) for batch_id in batch_ids])
     except redis.RedisError as error:
         log.warning("progress not read: %s", error)
         return {}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from batchyard import output_lines
 from store import cache, segments
-from tasks.context import House
+from tasks.context import AppContext
 
 INTERVAL_SECONDS = 60
 EVICTION_SECONDS = 20.0
@@ -26,8 +26,8 @@ class Cache:
     (`model_sha256`): a server that someone else runs may change them, and simulated answers have none.
     """
 
-    def __init__(self, house: House, work: segments.Work, config_sha256: str) -> None:
-        self._house = house
+    def __init__(self, context: AppContext, work: segments.Work, config_sha256: str) -> None:
+        self._context = context
         self._work = work
         self._config_sha256 = config_sha256
         self._missing: dict[int, str] = {}
@@ -45,13 +45,13 @@ class Cache:
         for start in range(0, asked.num_rows, cache.CHUNK):
             chunk = asked.slice(start, cache.CHUNK)
             keys = [cache.key(value, self._config_sha256, engine) for value in chunk["fingerprint"].to_pylist()]
-            with self._house.database.read() as session:
+            with self._context.database.read() as session:
                 found = cache.find(session, self._work.project_id, keys)
             there = pa.array([key in found for key in keys])
             missing = chunk.filter(pc.invert(there))["line"].to_pylist()
             self._missing |= zip(missing, (key for key in keys if key not in found), strict=True)
             if found:
-                with self._house.database.write() as session:
+                with self._context.database.write() as session:
                     cache.touch(session, self._work.project_id, found)
                 yield _answers(chunk.filter(there), [found[key] for key in keys if key in found])
 
@@ -65,7 +65,7 @@ class Cache:
         rows = [row for row in answers.filter(answers["ok"]).to_pylist() if row["line"] in self._missing]
         for start in range(0, len(rows), cache.CHUNK):
             kept = {self._missing[row["line"]]: _entry(row) for row in rows[start : start + cache.CHUNK]}
-            with self._house.database.write() as session:
+            with self._context.database.write() as session:
                 cache.add(session, self._work.project_id, kept)
 
 
@@ -85,14 +85,14 @@ def _entry(row: Mapping[str, Any]) -> cache.Answer:
     return cache.Answer.of(orjson.dumps(body), *(row[name] for name in TOKENS))
 
 
-def evict(house: House) -> None:
+def evict(context: AppContext) -> None:
     """Bring every project's cache down to its bound, a chunk of each in turn, as far as the time goes."""
     ends_at = time.monotonic() + EVICTION_SECONDS
-    with house.database.read() as session:
+    with context.database.read() as session:
         excess = cache.excess(session)
     while excess and time.monotonic() < ends_at:
         for project_id, size in list(excess.items()):
-            with house.database.write() as session:
+            with context.database.write() as session:
                 freed = cache.evict(session, project_id, size)
             excess[project_id] = size - freed
             if not 0 < freed < size:

@@ -25,7 +25,7 @@ from inference.engines.registry import capabilities
 from store import segments
 from store.formats import chunks, plan
 from store.records import AMOUNTS, Part
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.deduplication import Copies
 from tasks.execution.result_cache import TOKENS, Cache
@@ -78,40 +78,40 @@ class _Interruption:
             self._waiting = False
 
 
-def run(house: House, segment_id: int, epoch: int, holder: str) -> None:
+def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
     """Run a dispatched segment. Does nothing if the message is old; keeps what was answered, whatever happens."""
-    with house.database.write() as session:
-        work = segments.start(session, segment_id, epoch, holder, house.settings.lease_seconds)
+    with context.database.write() as session:
+        work = segments.start(session, segment_id, epoch, holder, context.settings.lease_seconds)
     if work is None:
         log.info("old message", extra={"segment_id": segment_id, "epoch": epoch})
         return
     ids = {"batch_id": work.batch_id, "segment_id": segment_id, "epoch": epoch}
     log.info("segment started", extra=ids)
     try:
-        _hold(house, work)
+        _hold(context, work)
     except LeaseLost as error:
         log.warning("segment lost: %s", error, extra=ids)
     except NoRoom as error:
         log.info("segment waits: %s", error, extra=ids)
-        _fail(house, work, error.message, counted=False)
-        gpu_sharing.want(house, work.model["name"], work.due_at, error.holders)
+        _fail(context, work, error.message, counted=False)
+        gpu_sharing.want(context, work.model["name"], work.due_at, error.holders)
     except (EngineError, UnavailableError) as error:
         log.error("segment failed: %s", error, extra=ids)
-        _fail(house, work, error.message, counted=isinstance(error, EngineError))
+        _fail(context, work, error.message, counted=isinstance(error, EngineError))
     except Exception as error:
         # A fault of our own: told of in full, and tried as often as an engine that fails, not for ever.
-        _fail(house, work, f"{type(error).__name__}: {error}", counted=True)
+        _fail(context, work, f"{type(error).__name__}: {error}", counted=True)
         raise
     else:
         log.info("segment ended", extra=ids)
-    finalize.start_ready(house)
-    dispatch.run(house)
+    finalize.start_ready(context)
+    dispatch.run(context)
 
 
-def _fail(house: House, work: segments.Work, error: str, *, counted: bool) -> None:
-    with house.database.write() as session:
+def _fail(context: AppContext, work: segments.Work, error: str, *, counted: bool) -> None:
+    with context.database.write() as session:
         segments.fail(session, work, error, RETRY_SECONDS * 2**work.attempts, counted=counted)
-    progress.count(house, work.model["name"], {"retries": 1})
+    progress.count(context, work.model["name"], {"retries": 1})
 
 
 class _ClusterWatch:
@@ -131,65 +131,65 @@ class _ClusterWatch:
         return self._away >= CLUSTER_BEATS
 
 
-def _leave(house: House, work: segments.Work) -> None:
+def _leave(context: AppContext, work: segments.Work) -> None:
     """Give the segment back and end this process: a call into a cluster that is gone waits for ever, and cannot be
     interrupted. The pool starts another process."""
     log.error("Ray cluster is gone; this process ends", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
     try:
-        _fail(house, work, "the Ray cluster went away", counted=False)
+        _fail(context, work, "the Ray cluster went away", counted=False)
     finally:
         os._exit(1)
 
 
-def _hold(house: House, work: segments.Work) -> None:
+def _hold(context: AppContext, work: segments.Work) -> None:
     watch = _ClusterWatch()
 
     def beat() -> bool:
-        with house.database.write() as session:
-            wanted = segments.renew(session, work, house.settings.lease_seconds)
+        with context.database.write() as session:
+            wanted = segments.renew(session, work, context.settings.lease_seconds)
         if watch.lost():
-            _leave(house, work)
+            _leave(context, work)
         return wanted
 
     with _Interruption() as interruption:
         with Heartbeat(beat, BEAT_SECONDS, interruption.interrupt) as heartbeat:
-            engine = _answer(house, work, heartbeat, interruption)
-        with house.database.write() as session:
+            engine = _answer(context, work, heartbeat, interruption)
+        with context.database.write() as session:
             segments.end(session, work, done=not heartbeat.stopped.is_set(), engine=engine)
 
 
 def _answer(
-    house: House, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
+    context: AppContext, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
 ) -> dict[str, str] | None:
     from inference import pipeline  # imports Ray, which only a process that runs segments needs
     from inference.ray import cluster  # imports Ray, which only a process that runs segments needs
     from inference.residents import actor  # imports Ray, which only a process that runs segments needs
 
     spec = ModelSpec.model_validate(work.model)
-    rows = _unanswered(house, work)
+    rows = _unanswered(context, work)
     if rows.num_rows == 0:
         return None
     copies, asked = Copies(rows), rows.filter(pc.is_null(rows["same_as"]))
-    if work.attempts >= house.settings.segment_attempts:
-        writer = _PartWriter(house, work)  # no engine answers these, so nothing is measured
+    if work.attempts >= context.settings.segment_attempts:
+        writer = _PartWriter(context, work)  # no engine answers these, so nothing is measured
         writer.add(_engine_error(rows, work))
         writer.flush()
         return None
-    cluster.connect(house.settings.ray_address)
+    cluster.connect(context.settings.ray_address)
     terms = {
-        "request_timeout": float(house.settings.request_timeout),
-        "start_timeout": float(house.settings.engine_start_timeout),
-        "idle_seconds": float(house.settings.engine_idle_seconds),
+        "request_timeout": float(context.settings.request_timeout),
+        "start_timeout": float(context.settings.engine_start_timeout),
+        "idle_seconds": float(context.settings.engine_idle_seconds),
     }
-    meter, cache = Meter(work, spec.config_sha256), Cache(house, work, spec.config_sha256)
-    writer = _PartWriter(house, work, meter, cache)
+    meter, cache = Meter(work, spec.config_sha256), Cache(context, work, spec.config_sha256)
+    writer = _PartWriter(context, work, meter, cache)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     looked_at = time.monotonic()
     try:
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
-        gpu_sharing.found(house, spec.name)
+        gpu_sharing.found(context, spec.name)
         for table in cache.find(asked, engine):
             writer.add(copies.join(table, shared=True))
             asked = _without(asked, table["line"])
@@ -207,7 +207,7 @@ def _answer(
             writer.add(copies.join(table))
             if time.monotonic() - looked_at >= engine_status.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
-                engine_status.publish(house, actor.states(timeout=1.0))
+                engine_status.publish(context, actor.states(timeout=1.0))
     except _Stopped:
         log.info("segment interrupted", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
     finally:
@@ -216,14 +216,14 @@ def _answer(
         finally:
             if tables is not None:
                 tables.close()
-    engine_status.publish(house, actor.states(timeout=1.0))
+    engine_status.publish(context, actor.states(timeout=1.0))
     return engine
 
 
-def _unanswered(house: House, work: segments.Work) -> pa.Table:
-    rows = plan.segment(house.artifacts, work.plan_sha256, work.number)
+def _unanswered(context: AppContext, work: segments.Work) -> pa.Table:
+    rows = plan.segment(context.artifacts, work.plan_sha256, work.number)
     for sha256 in work.parts:
-        with house.artifacts.open(sha256) as file:
+        with context.artifacts.open(sha256) as file:
             rows = _without(rows, pq.read_table(file, columns=["line"])["line"])
     return rows
 
@@ -247,9 +247,9 @@ class _PartWriter:
     """Collects answers and appends them to the segment about once a second."""
 
     def __init__(
-        self, house: House, work: segments.Work, meter: Meter | None = None, cache: Cache | None = None
+        self, context: AppContext, work: segments.Work, meter: Meter | None = None, cache: Cache | None = None
     ) -> None:
-        self._house = house
+        self._context = context
         self._work = work
         self._meter = meter
         self._cache = cache
@@ -271,7 +271,7 @@ class _PartWriter:
         part = Part(
             batch_id=self._work.batch_id,
             segment_id=self._work.lease.id,
-            sha256=chunks.write(self._house.artifacts, table),
+            sha256=chunks.write(self._context.artifacts, table),
             completed=completed,
             failed=table.num_rows - completed,
             **{name: _sum(table[name]) for name in TOKENS},
@@ -280,15 +280,15 @@ class _PartWriter:
             shared_output_tokens=_sum(shared["output_tokens"]),
             created_at=time.time(),
         )
-        with self._house.database.write() as session:
+        with self._context.database.write() as session:
             segments.append(session, self._work, part)
             if self._meter is not None:
                 self._meter.measure(session, part)
         self._tables = []
         self._flushed_at = time.monotonic()
-        progress.publish(self._house, self._work.batch_id)
+        progress.publish(self._context, self._work.batch_id)
         counted = {name: getattr(part, name) for name in AMOUNTS} | _errors(table)
-        progress.count(self._house, self._work.model["name"], counted)
+        progress.count(self._context, self._work.model["name"], counted)
         if self._cache is not None:
             self._cache.keep(table)
 

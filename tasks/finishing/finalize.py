@@ -13,7 +13,7 @@ from store import batches, segments
 from store.leases import Lease
 from store.records import AMOUNTS, Batch, File
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.finishing import result_files
 from tasks.heartbeat import hold_batch
@@ -32,15 +32,15 @@ NEVER_RUN = {
 }
 
 
-def start_ready(house: House) -> None:
+def start_ready(context: AppContext) -> None:
     """Begin the finishing of every batch that has come to it."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         if not batches.any_ends(session):  # the usual case, for which nobody should wait
             return
-    with house.database.write() as session:
+    with context.database.write() as session:
         segments.withdraw(session)
         batches.end_running(session)
-        ready = batches.take_finishable(session, house.settings.queue_seconds)
+        ready = batches.take_finishable(session, context.settings.queue_seconds)
         found = [session.get_one(Batch, batch_id) for batch_id in ready]
     for batch in found:
         # A cancelled batch is what its owner wants no more work for.
@@ -49,18 +49,18 @@ def start_ready(house: House) -> None:
         log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
 
 
-def merge(house: House, batch_id: str, holder: str) -> bool:
+def merge(context: AppContext, batch_id: str, holder: str) -> bool:
     """Write the output and error files; False if somebody else is finishing this batch or it has ended."""
-    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
-        batch = _ending(house, batch_id) if lease else None
+    with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
+        batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
-        with house.database.read() as session:
+        with context.database.read() as session:
             parts = [sha256 for sha256, _ in segments.parts(session, batch_id)]
         never_run = NEVER_RUN[batch.outcome or "completed"]
-        with house.artifacts.create() as output, house.artifacts.create() as errors:
-            merged = result_files.merge(house.artifacts, batch.plan_sha256 or "", parts, never_run, output, errors)
-        with house.database.write() as session:
+        with context.artifacts.create() as output, context.artifacts.create() as errors:
+            merged = result_files.merge(context.artifacts, batch.plan_sha256 or "", parts, never_run, output, errors)
+        with context.database.write() as session:
             lease.guard(session)
             batch = session.get_one(Batch, batch_id)
             if batch.outcome in ("expired", "cancelled"):
@@ -74,25 +74,25 @@ def merge(house: House, batch_id: str, holder: str) -> bool:
     return True
 
 
-def run_step(house: House, batch_id: str, position: int, holder: str) -> bool:
+def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> bool:
     """Run the post-processing step at `position`; False if somebody else is finishing this batch.
 
     A step that fails is recorded as failed, with its error: the answers are there all the same.
     """
-    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
-        batch = _ending(house, batch_id) if lease else None
+    with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
+        batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
         entry = batch.post_process[position]
         asked = registry.asked(entry)
         try:
             with ExitStack() as opened:
-                registry.run(asked, _Results(house, batch, lease, opened))
+                registry.run(asked, _Results(context, batch, lease, opened))
             outcome: dict[str, Any] = {"status": "completed"}
         except Exception as error:
             log.exception("step failed", extra={"batch_id": batch_id, "step": entry["step"]})
             outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        with house.database.write() as session:
+        with context.database.write() as session:
             lease.guard(session)
             batch = session.get_one(Batch, batch_id)
             done = list(batch.post_process)
@@ -105,20 +105,20 @@ def run_step(house: House, batch_id: str, position: int, holder: str) -> bool:
 class _Results:
     """What a step may see of a batch, and where it puts what it makes (steps.Results)."""
 
-    def __init__(self, house: House, batch: Batch, lease: Lease, opened: ExitStack) -> None:
-        self._house = house
+    def __init__(self, context: AppContext, batch: Batch, lease: Lease, opened: ExitStack) -> None:
+        self._context = context
         self._batch = batch
         self._lease = lease
         self._opened = opened
-        with house.database.read() as session:
+        with context.database.read() as session:
             self._artifacts = {
                 artifact.name: file.sha256 for artifact, file in batches.artifacts(session, [batch.id])[batch.id]
             }
 
     def rows(self) -> Any:
-        source = self._opened.enter_context(self._house.artifacts.open(self._batch.input_sha256))
+        source = self._opened.enter_context(self._context.artifacts.open(self._batch.input_sha256))
         files: list[Any] = [
-            self._opened.enter_context(self._house.artifacts.open(self._artifacts[name]))
+            self._opened.enter_context(self._context.artifacts.open(self._artifacts[name]))
             if name in self._artifacts
             else []
             for name in (OUTPUT, ERRORS)
@@ -126,24 +126,24 @@ class _Results:
         return result_files.rows(source, *files)
 
     def create(self) -> Any:
-        return self._house.artifacts.create()
+        return self._context.artifacts.create()
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
-        with self._house.database.write() as session:
+        with self._context.database.write() as session:
             self._lease.guard(session)
             batches.add_artifact(session, self._batch, name, sha256, size, lines)
 
 
-def end(house: House, batch_id: str, holder: str) -> None:
+def end(context: AppContext, batch_id: str, holder: str) -> None:
     """Write the manifest, then change the status. Does nothing if it has ended or somebody else is at it."""
-    with hold_batch(house, batch_id, holder, house.settings.queue_seconds) as lease:
-        while lease is not None and (batch := _ending(house, batch_id)) is not None:
+    with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
+        while lease is not None and (batch := _ending(context, batch_id)) is not None:
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
-            manifest = _manifest(house, batch, status)
-            sha256 = house.artifacts.put(manifest)
-            with house.database.read() as session:
+            manifest = _manifest(context, batch, status)
+            sha256 = context.artifacts.put(manifest)
+            with context.database.read() as session:
                 timeline = segments.timeline(session, batch)
-            with house.database.write() as session:
+            with context.database.write() as session:
                 lease.guard(session)
                 found = {artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
                 files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
@@ -154,18 +154,18 @@ def end(house: House, batch_id: str, holder: str) -> None:
                     lease.release(session)
                     batches.add_artifact(session, batch, MANIFEST, sha256, len(manifest), None)
                     log.info("ended", extra={"batch_id": batch_id, "status": status})
-    progress.publish(house, batch_id)
+    progress.publish(context, batch_id)
 
 
-def _ending(house: House, batch_id: str) -> Batch | None:
-    with house.database.read() as session:
+def _ending(context: AppContext, batch_id: str) -> Batch | None:
+    with context.database.read() as session:
         batch = session.get(Batch, batch_id)
     return batch if batch is not None and batch.status in ("finalizing", "cancelling") else None
 
 
-def _manifest(house: House, batch: Batch, status: str) -> bytes:
+def _manifest(context: AppContext, batch: Batch, status: str) -> bytes:
     """What was run, with what, and what came of it: the same bytes for the same batch."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         engines = segments.engines(session, batch.id)
         artifacts = batches.artifacts(session, [batch.id])[batch.id]
         source = session.get(File, batch.input_file_id)

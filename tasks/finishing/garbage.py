@@ -11,7 +11,7 @@ import time
 
 from store import garbage
 from store.artifacts import SHARDS
-from tasks.context import House
+from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
 
@@ -19,24 +19,24 @@ INTERVAL_SECONDS = 10
 NAMES_AT_ONCE = 500
 
 
-def tick(house: House) -> None:
+def tick(context: AppContext) -> None:
     """Collect the shard whose turn it is by the clock: each has its turn every 43 minutes."""
-    shard(house, SHARDS[int(time.time() / INTERVAL_SECONDS) % len(SHARDS)])
+    shard(context, SHARDS[int(time.time() / INTERVAL_SECONDS) % len(SHARDS)])
 
 
-def shard(house: House, name: str) -> None:
+def shard(context: AppContext, name: str) -> None:
     """Delete what nobody points at in one shard: old content, leftovers, and parts of batches that ended long ago."""
-    grace, results = house.settings.garbage_grace_seconds, house.settings.results_seconds
-    names = house.artifacts.names(name)
+    grace, results = context.settings.garbage_grace_seconds, context.settings.results_seconds
+    names = context.artifacts.names(name)
     freed: list[int] = []
     for start in range(0, len(names), NAMES_AT_ONCE):
         chunk = names[start : start + NAMES_AT_ONCE]
         moment = time.time()
-        with house.database.write() as session:
+        with context.database.write() as session:
             garbage.forget_parts(session, chunk, moment - results)
-        with house.database.read() as session:
+        with context.database.read() as session:
             referenced = garbage.referenced(session, chunk, moment - grace)
-        collected = [house.artifacts.collect(name, found, grace) for found in chunk if found not in referenced]
+        collected = [context.artifacts.collect(name, found, grace) for found in chunk if found not in referenced]
         freed += [size for size in collected if size is not None]
     if freed:
         log.info("collected", extra={"shard": name, "artifacts": len(freed), "bytes": sum(freed)})

@@ -20,7 +20,7 @@ from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from store import files, segments
 from store.artifacts import Artifacts
 from store.records import Batch
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.finishing import result_stream
 from tasks.finishing.result_files import Row
 from tasks.intake.lines import MAX_LINE_BYTES
@@ -67,7 +67,7 @@ class _Side:
         return taken
 
 
-def in_order(house: House, batch: Batch, place: Place, limit: int) -> tuple[list[Row], Place | None]:
+def in_order(context: AppContext, batch: Batch, place: Place, limit: int) -> tuple[list[Row], Place | None]:
     """Requests of an ended batch in input order, from a place on, at most `limit`; the place after them, if any follow.
 
     Raises:
@@ -75,14 +75,14 @@ def in_order(house: House, batch: Batch, place: Place, limit: int) -> tuple[list
         RequestError: there is no such place.
         UnavailableError: a file cannot be read.
     """
-    with house.database.read() as session:
+    with context.database.read() as session:
         named = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
         found = [files.find(session, batch.project_id, name) if name else None for name in named]
     if found[0] is None:
         raise NotFoundError("The input file of this batch was deleted or has expired.")
     with ExitStack() as opened:
         source, output, errors = (
-            opened.enter_context(house.artifacts.open(file.sha256)) if file else None for file in found
+            opened.enter_context(context.artifacts.open(file.sha256)) if file else None for file in found
         )
         assert source is not None
         try:
@@ -111,20 +111,20 @@ def _row(line: int, custom_id: str, body: dict[str, Any], found: Mapping[str, An
     return Row(line, custom_id, body, response.get("status_code"), response.get("body"), found.get("error"))
 
 
-def as_they_came(house: House, batch: Batch, after: int, limit: int) -> tuple[list[Row], int | None]:
+def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> tuple[list[Row], int | None]:
     """Answers in the order in which they were given, from the one after the first `after` on, at most `limit`; how
     many there are with these, if more follow.
 
     The body of a request that stands too far down in the input is empty.
     """
-    with house.database.read() as session:
+    with context.database.read() as session:
         parts = segments.parts(session, batch.id)
     there = sum(rows for _, rows in parts)
     stop = min(after + limit, there)
     found: dict[int, dict[str, Any]] = {}
-    for table in result_stream.tables(house.artifacts, parts, after, stop, ["line", "answer"]):
+    for table in result_stream.tables(context.artifacts, parts, after, stop, ["line", "answer"]):
         found |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
-    bodies = _bodies(house.artifacts, batch.input_sha256, found)
+    bodies = _bodies(context.artifacts, batch.input_sha256, found)
     rows = [_row(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in found.items()]
     return rows, stop if stop < there else None
 
@@ -180,11 +180,11 @@ def of_validation(errors: Iterable[Mapping[str, Any]]) -> Problems:
     return _grouped((entry["code"], Example(entry["line"], "", entry["message"])) for entry in errors)
 
 
-def of_running(house: House, batch: Batch) -> Problems:
+def of_running(context: AppContext, batch: Batch) -> Problems:
     """What went wrong lately in a batch that has not ended."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         parts = segments.failing(session, batch.id, MAX_PARTS)
-    return _grouped(entry for sha256 in parts for entry in _failed(house.artifacts, sha256))
+    return _grouped(entry for sha256 in parts for entry in _failed(context.artifacts, sha256))
 
 
 def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:

@@ -11,10 +11,10 @@ from batchyard.errors import ConflictError, RequestError
 from store import batches, segments
 from store.artifacts import Artifacts
 from store.records import Batch
-from tasks.context import House
+from tasks.context import AppContext
 
 
-def lines(house: House, batch: Batch, after: int, limit: int | None) -> Iterator[bytes]:
+def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> Iterator[bytes]:
     """Output lines (JSON, one a line) from the one after the first `after`, at most `limit`; in chunks of many lines.
 
     Parts are only ever appended, so the same `after` always means the same line.
@@ -23,7 +23,7 @@ def lines(house: House, batch: Batch, after: int, limit: int | None) -> Iterator
         RequestError: there are no `after` lines yet.
         ConflictError: the batch ended so long ago that only its files have the answers.
     """
-    with house.database.read() as session:
+    with context.database.read() as session:
         parts = segments.parts(session, batch.id)
     there = sum(rows for _, rows in parts)
     answered = batch.completed + batch.failed
@@ -36,7 +36,7 @@ def lines(house: House, batch: Batch, after: int, limit: int | None) -> Iterator
         )
     if after > there:
         raise RequestError(f"Invalid 'after': there are {there} lines so far.", code="invalid_value", param="after")
-    return _read(house.artifacts, parts, after, there if limit is None else min(after + limit, there))
+    return _read(context.artifacts, parts, after, there if limit is None else min(after + limit, there))
 
 
 def _read(artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:

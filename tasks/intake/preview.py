@@ -11,7 +11,7 @@ from typing import IO, Any
 import orjson
 
 from batchyard.errors import RequestError
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.intake.lines import LineError, numbered_lines, parse
 from tasks.intake.prompts import Prompt, Recipe
 from tasks.intake.validation import Report, Validator
@@ -46,12 +46,12 @@ def head(source: IO[bytes]) -> tuple[bytes, bool]:
     return content[: content.rfind(b"\n", 0, HEAD_BYTES) + 1], False
 
 
-def of_requests(house: House, endpoint: str, content: bytes, *, whole: bool) -> Preview:
+def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bool) -> Preview:
     """Preview the lines of a batch file."""
     if not content and not whole:  # a first line that is longer than what is looked at
         return Preview([], 0, whole, [])
-    report, settings = Report(), house.settings
-    validator = Validator(house.models, endpoint, settings.max_requests, settings.max_embedding_inputs)
+    report, settings = Report(), context.settings
+    validator = Validator(context.models, endpoint, settings.max_requests, settings.max_embedding_inputs)
     validator.run(io.BytesIO(content), None, report)
     lines = list(numbered_lines(io.BytesIO(content)))
     shown = []
@@ -63,7 +63,7 @@ def of_requests(house: House, endpoint: str, content: bytes, *, whole: bool) -> 
     return Preview(shown, len(lines), whole, report.errors)
 
 
-def of_prompts(house: House, recipe: Recipe, found: Iterable[Prompt], *, whole: bool) -> Preview:
+def of_prompts(context: AppContext, recipe: Recipe, found: Iterable[Prompt], *, whole: bool) -> Preview:
     """Preview the requests that prompts make. Raises RequestError for a line that makes none."""
     written, count, line = bytearray(), 0, 1
     try:
@@ -76,4 +76,4 @@ def of_prompts(house: House, recipe: Recipe, found: Iterable[Prompt], *, whole: 
             raise  # otherwise it may be of a row that goes on behind what was read; submitting it reads all
     if whole and not count:
         raise RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
-    return of_requests(house, recipe.endpoint, bytes(written), whole=whole)
+    return of_requests(context, recipe.endpoint, bytes(written), whole=whole)

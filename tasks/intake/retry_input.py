@@ -8,10 +8,10 @@ from batchyard.errors import ConflictError
 from store import batches, files
 from store.artifacts import Writer
 from store.records import Batch, File
-from tasks.context import House
+from tasks.context import AppContext
 
 
-def write(house: House, batch: Batch) -> Writer:
+def write(context: AppContext, batch: Batch) -> Writer:
     """Store the lines of the batch's input that failed, expired or were cancelled, byte for byte and in input order.
 
     The error file has one line for each of them in the same order, so both are read once, side by side.
@@ -25,10 +25,10 @@ def write(house: House, batch: Batch) -> Writer:
         raise _conflict("The input of this batch failed validation; correct the lines its errors name and upload it.")
     if batch.error_file_id is None:
         raise _conflict("Every request of this batch was answered: there is nothing to retry.")
-    with house.database.read() as session:
+    with context.database.read() as session:
         source = files.find(session, batch.project_id, batch.input_file_id)
         errors = files.find(session, batch.project_id, batch.error_file_id)
-    return _select(house, _there(source, "input"), _there(errors, "error"))
+    return _select(context, _there(source, "input"), _there(errors, "error"))
 
 
 def _there(file: File | None, which: str) -> str:
@@ -41,11 +41,11 @@ def _conflict(message: str) -> ConflictError:
     return ConflictError(message, param="batch_id")
 
 
-def _select(house: House, source_sha256: str, errors_sha256: str) -> Writer:
+def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> Writer:
     with (
-        house.artifacts.open(source_sha256) as source,
-        house.artifacts.open(errors_sha256) as errors,
-        house.artifacts.create() as target,
+        context.artifacts.open(source_sha256) as source,
+        context.artifacts.open(errors_sha256) as errors,
+        context.artifacts.create() as target,
     ):
         wanted = _next_id(errors.readline())
         for raw in source:

@@ -16,7 +16,7 @@ from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.records import Batch, File, Project
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.intake.lines import MAX_LINE_BYTES, LineError, parse
 from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
@@ -26,7 +26,7 @@ from tasks.steps import registry
 IN_FLIGHT_RETRY_SECONDS = 30.0
 
 
-def submit(house: House, session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
+def submit(context: AppContext, session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
     """A new batch (`options` are those of `batches.create`), if there is room for it.
 
     Whoever calls this calls `forewarn` once the transaction is over, and rings for a worker (`messages.validate`).
@@ -35,7 +35,7 @@ def submit(house: House, session: Session, project_id: str, *, input_file: File,
         RateLimitError: the project's batches leave no room for its input; or it cannot be done in time, where the
             deployment refuses such.
     """
-    most = house.settings.max_bytes_in_flight
+    most = context.settings.max_bytes_in_flight
     waiting = batches.bytes_in_flight(session, project_id)
     if waiting + input_file.bytes > most:
         raise RateLimitError(
@@ -45,15 +45,15 @@ def submit(house: House, session: Session, project_id: str, *, input_file: File,
             param="input_file_id",
         )
     tier = session.get_one(Project, project_id).tier
-    due_after = house.settings.tier_seconds.get(tier) if tier is not None else None
+    due_after = context.settings.tier_seconds.get(tier) if tier is not None else None
     batch = batches.create(session, project_id, input_file=input_file, due_after=due_after, **options)
-    if house.settings.admission == "refuse":
-        _admit(batch, _expected(house, session, batch, input_file.bytes))
+    if context.settings.admission == "refuse":
+        _admit(batch, _expected(context, session, batch, input_file.bytes))
     return batch
 
 
 def repeat(
-    house: House,
+    context: AppContext,
     session: Session,
     old: Batch,
     *,
@@ -65,7 +65,7 @@ def repeat(
 ) -> Batch:
     """A new batch like `old`, but for what is given here. Raises as `submit` does."""
     return submit(
-        house,
+        context,
         session,
         old.project_id,
         input_file=input_file,
@@ -92,28 +92,28 @@ def _admit(batch: Batch, expected: Forecast | None) -> None:
         )
 
 
-def forewarn(house: House, batch: Batch) -> None:
+def forewarn(context: AppContext, batch: Batch) -> None:
     """Say when a new batch will be done, as far as its size and its first line tell, and that it will be late."""
-    with house.database.read() as session:
-        expected = _expected(house, session, batch, session.get_one(File, batch.input_file_id).bytes)
+    with context.database.read() as session:
+        expected = _expected(context, session, batch, session.get_one(File, batch.input_file_id).bytes)
     if expected is None:
         return
-    deadlines.publish(house, batch.id, expected)
+    deadlines.publish(context, batch.id, expected)
     if expected.at > deadlines.deadline(batch):
-        with house.database.write() as session:
+        with context.database.write() as session:
             deadlines.warn(session, batch, "at_risk", expected.at)
 
 
-def _expected(house: House, session: Session, batch: Batch, size: int) -> Forecast | None:
+def _expected(context: AppContext, session: Session, batch: Batch, size: int) -> Forecast | None:
     """When a new batch with an input of `size` bytes will be done, by what is measured; None if that is not known.
 
     Validation, which will know every request, is yet to come.
     """
     try:
-        with house.artifacts.open(batch.input_sha256) as source:
+        with context.artifacts.open(batch.input_sha256) as source:
             raw = source.readline(MAX_LINE_BYTES)
         body = parse(1, raw)["body"]
-        spec = house.models[body["model"]]
+        spec = context.models[body["model"]]
         limit = bodies.output_limit(batch.endpoint, body)
         kind = plan.request_class(len(raw), plan.ORDINARY_OUTPUT if limit is None else limit)
     except (LineError, UnavailableError, KeyError, TypeError, AttributeError):
@@ -121,7 +121,7 @@ def _expected(house: House, session: Session, batch: Batch, size: int) -> Foreca
     pace = forecast.pace_of(spec.name, kind, speeds.paces(session, {spec.name: spec.config_sha256}))
     if pace is None or not pace.bytes_per_request:
         return None
-    ahead = deadlines.backlog(house, spec.name, batch.due_at)
+    ahead = deadlines.backlog(context, spec.name, batch.due_at)
     return forecast.single(size, pace, ahead, time.time())
 
 
@@ -152,10 +152,10 @@ def name_input(session: Session, project_id: str, name: str, source: Writer) -> 
     )
 
 
-def retry(house: House, session: Session, old: Batch, left: Writer, **given: Any) -> Batch:
+def retry(context: AppContext, session: Session, old: Batch, left: Writer, **given: Any) -> Batch:
     """A new batch of what is left of `old` without a good answer (tasks.intake.retry_input); `given` as in `repeat`."""
     source = name_input(session, old.project_id, f"{old.id}_retry.jsonl", left)
-    return repeat(house, session, old, input_file=source, retry_of=old.id, **given)
+    return repeat(context, session, old, input_file=source, retry_of=old.id, **given)
 
 
 def check_window(settings: Settings, window: str) -> None:

@@ -19,11 +19,11 @@ from batchyard.models import ModelSpec
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests import bodies, ordering
-from inference.requests.context_length import Context
+from inference.requests.context_length import ContextLength
 from store import batches, speeds
 from store.formats.plan import PlanWriter, SegmentSize
 from store.records import Batch, now
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
@@ -73,32 +73,32 @@ class Report:
         return found
 
 
-def run(house: House, batch_id: str, holder: str) -> None:
+def run(context: AppContext, batch_id: str, holder: str) -> None:
     """Validate a batch and plan it, or end it as failed. Does nothing if somebody else does, or did."""
-    with hold_batch(house, batch_id, holder, pause=0.0) as lease:
+    with hold_batch(context, batch_id, holder, pause=0.0) as lease:
         if lease is None:
             return
-        with house.database.read() as session:
+        with context.database.read() as session:
             batch = session.get_one(Batch, batch_id)
         if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
             return
-        report, settings = Report(), house.settings
-        validator = Validator(house.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
+        report, settings = Report(), context.settings
+        validator = Validator(context.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
         try:
-            with house.artifacts.open(batch.input_sha256) as source, house.artifacts.create() as target:
-                plan = PlanWriter(target, segment_sizes(house), house.artifacts)
+            with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
+                plan = PlanWriter(target, segment_sizes(context), context.artifacts)
                 validator.run(source, plan, report)
                 plan.discard() if report.count else plan.close()
         except UnavailableError as error:
             if now() < batch.expires_at:
                 raise  # housekeeping tries again
             report.add(None, LineError("invalid_request", f"The input file cannot be read: {error}", "file_id"))
-        with house.database.write() as session:
+        with context.database.write() as session:
             lease.release(session)
             if report.count:
                 batches.reject(session, batch_id, report.errors)
             else:
-                used = {segment.model: house.models[segment.model] for segment in plan.segments}
+                used = {segment.model: context.models[segment.model] for segment in plan.segments}
                 batches.plan(
                     session,
                     batch,
@@ -110,26 +110,26 @@ def run(house: House, batch_id: str, holder: str) -> None:
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     for number in () if report.count else plan.refused:
-        progress.count(house, plan.segments[number].model, {"failed": plan.segments[number].requests})
-    progress.publish(house, batch_id)
-    finalize.start_ready(house)  # no request may be left to run
-    dispatch.run(house)
+        progress.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
+    progress.publish(context, batch_id)
+    finalize.start_ready(context)  # no request may be left to run
+    dispatch.run(context)
 
 
-def segment_sizes(house: House) -> dict[str, SegmentSize]:
+def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     """The segments of each model: SEGMENT_SECONDS of work, where its speed is known well."""
-    most = house.settings.segment_requests
-    sizes = dict.fromkeys(house.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
-    with house.database.read() as session:
-        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
+    most = context.settings.segment_requests
+    sizes = dict.fromkeys(context.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
+    with context.database.read() as session:
+        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in context.models.items()})
     for (name, _), pace in paces.items():
         if pace.measurements < MEASUREMENTS:
             continue
-        spec = house.models[name]
+        spec = context.models[name]
         filling = SEGMENT_FILLS * spec.in_flight() * spec.replicas
         requests = max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS))
         sizes[name] = SegmentSize(min(most, requests))
-    jobs = {name for name, spec in house.models.items() if registry.capabilities(spec.engine).starts_each_run}
+    jobs = {name for name, spec in context.models.items() if registry.capabilities(spec.engine).starts_each_run}
     return sizes | dict.fromkeys(jobs, JOB_SIZE)
 
 
@@ -139,7 +139,7 @@ class _Model:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.engine: type[Capabilities] = registry.capabilities(spec.engine)
-        self.context = Context(spec)
+        self.context_length = ContextLength(spec)
 
 
 class Validator:
@@ -220,7 +220,7 @@ class Validator:
     def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any]) -> None:
         custom_id, body = request["custom_id"], request["body"]
         written = orjson.dumps(body)
-        refusal = self._model(model).context.refusal(self._endpoint, body, len(written))
+        refusal = self._model(model).context_length.refusal(self._endpoint, body, len(written))
         if refusal is not None:
             answer = output_lines.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
             plan.add(model, number, custom_id, written, answer)

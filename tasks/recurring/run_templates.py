@@ -18,7 +18,7 @@ from batchyard.errors import RequestError
 from store import files
 from store.artifacts import Writer
 from store.records import File, Schedule, now
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.lines import LineError, cut, numbered_lines, parse
 from tasks.intake.validation import MAX_MESSAGE, Validator
@@ -38,7 +38,7 @@ def fill_values(metadata: Mapping[str, str] | None, cron: Cron, moment: int) -> 
     return None if metadata is None else {key: fill(value, cron, moment) for key, value in metadata.items()}
 
 
-def pin(house: House, project_id: str, said: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def pin(context: AppContext, project_id: str, said: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The record of what a client named as an input, and the SHA-256 of its content. A template is stored.
 
     Args:
@@ -49,9 +49,9 @@ def pin(house: House, project_id: str, said: Mapping[str, Any]) -> tuple[dict[st
     """
     if said["template"] is not None:
         content = said["template"].encode()
-        return _record("template", len(content)), house.artifacts.put(content)
+        return _record("template", len(content)), context.artifacts.put(content)
     artifact = said["artifact"]
-    with house.database.read() as session:
+    with context.database.read() as session:
         if artifact is None:
             file = submission.input_file(session, project_id, said["file_id"], param="input.file_id")
             return _record("file", file.bytes, file.id), file.sha256
@@ -71,9 +71,9 @@ def _record(
     return {"kind": kind, "bytes": size, "file_id": file_id, "artifact": artifact}
 
 
-def check_template(house: House, endpoint: str, text: str, cron: Cron) -> None:
+def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) -> None:
     """Raises RequestError for the first line of a template that no batch would be run for."""
-    validator = Validator(house.models, endpoint, house.settings.max_requests)
+    validator = Validator(context.models, endpoint, context.settings.max_requests)
     count = 0
     for number, raw in numbered_lines(io.BytesIO(fill(text, cron, now()).encode())):
         count += 1
@@ -86,23 +86,23 @@ def check_template(house: House, endpoint: str, text: str, cron: Cron) -> None:
         raise RequestError("The template has no requests.", code="empty_file", param="input.template")
 
 
-def template(house: House, schedule: Schedule) -> str | None:
+def template(context: AppContext, schedule: Schedule) -> str | None:
     """The text of a schedule's template; None if its input is none. Raises UnavailableError."""
     if schedule.input["kind"] != "template":
         return None
-    return house.artifacts.read(schedule.input_sha256).decode()
+    return context.artifacts.read(schedule.input_sha256).decode()
 
 
-def write(house: House, schedule: Schedule, cron: Cron, moment: int) -> Writer | None:
+def write(context: AppContext, schedule: Schedule, cron: Cron, moment: int) -> Writer | None:
     """Store the requests that a template gives for a run at `moment`; None where a file has them.
 
     Raises:
         UnavailableError: the artifact store is away.
     """
-    text = template(house, schedule)
+    text = template(context, schedule)
     if text is None:
         return None
-    with house.artifacts.create() as target:
+    with context.artifacts.create() as target:
         target.write(fill(text, cron, moment).encode())
     return target
 

@@ -22,7 +22,7 @@ from store.artifacts import Writer
 from store.records import Batch, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.recurring import run_templates
 
@@ -72,23 +72,23 @@ def turn(cron: Cron, catch_up: CatchUp, first: int, moment: int) -> Turn:
     )
 
 
-def tick(house: House) -> None:
+def tick(context: AppContext) -> None:
     """Run what is due now."""
-    run_due(house, now())
+    run_due(context, now())
 
 
-def run_due(house: House, moment: int) -> None:
+def run_due(context: AppContext, moment: int) -> None:
     """Run what is due at `moment`: of each schedule one time. One that cannot be run holds up no other."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         due = schedules.due(session, moment, AT_ONCE)
     for schedule in due:
         try:
-            run_one(house, schedule, moment)
+            run_one(context, schedule, moment)
         except Exception:
             log.exception("a schedule could not be run, and stays due", extra={"schedule_id": schedule.id})
 
 
-def run_one(house: House, schedule: Schedule, moment: int) -> None:
+def run_one(context: AppContext, schedule: Schedule, moment: int) -> None:
     """Run the time of a schedule that was seen due, unless somebody else has taken it."""
     times = cron.parse(schedule.cron, schedule.timezone)
     current = turn(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or moment, moment)
@@ -97,48 +97,48 @@ def run_one(house: House, schedule: Schedule, moment: int) -> None:
         outcome = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
     else:
         try:
-            written = run_templates.write(house, schedule, times, current.time)
+            written = run_templates.write(context, schedule, times, current.time)
         except UnavailableError as error:
             if moment - current.time < PATIENCE_SECONDS:
                 raise
             outcome = _Outcome("failed", error.message)
-    with house.database.write() as session:
+    with context.database.write() as session:
         if not schedules.take(session, schedule, current.following):
             return
         if schedules.has_run(session, schedule, current.time):
             return
-        outcome = outcome or _make(house, session, schedule, times, current.time, written)
+        outcome = outcome or _make(context, session, schedule, times, current.time, written)
         run = _note(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
-    _tell(house, run, outcome.batch)
+    _tell(context, run, outcome.batch)
 
 
-def run_now(house: House, project_id: str, schedule_id: str) -> ScheduleRun:
+def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleRun:
     """Run a schedule, also one that is paused, without touching its times.
 
     Raises:
         NotFoundError, UnavailableError.
         ConflictError: somebody is changing it.
     """
-    with house.database.read() as session:
+    with context.database.read() as session:
         schedule = schedules.get(session, project_id, schedule_id)
     moment = now()
     times = cron.parse(schedule.cron, schedule.timezone)
-    written = run_templates.write(house, schedule, times, moment)
-    with house.database.write() as session:
+    written = run_templates.write(context, schedule, times, moment)
+    with context.database.write() as session:
         schedule = schedules.change(session, schedule)  # nobody else makes a run of it meanwhile
-        outcome = _make(house, session, schedule, times, moment, written)
+        outcome = _make(context, session, schedule, times, moment, written)
         run = _note(session, schedule, outcome, scheduled_at=None, missed_from=None)
-    _tell(house, run, outcome.batch)
+    _tell(context, run, outcome.batch)
     return run
 
 
-def set_paused(house: House, project_id: str, schedule_id: str, *, paused: bool) -> Schedule:
+def set_paused(context: AppContext, project_id: str, schedule_id: str, *, paused: bool) -> Schedule:
     """Pause a schedule, or let it go on from its next time; one that is so already stays as it is.
 
     Raises:
         NotFoundError.
     """
-    with house.database.write() as session:
+    with context.database.write() as session:
         schedule = schedules.get(session, project_id, schedule_id, lock=True)
         if schedule.paused == paused:
             return schedule
@@ -147,7 +147,7 @@ def set_paused(house: House, project_id: str, schedule_id: str, *, paused: bool)
 
 
 def _make(
-    house: House, session: Session, schedule: Schedule, times: Cron, moment: int, written: Writer | None
+    context: AppContext, session: Session, schedule: Schedule, times: Cron, moment: int, written: Writer | None
 ) -> _Outcome:
     """Make a run's batch, if its turn and the project's room allow it."""
     before = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
@@ -158,7 +158,7 @@ def _make(
     try:
         with session.begin_nested():
             batch = submission.submit(
-                house,
+                context,
                 session,
                 schedule.project_id,
                 input_file=run_templates.file(session, schedule, written, moment),
@@ -190,15 +190,17 @@ def _note(
     )
 
 
-def _tell(house: House, run: ScheduleRun, batch: Batch | None) -> None:
+def _tell(context: AppContext, run: ScheduleRun, batch: Batch | None) -> None:
     ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id}
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
     if batch is not None:
         messages.validate(batch.id)
-        submission.forewarn(house, batch)
+        submission.forewarn(context, batch)
 
 
-def define(house: House, project_id: str, said: Mapping[str, Any], old: Schedule | None = None) -> dict[str, Any]:
+def define(
+    context: AppContext, project_id: str, said: Mapping[str, Any], old: Schedule | None = None
+) -> dict[str, Any]:
     """A schedule's values for what a client said; what it left out stays as in `old`.
 
     Args:
@@ -216,14 +218,14 @@ def define(house: House, project_id: str, said: Mapping[str, Any], old: Schedule
     if said.keys() & {"cron", "timezone"}:
         values["next_run_at"] = None if settled("paused") else times.next(now())
     if "batch" in said:
-        submission.check_window(house.settings, said["batch"]["completion_window"])
+        submission.check_window(context.settings, said["batch"]["completion_window"])
     text = None
     if "input" in said:
         text = said["input"]["template"]
     elif "batch" in said and old is not None:
-        text = run_templates.template(house, old)
+        text = run_templates.template(context, old)
     if text is not None:
-        run_templates.check_template(house, settled("batch")["endpoint"], text, times)
+        run_templates.check_template(context, settled("batch")["endpoint"], text, times)
     if "input" in said:
-        values["input"], values["input_sha256"] = run_templates.pin(house, project_id, said["input"])
+        values["input"], values["input_sha256"] = run_templates.pin(context, project_id, said["input"])
     return values

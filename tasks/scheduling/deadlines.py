@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from store import batches, queue, speeds
 from store.records import Batch, Sla
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.policy import Service
@@ -46,35 +46,37 @@ def deadline(batch: Batch) -> int:
     return min(batch.due_at, batch.expires_at)
 
 
-def tick(house: House) -> None:
+def tick(context: AppContext) -> None:
     """Forecast the whole queue, publish it, and set the SLA state of every batch whose state has changed."""
     moment = time.time()
-    with house.database.read() as session:
+    with context.database.read() as session:
         unfinished = queue.unfinished(session)
         lanes = queue.lanes(session)
-        configurations = {name: spec.config_sha256 for name, spec in house.models.items()}
+        configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
         paces = speeds.paces(session, configurations)
-        limits = dispatch.limits(house, session)
+        limits = dispatch.limits(context, session)
         service = Service(speeds.service(session, {lane.project_id for lane in lanes}, moment), moment)
     answered = forecast.answered(unfinished)
     found = forecast.forecast(lanes, answered, paces, limits, service, moment)
-    validating = read(house, [batch.id for batch in unfinished if batch.status == "validating"])
-    _publish(house, found | validating, forecast.backlog(lanes, answered, paces))
+    validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
+    _publish(context, found | validating, forecast.backlog(lanes, answered, paces))
     soonest = forecast.soonest(lanes, answered, paces, moment)
     for batch in unfinished:
-        _judge(house, batch, found.get(batch.id), moment)
+        _judge(context, batch, found.get(batch.id), moment)
         out_of_reach = soonest.get(batch.id, 0.0) > batch.expires_at
         if batch.status == "in_progress" and batch.out_of_reach != out_of_reach:
-            with house.database.write() as session:
+            with context.database.write() as session:
                 batches.set_reach(session, batch, out_of_reach=out_of_reach)
             log.info("batch is %s reach", "out of" if out_of_reach else "within", extra={"batch_id": batch.id})
 
 
-def _publish(house: House, found: Mapping[str, Forecast], backlog: Mapping[str, list[tuple[int, float]]]) -> None:
+def _publish(
+    context: AppContext, found: Mapping[str, Forecast], backlog: Mapping[str, list[tuple[int, float]]]
+) -> None:
     """Replace what is published by this. A Redis that is away is no reason to stop."""
     values: dict[Any, Any] = {batch_id: _written(entry) for batch_id, entry in found.items()}
     try:
-        with house.redis.pipeline() as pipeline:
+        with context.redis.pipeline() as pipeline:
             pipeline.delete(FORECASTS)
             if values:
                 pipeline.hset(FORECASTS, mapping=values)
@@ -88,30 +90,30 @@ def _written(entry: Forecast) -> str:
     return json.dumps([entry.at, entry.earliest, entry.latest])
 
 
-def publish(house: House, batch_id: str, entry: Forecast) -> None:
+def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
     """Publish what is expected of a new batch, until the whole queue is looked at."""
     try:
-        house.redis.hset(FORECASTS, batch_id, _written(entry))
+        context.redis.hset(FORECASTS, batch_id, _written(entry))
     except redis.RedisError as error:
         log.warning("forecast not published: %s", error, extra={"batch_id": batch_id})
 
 
-def read(house: House, batch_ids: list[str]) -> dict[str, Forecast]:
+def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
     """The published forecast of each batch that has one. Raises nothing when Redis is away: nothing is known then."""
     if not batch_ids:
         return {}
     try:
-        values = cast(list[str | None], house.redis.hmget(FORECASTS, batch_ids))
+        values = cast(list[str | None], context.redis.hmget(FORECASTS, batch_ids))
     except redis.RedisError as error:
         log.warning("forecasts not read: %s", error)
         return {}
     return {batch_id: Forecast(*json.loads(value)) for batch_id, value in zip(batch_ids, values, strict=True) if value}
 
 
-def backlog(house: House, model: str, due_at: int) -> float:
+def backlog(context: AppContext, model: str, due_at: int) -> float:
     """Seconds of a model's work that go before what is due then, as published; 0 where nothing is known."""
     try:
-        published = cast(str | None, house.redis.get(BACKLOG))
+        published = cast(str | None, context.redis.get(BACKLOG))
     except redis.RedisError as error:
         log.warning("backlog not read: %s", error)
         return 0.0
@@ -135,7 +137,7 @@ def settle(session: Session, batch: Batch) -> None:
         warn(session, batch, state, None)
 
 
-def _judge(house: House, batch: Batch, expected: Forecast | None, moment: float) -> None:
+def _judge(context: AppContext, batch: Batch, expected: Forecast | None, moment: float) -> None:
     if batch.status == "cancelling" or batch.outcome == "completed":
         return  # nothing is left that could be late
     if batch.status == "validating" and moment < deadline(batch):
@@ -143,5 +145,5 @@ def _judge(house: House, batch: Batch, expected: Forecast | None, moment: float)
     done = (batch.completed + batch.failed) / batch.total if batch.total else 0.0
     state = sla(moment, batch.created_at, deadline(batch), done, expected.at if expected else None)
     if state != batch.sla:
-        with house.database.write() as session:
+        with context.database.write() as session:
             warn(session, batch, state, expected.at if expected else None)

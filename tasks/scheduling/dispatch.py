@@ -10,35 +10,35 @@ from sqlalchemy.orm import Session
 
 from store import projects, segments, speeds
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.policy import Limits, Service, choose
 
 log = logging.getLogger(__name__)
 
 
-def run(house: House) -> None:
+def run(context: AppContext) -> None:
     """Admit as many segments as the limits allow and ring for them.
 
     Counting and admitting is one serial transaction over all processes, so the limit holds however many workers
     and web servers call this at once.
     """
-    total = house.settings.max_segments
-    with house.database.read() as session:
+    total = context.settings.max_segments
+    with context.database.read() as session:
         # Whoever frees a slot or plans a batch comes here after it, so what is true now needs no lock.
         if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
             return
-    wanted = gpu_sharing.wanted(house)
-    with house.database.write(serial=True) as session:
+    wanted = gpu_sharing.wanted(context)
+    with context.database.write(serial=True) as session:
         waiting, active = segments.waiting(session, total), segments.active(session)
         moment = time.time()
         concerned = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
         service = Service(speeds.service(session, concerned, moment), moment)
-        allowed = limits(house, session)
+        allowed = limits(context, session)
         blocked = gpu_sharing.held_back(wanted, waiting)
         allowed = replace(allowed, models={**allowed.models, **dict.fromkeys(blocked, 0)})
         chosen = choose(waiting, active, allowed, service)
-        seconds = house.settings.queue_seconds
+        seconds = context.settings.queue_seconds
         admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in chosen]
     for entry, epoch in admitted:
         if epoch is not None:
@@ -47,11 +47,11 @@ def run(house: House) -> None:
             log.info("dispatched", extra=ids)
 
 
-def limits(house: House, session: Session) -> Limits:
+def limits(context: AppContext, session: Session) -> Limits:
     """The limits in force: of the deployment, of each model that is served, and of each project that has one."""
     return Limits(
-        total=house.settings.max_segments,
-        models={name: spec.max_segments for name, spec in house.models.items()},
+        total=context.settings.max_segments,
+        models={name: spec.max_segments for name, spec in context.models.items()},
         projects=projects.max_segments(session),
-        floor=house.settings.fair_share,
+        floor=context.settings.fair_share,
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 import redis
 
 from store.segments import Waiting
-from tasks.context import House
+from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
 
@@ -32,26 +32,26 @@ class Want(NamedTuple):
     until: float
 
 
-def want(house: House, model: str, due_at: int, holders: list[str]) -> None:
+def want(context: AppContext, model: str, due_at: int, holders: list[str]) -> None:
     """Note what a segment of the model has found."""
     try:
-        house.redis.hset(ROOM, model, json.dumps(Want(due_at, holders, time.time() + SECONDS)))
+        context.redis.hset(ROOM, model, json.dumps(Want(due_at, holders, time.time() + SECONDS)))
     except redis.RedisError as error:
         log.warning("want of room not noted: %s", error, extra={"model": model})
 
 
-def found(house: House, model: str) -> None:
+def found(context: AppContext, model: str) -> None:
     """Note that the model's engine has its place."""
     try:
-        house.redis.hdel(ROOM, model)
+        context.redis.hdel(ROOM, model)
     except redis.RedisError as error:
         log.warning("want of room not cleared: %s", error, extra={"model": model})
 
 
-def wanted(house: House) -> list[Want]:
+def wanted(context: AppContext) -> list[Want]:
     """What is wanted now; nothing when Redis is away."""
     try:
-        said = cast(list[str], house.redis.hvals(ROOM))
+        said = cast(list[str], context.redis.hvals(ROOM))
     except redis.RedisError as error:
         log.warning("want of room not read: %s", error)
         return []

@@ -20,7 +20,7 @@ from batchyard.local.programs import WEBHOOK_THREADS
 from store import webhooks
 from store.records import Event, Webhook, new_id, now
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.webhooks import outbound
 
 log = logging.getLogger(__name__)
@@ -42,28 +42,28 @@ SAMPLE_ID = "batch_sample"
 _samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
 
 
-def ring(house: House) -> None:
+def ring(context: AppContext) -> None:
     """Take the deliveries that are due, as many as may be made at once, and ring for them."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         if not webhooks.any_due(session):
             return
-    with house.database.write(serial=True) as session:
+    with context.database.write(serial=True) as session:
         taken = webhooks.take(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)
     for delivery_id, attempts in taken:
         messages.deliver(delivery_id, attempts)
 
 
-def deliver(house: House, delivery_id: str, attempts: int) -> None:
+def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
     """Make one attempt, record what became of it, and ring for what may be made in its place."""
-    with house.database.write() as session:
+    with context.database.write() as session:
         attempt = webhooks.begin(session, delivery_id, attempts)
     if attempt is None:
         return
-    status, retry_after, error = _send(house, attempt.url, attempt.secrets, attempt.event)
+    status, retry_after, error = _send(context, attempt.url, attempt.secrets, attempt.event)
     gone = status == GONE
     final = error is None or gone or attempt.number >= ATTEMPTS
     wait = None if final else pause(attempt.number, retry_after)
-    with house.database.write() as session:
+    with context.database.write() as session:
         if gone:
             webhooks.disable(session, attempt.webhook_id)
         webhooks.settle(session, attempt, status_code=status, error=error, wait=wait)
@@ -72,10 +72,10 @@ def deliver(house: House, delivery_id: str, attempts: int) -> None:
         log.info("event delivered", extra={**ids, "attempt": attempt.number})
     else:
         log.warning("event not delivered: %s", error, extra={**ids, "attempt": attempt.number, "again_in": wait})
-    ring(house)
+    ring(context)
 
 
-def send_sample(house: House, webhook: Webhook, type_: str) -> int:
+def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
     """Send a sample of an event at once, and once; the status that the receiver answered. Its batch is SAMPLE_ID.
 
     Raises:
@@ -86,7 +86,7 @@ def send_sample(house: House, webhook: Webhook, type_: str) -> int:
         raise RateLimitError(f"{SAMPLES_AT_ONCE} samples are being sent; wait for their receivers.", retry_after=5.0)
     try:
         sample = Event(id=new_id("evt_"), type=type_, data={"id": SAMPLE_ID}, created_at=now())
-        status, _, error = _send(house, webhook.url, webhooks.secrets_of(webhook), sample)
+        status, _, error = _send(context, webhook.url, webhooks.secrets_of(webhook), sample)
     finally:
         _samples.release()
     if status is None:
@@ -94,11 +94,11 @@ def send_sample(house: House, webhook: Webhook, type_: str) -> int:
     return status
 
 
-def _send(house: House, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:
+def _send(context: AppContext, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:
     """(the answer's status, seconds it asks to wait, why the event was not delivered)."""
     body, headers = signed(event, secrets)
     try:
-        answer = outbound.post(url, body, headers, allow_private=house.settings.webhooks_allow_private)
+        answer = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
     except RequestError as error:
         return None, 0.0, error.message
     except OSError as error:

@@ -75,8 +75,8 @@ def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool)
     try:
         if parts.scheme == "https":
             connection.sock.settimeout(max(0.1, deadline - time.monotonic()))
-            context = ssl.create_default_context()
-            connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+            tls = ssl.create_default_context()
+            connection.sock = tls.wrap_socket(connection.sock, server_hostname=host)
         return _ask(connection, parts, body, headers, deadline)
     finally:
         connection.close()

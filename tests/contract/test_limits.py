@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from tests.support.webapps import client_of, house_in, upload
+from tests.support.webapps import client_of, context_in, upload
 
 Web = Callable[..., FlaskClient]
 
@@ -17,7 +17,7 @@ Web = Callable[..., FlaskClient]
 def web(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Web:
     """A web application with these settings, on a real broker."""
     monkeypatch.setenv("REDIS_URL", redis_url)
-    return lambda **limits: client_of(house_in(tmp_path, **limits))
+    return lambda **limits: client_of(context_in(tmp_path, **limits))
 
 
 def test_requests_beyond_the_limit_are_told_when_to_come_back(web: Web) -> None:

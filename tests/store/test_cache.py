@@ -14,15 +14,15 @@ from store.artifacts import Artifacts
 from store.cache import CHUNK, Answer
 from store.database import Database
 from store.records import CachedAnswer
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.execution import result_cache as caches
 
 ENGINE = {"engine": "vllm", "version": "0.32", "model_sha256": "a" * 64}
 
 
 @pytest.fixture
-def house(database: Database, artifacts: Artifacts) -> House:
-    return House(Settings(), {}, database, artifacts, redis.Redis())
+def context(database: Database, artifacts: Artifacts) -> AppContext:
+    return AppContext(Settings(), {}, database, artifacts, redis.Redis())
 
 
 def answer(text: str = "x") -> Answer:
@@ -93,7 +93,7 @@ def test_a_project_never_sees_what_anothers_has(database: Database, project: str
 
 
 def test_what_was_used_longest_ago_goes_first_and_no_more_than_it_takes(
-    database: Database, house: House, project: str
+    database: Database, context: AppContext, project: str
 ) -> None:
     add(database, project, *"abcde")
     with database.write() as session:
@@ -101,13 +101,15 @@ def test_what_was_used_longest_ago_goes_first_and_no_more_than_it_takes(
             session.execute(update(CachedAnswer).where(CachedAnswer.key == name).values(used_at=1000 - age))
         cache.touch(session, project, ["d"])
     bound(database, project, taken(database, project) * 3 // 5)
-    caches.evict(house)
+    caches.evict(context)
     assert there(database, project, *"abcde") == {"a", "b", "d"}
-    caches.evict(house)
+    caches.evict(context)
     assert there(database, project, *"abcde") == {"a", "b", "d"}
 
 
-def test_a_cache_of_many_chunks_is_brought_down_to_its_bound(database: Database, house: House, project: str) -> None:
+def test_a_cache_of_many_chunks_is_brought_down_to_its_bound(
+    database: Database, context: AppContext, project: str
+) -> None:
     names = [f"{number:04}" for number in range(3 * CHUNK)]
     with database.write() as session:
         cache.add(session, project, {name: answer() for name in names})
@@ -115,17 +117,17 @@ def test_a_cache_of_many_chunks_is_brought_down_to_its_bound(database: Database,
     bound(database, project, 10 * size + 1)
     with database.write() as session:
         assert cache.evict(session, project, 10**9) == CHUNK * size, "a transaction deletes a chunk"
-    caches.evict(house)
+    caches.evict(context)
     assert taken(database, project) == 10 * size
 
 
-def test_turning_the_cache_off_deletes_what_is_in_it(database: Database, house: House, project: str) -> None:
+def test_turning_the_cache_off_deletes_what_is_in_it(database: Database, context: AppContext, project: str) -> None:
     bound(database, project, 10**6)
     add(database, project, "a", "b")
-    caches.evict(house)
+    caches.evict(context)
     assert there(database, project, "a", "b") == {"a", "b"}
     bound(database, project, None)
-    caches.evict(house)
+    caches.evict(context)
     assert taken(database, project) == 0
 
 

@@ -16,19 +16,19 @@ from batchyard import settings
 from store import batches, files, keys
 from store.batches import PlannedSegment
 from store.records import Batch, File, Project, new_id, now
-from tasks.context import House, build
+from tasks.context import AppContext, build
 from tasks.finishing.finalize import ERRORS, OUTPUT
 
 LINES, FAILED_EVERY = 50_000, 10
 ENDS = ("completed", "completed", "completed", "failed", "expired", "cancelled")
 
 
-def fill(house: House, number: int) -> str:
+def fill(context: AppContext, number: int) -> str:
     """`number` batches that have ended in the project `default`, 20 that run, and a large one, whose id is returned."""
-    with house.database.write() as session:
+    with context.database.write() as session:
         keys.create(session, "default", admin=True)
         project_id = session.scalars(select(Project.id).where(Project.name == "default")).one()
-        source = _file(house, session, project_id, "in.jsonl", b"{}")
+        source = _file(context, session, project_id, "in.jsonl", b"{}")
         template = batches.create(session, project_id, **_options(source))
         base = {column.key: getattr(template, column.key) for column in Batch.__mapper__.column_attrs}
         ended = [
@@ -43,7 +43,7 @@ def fill(house: House, number: int) -> str:
             batches.plan(
                 session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
             )
-        return _large(house, session, project_id)
+        return _large(context, session, project_id)
 
 
 def _options(source: File) -> dict[str, Any]:
@@ -61,19 +61,19 @@ def _models() -> dict[str, dict[str, Any]]:
     return {"echo": {"name": "echo", "engine": "echo"}}
 
 
-def _file(house: House, session: Any, project_id: str, name: str, content: bytes) -> File:
+def _file(context: AppContext, session: Any, project_id: str, name: str, content: bytes) -> File:
     return files.create(
         session,
         project_id,
         filename=name,
         purpose="batch",
         size=len(content),
-        sha256=house.artifacts.put(content),
+        sha256=context.artifacts.put(content),
         expires_after=None,
     )
 
 
-def _large(house: House, session: Any, project_id: str) -> str:
+def _large(context: AppContext, session: Any, project_id: str) -> str:
     prompt = "Summarise this ticket in one sentence and name the product it is about. " * 8
     lines: dict[str, list[str]] = {"source": [], OUTPUT: [], ERRORS: []}
     for number in range(LINES):
@@ -93,12 +93,12 @@ def _large(house: House, session: Any, project_id: str) -> str:
         lines["source"].append(json.dumps(request))
         lines[ERRORS if failed else OUTPUT].append(json.dumps(answer))
     contents = {name: "\n".join([*found, ""]).encode() for name, found in lines.items()}
-    source = _file(house, session, project_id, "large.jsonl", contents["source"])
+    source = _file(context, session, project_id, "large.jsonl", contents["source"])
     batch = batches.create(session, project_id, **_options(source))
     segments = [PlannedSegment("echo", LINES)]
     batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
     made = {
-        name: batches.add_artifact(session, batch, name, house.artifacts.put(contents[name]), len(contents[name]), 1)
+        name: batches.add_artifact(session, batch, name, context.artifacts.put(contents[name]), len(contents[name]), 1)
         for name in (OUTPUT, ERRORS)
     }
     batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
@@ -117,6 +117,6 @@ def _large(house: House, session: Any, project_id: str) -> str:
 
 
 if __name__ == "__main__":
-    house = build(settings.load(data=Path(sys.argv[1]), allow_simulated=True))
-    house.database.upgrade()
-    print(fill(house, 10_000))
+    context = build(settings.load(data=Path(sys.argv[1]), allow_simulated=True))
+    context.database.upgrade()
+    print(fill(context, 10_000))

@@ -1,4 +1,4 @@
-"""The web app alone, over a house in a folder, as tests use it."""
+"""The web app alone, over a context in a folder, as tests use it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from flask.testing import FlaskClient
 
 from batchyard import settings
 from store import keys
-from tasks.context import House, build
+from tasks.context import AppContext, build
 from webapp import create_app
 
 
-def house_in(folder: Path, **given: Any) -> House:
-    """A house with these settings and one simulated model."""
+def context_in(folder: Path, **given: Any) -> AppContext:
+    """A context with these settings and one simulated model."""
     (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
-    house = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **given))
-    house.database.upgrade()
-    return house
+    context = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **given))
+    context.database.upgrade()
+    return context
 
 
-def client_of(house: House) -> FlaskClient:
+def client_of(context: AppContext) -> FlaskClient:
     """A client of an app of its own, with a key of its own."""
-    with house.database.write() as session:
+    with context.database.write() as session:
         key = keys.create(session, "default").key
-    client = create_app(house).test_client()
+    client = create_app(context).test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
 

@@ -1,4 +1,4 @@
-"""What several test files of this folder use: houses over the test's database, files with content, and schedules."""
+"""What several test files of this folder use: contexts over the test's database, files with content, and schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.artifacts import Artifacts
 from store.database import Database
 from store.records import File, Schedule
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.recurring import schedules as tasks
 from tests.support.stacks import a_chat
 
@@ -44,21 +44,21 @@ def broker() -> Iterator[str]:
 
 
 @pytest.fixture
-def new_house(database: Database, artifacts: Artifacts) -> Callable[..., House]:
-    """Makes a house with these settings and one simulated model; its broker is away unless they name one."""
+def new_context(database: Database, artifacts: Artifacts) -> Callable[..., AppContext]:
+    """Makes a context with these settings and one simulated model; its broker is away unless they name one."""
 
-    def make(**given: Any) -> House:
+    def make(**given: Any) -> AppContext:
         settings = Settings(**{"redis_url": "redis://127.0.0.1:1/0"} | given)
         served = {"echo": ModelSpec(name="echo", engine="echo")}
         broker = redis.Redis.from_url(settings.redis_url, decode_responses=True)
-        return House(settings, served, database, artifacts, broker)
+        return AppContext(settings, served, database, artifacts, broker)
 
     return make
 
 
 @pytest.fixture
-def house(new_house: Callable[..., House]) -> House:
-    return new_house()
+def context(new_context: Callable[..., AppContext]) -> AppContext:
+    return new_context()
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def rung(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def new_schedule(house: House, project: str, rung: list[str]) -> Callable[..., Schedule]:
+def new_schedule(context: AppContext, project: str, rung: list[str]) -> Callable[..., Schedule]:
     """Makes a schedule of what a client says, due at `due`. No worker is told of its batches: that is in `rung`."""
 
     def make(*, due: int | None = None, **said: Any) -> Schedule:
@@ -97,8 +97,8 @@ def new_schedule(house: House, project: str, rung: list[str]) -> Callable[..., S
             "input": INPUT | said.get("input", {"template": json.dumps(a_chat("{{date}}", "hello"))}),
             "batch": BATCH | said.get("batch", {}),
         }
-        values = tasks.define(house, project, said)
-        with house.database.write() as session:
+        values = tasks.define(context, project, said)
+        with context.database.write() as session:
             return schedules.create(session, project, **values | {"next_run_at": due})
 
     return make

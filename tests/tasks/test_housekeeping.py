@@ -15,7 +15,7 @@ from store.database import Database
 from store.leases import take_batch
 from store.records import Batch, Segment
 from tasks import heartbeat, housekeeping, messages
-from tasks.context import House
+from tasks.context import AppContext
 
 
 def dead() -> int:
@@ -33,7 +33,7 @@ def dead() -> int:
     ids=["of a process that died", "of a living process", "of another machine of that name"],
 )
 def test_a_lease_ends_before_its_time_only_with_a_process_of_this_machine(
-    house: House,
+    context: AppContext,
     database: Database,
     new_batch: Callable[..., Batch],
     monkeypatch: pytest.MonkeyPatch,
@@ -51,7 +51,7 @@ def test_a_lease_ends_before_its_time_only_with_a_process_of_this_machine(
         assert take_batch(session, finishing.id, holder, 60)
     for name in ("segment", "finish"):
         monkeypatch.setattr(messages, name, lambda *_: None)
-    housekeeping.tick(house)
+    housekeeping.tick(context)
     with database.read() as session:
         assert (session.get_one(Segment, segment_id).holder is None) == free
         assert (session.get_one(Batch, finishing.id).holder is None) == free

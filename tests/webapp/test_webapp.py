@@ -12,27 +12,27 @@ import pytest
 from flask.testing import FlaskClient
 
 from store import batches
-from tasks.context import House
-from tests.support.webapps import client_of, house_in, upload
+from tasks.context import AppContext
+from tests.support.webapps import client_of, context_in, upload
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    """A house whose broker is away."""
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
+    """A context whose broker is away."""
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    return house_in(tmp_path, max_file_bytes=1000, ray_address="127.0.0.1:1")
+    return context_in(tmp_path, max_file_bytes=1000, ray_address="127.0.0.1:1")
 
 
 @pytest.fixture
-def client(house: House) -> FlaskClient:
-    return client_of(house)
+def client(context: AppContext) -> FlaskClient:
+    return client_of(context)
 
 
-def stored(house: House) -> list[Path]:
-    return [path for path in (house.settings.data / "artifacts").rglob("*") if path.is_file()]
+def stored(context: AppContext) -> list[Path]:
+    return [path for path in (context.settings.data / "artifacts").rglob("*") if path.is_file()]
 
 
-def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: FlaskClient, house: House) -> None:
+def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: FlaskClient, context: AppContext) -> None:
     file_id = upload(client, b"{}").get_json()["id"]
     began = time.monotonic()
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
@@ -40,10 +40,10 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
     assert (answer.status_code, answer.get_json()["status"]) == (200, "validating")
     assert time.monotonic() - began < 2
     assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
-    with house.database.write() as session:
+    with context.database.write() as session:
         assert batches.take_validatable(session, 60) == []
     later = time.time() + batches.MESSAGE_SECONDS + 1
-    with pytest.MonkeyPatch.context() as clock, house.database.write() as session:
+    with pytest.MonkeyPatch.context() as clock, context.database.write() as session:
         clock.setattr(time, "time", lambda: later)
         assert batches.take_validatable(session, 60) == [answer.get_json()["id"]]
 
@@ -51,7 +51,7 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
 def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        client = client_of(house_in(tmp_path))
+        client = client_of(context_in(tmp_path))
         file_id = upload(client, b"{}").get_json()["id"]
         began = time.monotonic()
         body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
@@ -67,17 +67,19 @@ def test_readiness_names_what_is_away(client: FlaskClient) -> None:
     assert "refused" in parts["ray"]
 
 
-def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(client: FlaskClient, house: House) -> None:
+def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(client: FlaskClient, context: AppContext) -> None:
     assert upload(client, b"x" * 1000).status_code == 200
-    before = stored(house)
+    before = stored(context)
     answer = upload(client, b"x" * 1001)
     assert answer.status_code == 413
     assert answer.get_json()["error"]["code"] == "file_too_large"
     assert "BATCHYARD_MAX_FILE_BYTES" in answer.get_json()["error"]["message"]
-    assert stored(house) == before
+    assert stored(context) == before
 
 
-def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(client: FlaskClient, house: House) -> None:
+def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(
+    client: FlaskClient, context: AppContext
+) -> None:
     read = 0
 
     class Endless(io.RawIOBase):
@@ -102,18 +104,20 @@ def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(clien
     )
     assert (answer.status_code, answer.get_json()["error"]["code"]) == (413, "file_too_large")
     assert read < 1_000_000
-    assert stored(house) == []
+    assert stored(context) == []
 
 
-def test_a_refused_upload_leaves_nothing(client: FlaskClient, house: House) -> None:
+def test_a_refused_upload_leaves_nothing(client: FlaskClient, context: AppContext) -> None:
     assert upload(client, b"x", purpose="nonsense").status_code == 400
-    assert stored(house) == []
+    assert stored(context) == []
 
 
-def test_two_uploads_of_the_same_content_are_two_files_and_one_artifact(client: FlaskClient, house: House) -> None:
+def test_two_uploads_of_the_same_content_are_two_files_and_one_artifact(
+    client: FlaskClient, context: AppContext
+) -> None:
     first, second = (upload(client, b"same").get_json() for _ in range(2))
     assert first["id"] != second["id"]
-    assert len(stored(house)) == 1
+    assert len(stored(context)) == 1
 
 
 def test_a_file_with_an_expiry_says_when(client: FlaskClient) -> None:
@@ -125,7 +129,7 @@ def test_a_file_with_an_expiry_says_when(client: FlaskClient) -> None:
 
 
 def test_a_full_artifact_store_is_told_of_and_nothing_is_recorded(
-    client: FlaskClient, house: House, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

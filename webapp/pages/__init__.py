@@ -17,7 +17,7 @@ from flask import Blueprint, Flask, Response, current_app
 from batchyard.local.data_folder import local_state
 from webapp.errors import is_page
 from webapp.pages import batches, files, formats, keys, models, new, overview, schedules, sessions
-from webapp.requests import current_house
+from webapp.requests import current_context
 
 MODULES = (sessions, overview, batches, new, files, models, schedules, keys)
 NAVIGATION = {
@@ -55,7 +55,7 @@ def _everywhere() -> dict[str, Any]:
 
 def _flower() -> str | None:
     """Where the Flower of a local stack answers."""
-    return local_state(current_house().settings.data).get("flower")
+    return local_state(current_context().settings.data).get("flower")
 
 
 @routes.app_url_defaults

@@ -23,7 +23,7 @@ from tasks.finishing.result_previews import Place, Problems
 from tasks.intake import retry_input, submission
 from webapp.batches import announce, once, to_wire
 from webapp.files import send
-from webapp.requests import caller, current_house
+from webapp.requests import caller, current_context
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
@@ -39,19 +39,19 @@ STEPS = ("created", "in_progress", "finalizing", "cancelling", "completed", "fai
 
 
 def _get(batch_id: str) -> Batch:
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         return batches.get(session, caller().project_id, batch_id)
 
 
 @routes.get("")
 def show(batch_id: str) -> ResponseReturnValue:
     """The page, or for htmx what changes on it; of a batch that has ended meanwhile, that the page is another now."""
-    house = current_house()
+    context = current_context()
     batch = _get(batch_id)
     live = "HX-Request" in flask.request.headers
     if live and batch.status in TERMINAL:
         return Response(headers={"HX-Refresh": "true"})
-    with house.database.read() as session:
+    with context.database.read() as session:
         timeline = segments.timeline(session, batch)
         happened, _ = events.page(session, batch, after=None, limit=MAX_EVENTS)
         names = files.names(session, {batch.input_file_id})
@@ -143,16 +143,16 @@ def _first_place(batch: Batch) -> Place | int:
 
 def _excerpt(batch: Batch, at: Place | int) -> dict[str, Any]:
     """A few requests with their answers, from a place on, and where the next ones are, as the template takes them."""
-    house = current_house()
+    context = current_context()
     rows: list[Row] = []
     following: Place | int | None = None
     try:
         if batch.plan_sha256 is None:
             pass  # its requests are not known yet, or cannot be read
         elif isinstance(at, int):
-            rows, following = result_previews.as_they_came(house, batch, at, ROWS)
+            rows, following = result_previews.as_they_came(context, batch, at, ROWS)
         else:
-            rows, following = result_previews.in_order(house, batch, at, ROWS)
+            rows, following = result_previews.in_order(context, batch, at, ROWS)
     except (NotFoundError, UnavailableError) as error:
         return {"pairs": [], "more": None, "gone": error.message}
     more = "-".join(map(str, [following] if isinstance(following, int) else following)) if following else None
@@ -173,25 +173,25 @@ def requests(batch_id: str) -> ResponseReturnValue:
 
 
 def _problems(batch: Batch) -> Problems | None:
-    house = current_house()
+    context = current_context()
     if batch.errors:
         return result_previews.of_validation(batch.errors)
     if batch.status not in TERMINAL:
-        return result_previews.of_running(house, batch) if batch.failed else None
-    with house.database.read() as session:
+        return result_previews.of_running(context, batch) if batch.failed else None
+    with context.database.read() as session:
         file = files.find(session, batch.project_id, batch.error_file_id or "")
-    return result_previews.of_file(house.artifacts, file.sha256, batch.input_sha256) if file else None
+    return result_previews.of_file(context.artifacts, file.sha256, batch.input_sha256) if file else None
 
 
 def _summaries(batch: Batch) -> dict[str, dict[str, Any]]:
     """What post-processing steps have summed up, by artifact: small JSON objects."""
-    house = current_house()
-    with house.database.read() as session:
+    context = current_context()
+    with context.database.read() as session:
         names = [artifact.name for artifact, _ in batches.artifacts(session, [batch.id])[batch.id]]
         summaries = [name for name in names if name.endswith("-summary.json")]
         found = {name: files.find_artifact(session, batch.project_id, batch.id, name) for name in summaries}
     read = {
-        name: json.loads(house.artifacts.read(file.sha256))
+        name: json.loads(context.artifacts.read(file.sha256))
         for name, file in found.items()
         if file is not None and file.bytes <= MAX_SUMMARY_BYTES
     }
@@ -201,13 +201,13 @@ def _summaries(batch: Batch) -> dict[str, dict[str, Any]]:
 @routes.get("/input")
 def download_input(batch_id: str) -> Response:
     batch = _get(batch_id)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         return send(files.get(session, batch.project_id, batch.input_file_id))
 
 
 @routes.get("/artifacts/<name>")
 def download(batch_id: str, name: str) -> Response:
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         file = files.find_artifact(session, caller().project_id, batch_id, name)
     if file is None:
         raise NotFoundError(f"No artifact '{name}' of batch '{batch_id}' found.")
@@ -216,7 +216,7 @@ def download(batch_id: str, name: str) -> Response:
 
 @routes.post("/cancel")
 def cancel(batch_id: str) -> ResponseReturnValue:
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         batch = batches.cancel(session, caller().project_id, batch_id)
     return _to(batch)
 
@@ -224,10 +224,10 @@ def cancel(batch_id: str) -> ResponseReturnValue:
 @routes.post("/retry")
 def retry(batch_id: str) -> ResponseReturnValue:
     """Make a batch of the requests that have no good answer."""
-    owner, house, old = caller(), current_house(), _get(batch_id)
-    left = retry_input.write(house, old)
+    owner, context, old = caller(), current_context(), _get(batch_id)
+    left = retry_input.write(context, old)
     with once(owner, _form(old, "retry")) as (session, existing):
-        batch = existing or submission.retry(house, session, old, left, idempotency=_form(old, "retry"))
+        batch = existing or submission.retry(context, session, old, left, idempotency=_form(old, "retry"))
     if existing is None:
         announce(batch)
     return _to(batch)
@@ -236,10 +236,12 @@ def retry(batch_id: str) -> ResponseReturnValue:
 @routes.post("/repeat")
 def repeat(batch_id: str) -> ResponseReturnValue:
     """Make a batch of the same file with the same options."""
-    owner, house, old = caller(), current_house(), _get(batch_id)
+    owner, context, old = caller(), current_context(), _get(batch_id)
     with once(owner, _form(old, "repeat")) as (session, existing):
         source = submission.input_file(session, owner.project_id, old.input_file_id)
-        batch = existing or submission.repeat(house, session, old, input_file=source, idempotency=_form(old, "repeat"))
+        batch = existing or submission.repeat(
+            context, session, old, input_file=source, idempotency=_form(old, "repeat")
+        )
     if existing is None:
         announce(batch)
     return _to(batch)

@@ -9,7 +9,7 @@ from flask.typing import ResponseReturnValue
 from store import files
 from webapp.files import send, to_wire
 from webapp.pages.forms import Older
-from webapp.requests import caller, current_house, query
+from webapp.requests import caller, current_context, query
 
 routes = Blueprint("files", __name__, url_prefix="/files")
 
@@ -17,7 +17,7 @@ routes = Blueprint("files", __name__, url_prefix="/files")
 @routes.get("")
 def show() -> ResponseReturnValue:
     asked, project_id = query(Older), caller().project_id
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = files.page(
             session, project_id, after=asked.after, limit=asked.limit, descending=True, purpose=None
         )
@@ -29,13 +29,13 @@ def show() -> ResponseReturnValue:
 
 @routes.get("/<file_id>/content")
 def content(file_id: str) -> Response:
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         file = files.get(session, caller().project_id, file_id)
     return send(file)
 
 
 @routes.post("/<file_id>/delete")
 def delete(file_id: str) -> ResponseReturnValue:
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         files.delete(session, caller().project_id, file_id)
     return flask.redirect(flask.url_for("pages.files.show"), 303)

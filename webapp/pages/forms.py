@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS
 from tasks.steps import registry
-from webapp.requests import current_house
+from webapp.requests import current_context
 
 _FIELDS = {
     "model": "run",
@@ -96,12 +96,12 @@ def _metadata(text: str) -> dict[str, str] | None:
 
 def _served() -> dict[str, Sequence[str]]:
     """The models that serve each endpoint."""
-    models = current_house().models.values()
+    models = current_context().models.values()
     found = {endpoint: [spec.name for spec in models if endpoint in spec.endpoints] for endpoint in ENDPOINTS}
     return {endpoint: names for endpoint, names in found.items() if names}
 
 
-def context() -> dict[str, Any]:
+def template_context() -> dict[str, Any]:
     """What templates with a batch's options need."""
     endpoints = _served()
     return {"served": endpoints, "endpoints": {name: name for name in endpoints}, "steps": post_processing()}

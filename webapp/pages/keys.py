@@ -11,7 +11,7 @@ from store import keys, projects
 from store.keys import NewKey
 from webapp.pages.forms import Older, Problem
 from webapp.projects import SettleProject
-from webapp.requests import administrator, current_house, query, validated
+from webapp.requests import administrator, current_context, query, validated
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
@@ -32,7 +32,7 @@ def show() -> ResponseReturnValue:
 def show_project(project_id: str) -> ResponseReturnValue:
     """One project, with all its keys."""
     asked = query(Older)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         project = projects.get(session, project_id)
         found, more = keys.page(session, project=project.name, after=asked.after, limit=asked.limit)
     return flask.render_template(
@@ -45,7 +45,7 @@ def create() -> ResponseReturnValue:
     """Make a key. The answer is the only time it is seen, so it is the page itself."""
     typed = flask.request.form
     try:
-        with current_house().database.write() as session:
+        with current_context().database.write() as session:
             made = keys.create(session, typed.get("project", "").strip(), admin="admin" in typed)
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
@@ -54,7 +54,7 @@ def create() -> ResponseReturnValue:
 
 @routes.post("/<key_id>/revoke")
 def revoke(key_id: str) -> ResponseReturnValue:
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         keys.revoke(session, key_id)
     return flask.redirect(flask.url_for("pages.keys.show"), 303)
 
@@ -67,7 +67,7 @@ def settle(project_id: str) -> ResponseReturnValue:
         projects.check_tier(asked.tier, _tiers())
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         projects.settle(session, project_id, **asked.model_dump())
     return flask.redirect(flask.url_for("pages.keys.show", _anchor=project_id), 303)
 
@@ -78,12 +78,12 @@ def _given(name: str) -> str | int | None:
 
 
 def _tiers() -> dict[str, int]:
-    return current_house().settings.tier_seconds
+    return current_context().settings.tier_seconds
 
 
 def _page(made: NewKey | None = None, problem: Problem | None = None) -> str:
     asked = query(Older)
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = projects.page(session, after=asked.after, limit=asked.limit)
         owned = {project.id: keys.page(session, project=project.name, limit=KEYS) for project in found}
     return flask.render_template(

@@ -9,24 +9,24 @@ from flask.typing import ResponseReturnValue
 from store import speeds
 from tasks import metrics
 from tasks.execution import engine_status
-from webapp.requests import current_house
+from webapp.requests import current_context
 
 routes = Blueprint("models", __name__, url_prefix="/models")
 
 
 @routes.get("")
 def show() -> ResponseReturnValue:
-    house = current_house()
-    with house.database.read() as session:
-        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in house.models.items()})
-    seen = metrics.look(house, with_processes=False)
+    context = current_context()
+    with context.database.read() as session:
+        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in context.models.items()})
+    seen = metrics.look(context, with_processes=False)
     return flask.render_template(
         "models.html",
-        models=house.models.values(),
-        contexts={name: engine_status.context(spec) for name, spec in house.models.items()},
-        paces={name: {kind: pace for (model, kind), pace in paces.items() if model == name} for name in house.models},
+        models=context.models.values(),
+        contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
+        paces={name: {kind: pace for (model, kind), pace in paces.items() if model == name} for name in context.models},
         queues={queue.model: queue for queue in seen.queue.models},
         engines=None
         if seen.engines is None
-        else {name: [engine for engine in seen.engines if engine.model == name] for name in house.models},
+        else {name: [engine for engine in seen.engines if engine.model == name] for name in context.models},
     )

@@ -24,7 +24,7 @@ from webapp import start
 from webapp.files import uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
-from webapp.requests import caller, current_house, validated
+from webapp.requests import caller, current_context, validated
 from webapp.start import PARAMETERS, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
@@ -49,7 +49,7 @@ class _Given:
             return self.content, True
         if isinstance(self.content, Writer) and not self.content.stored:
             self.content.commit()
-        with current_house().artifacts.open(self.content.sha256) as source:
+        with current_context().artifacts.open(self.content.sha256) as source:
             return preview.head(source)
 
 
@@ -57,7 +57,7 @@ class _Given:
 def show() -> ResponseReturnValue:
     file_id = flask.request.args.get("file")
     if file_id is not None:
-        with current_house().database.read() as session:
+        with current_context().database.read() as session:
             files.get(session, caller().project_id, file_id)
     return _page()
 
@@ -98,9 +98,9 @@ def look() -> ResponseReturnValue:
 def _page(seen: Preview | None = None, problem: Problem | None = None) -> str:
     typed = flask.request.form
     file_id = typed.get("file_id") or flask.request.args.get("file")
-    house, file = current_house(), None
+    context, file = current_context(), None
     if file_id:
-        with house.database.read() as session:
+        with context.database.read() as session:
             file = files.find(session, caller().project_id, file_id)
     sent = flask.request.files.get("file")
     return flask.render_template(
@@ -109,9 +109,9 @@ def _page(seen: Preview | None = None, problem: Problem | None = None) -> str:
         once=typed.get("once") or secrets.token_hex(16),
         file=file,
         sent=sent.filename if sent else None,
-        **forms.context(),
+        **forms.template_context(),
         **_shown(seen, problem),
-        max_bytes=house.settings.max_file_bytes,
+        max_bytes=context.settings.max_file_bytes,
     )
 
 
@@ -142,14 +142,14 @@ def _asked() -> StartForm:
         said["endpoint"], _, said["model"] = typed.get("run", "").partition(" ")
         said |= {name: typed[name] for name in _MORE if typed.get(name, "").strip()}
     asked = validated(StartForm, said)
-    submission.check_window(current_house().settings, asked.completion_window)
+    submission.check_window(current_context().settings, asked.completion_window)
     return asked
 
 
 def _given() -> _Given | None:
     typed, sent = flask.request.form, flask.request.files.get("file")
     if typed.get("file_id"):
-        with current_house().database.read() as session:
+        with current_context().database.read() as session:
             file = submission.input_file(session, caller().project_id, typed["file_id"], param="file")
         return _Given(file.filename, file)
     upload = uploaded() if sent and sent.filename else None
@@ -165,15 +165,15 @@ def _given() -> _Given | None:
 
 def _look(asked: StartForm, given: _Given) -> Preview:
     """Raises RequestError for what none of the requests could be."""
-    house = current_house()
+    context = current_context()
     content, whole = given.head()
     if _whole():
-        return preview.of_requests(house, asked.endpoint, content, whole=whole)
+        return preview.of_requests(context, asked.endpoint, content, whole=whole)
     kind, recipe = start.format_of(given.name), start.recipe(asked)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
     found = prompts.of_file(io.BytesIO(content), kind, asked.template)
-    seen = preview.of_prompts(house, recipe, found, whole=whole)
+    seen = preview.of_prompts(context, recipe, found, whole=whole)
     for error in seen.errors:
         name = (error["param"] or "").removeprefix("body.")
         if name in ("url", "model", *PARAMETERS):  # the same for all
@@ -184,7 +184,7 @@ def _look(asked: StartForm, given: _Given) -> Preview:
 def _submit(asked: StartForm, given: _Given) -> Batch:
     owner, source = caller(), given.content
     if isinstance(source, bytes):
-        with current_house().artifacts.create() as writer:
+        with current_context().artifacts.create() as writer:
             writer.write(source)
         source = writer
     form = _form(asked, source.sha256)

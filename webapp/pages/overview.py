@@ -12,7 +12,7 @@ from store import batches, files
 from tasks import metrics
 from webapp.batches import to_wire
 from webapp.pages.forms import Older
-from webapp.requests import caller, current_house, query
+from webapp.requests import caller, current_context, query
 
 routes = Blueprint("overview", __name__)
 
@@ -23,9 +23,9 @@ MOST_RUNNING = 25
 @routes.get("/")
 def show() -> ResponseReturnValue:
     """The page, or for htmx only what changes on it."""
-    owner, house = caller(), current_house()
+    owner, context = caller(), current_context()
     asked = query(Older)
-    with house.database.read() as session:
+    with context.database.read() as session:
         counts = batches.counts(session, owner.project_id)
         running = [] if asked.after else batches.running(session, owner.project_id, limit=MOST_RUNNING)
         ended, more = batches.ended(session, owner.project_id, after=asked.after, limit=asked.limit)
@@ -41,5 +41,5 @@ def show() -> ResponseReturnValue:
         older=asked.after is not None,
         more=more,
         limit=asked.limit,
-        seen=metrics.look(house, with_processes=False),
+        seen=metrics.look(context, with_processes=False),
     )

@@ -19,7 +19,7 @@ from tasks.recurring import run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms
 from webapp.pages.forms import Older, Problem
-from webapp.requests import caller, current_house, query, validated
+from webapp.requests import caller, current_context, query, validated
 from webapp.schedules import NEXT_RUNS, CreateSchedule, make, to_wire
 
 routes = Blueprint("schedules", __name__, url_prefix="/schedules")
@@ -32,7 +32,7 @@ LAST_RUNS = 3
 @routes.get("")
 def show() -> ResponseReturnValue:
     asked, project_id = query(Older), caller().project_id
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, more = schedules.page(session, project_id, after=asked.after, limit=asked.limit)
         runs = {schedule.id: schedules.runs(session, schedule, after=None, limit=LAST_RUNS)[0] for schedule in found}
     return flask.render_template(
@@ -48,8 +48,8 @@ def show() -> ResponseReturnValue:
 @routes.get("/<schedule_id>")
 def show_one(schedule_id: str) -> ResponseReturnValue:
     """One schedule, with all its runs."""
-    asked, house = query(Older), current_house()
-    with house.database.read() as session:
+    asked, context = query(Older), current_context()
+    with context.database.read() as session:
         schedule = schedules.get(session, caller().project_id, schedule_id)
         runs, more = schedules.runs(session, schedule, after=asked.after, limit=asked.limit)
     return flask.render_template(
@@ -58,7 +58,7 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
         runs=runs,
         more=more,
         limit=asked.limit,
-        template=run_templates.template(house, schedule),
+        template=run_templates.template(context, schedule),
         local=_local,
     )
 
@@ -93,18 +93,18 @@ def look() -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/pause")
 def pause(schedule_id: str) -> ResponseReturnValue:
-    return _to(recurring.set_paused(current_house(), caller().project_id, schedule_id, paused=True))
+    return _to(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=True))
 
 
 @routes.post("/<schedule_id>/resume")
 def resume(schedule_id: str) -> ResponseReturnValue:
-    return _to(recurring.set_paused(current_house(), caller().project_id, schedule_id, paused=False))
+    return _to(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=False))
 
 
 @routes.post("/<schedule_id>/run")
 def run(schedule_id: str) -> ResponseReturnValue:
     """Run a schedule now; on to its batch, if there is one."""
-    made = recurring.run_now(current_house(), caller().project_id, schedule_id)
+    made = recurring.run_now(current_context(), caller().project_id, schedule_id)
     if made.batch_id is not None:
         return flask.redirect(flask.url_for("pages.batches.show", batch_id=made.batch_id), 303)
     return flask.redirect(flask.url_for("pages.schedules.show_one", schedule_id=schedule_id), 303)
@@ -112,7 +112,7 @@ def run(schedule_id: str) -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/delete")
 def delete(schedule_id: str) -> ResponseReturnValue:
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         schedules.delete(session, caller().project_id, schedule_id)
     return flask.redirect(flask.url_for("pages.schedules.show"), 303)
 
@@ -150,7 +150,7 @@ def _said() -> dict[str, Any]:
 
 
 def _form(problem: Problem | None = None, times: list[str] | None = None) -> str:
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose="batch")
     return flask.render_template(
         "schedule_new.html",
@@ -159,5 +159,5 @@ def _form(problem: Problem | None = None, times: list[str] | None = None) -> str
         times=times or [],
         files=found,
         zones=cron.zones(),
-        **forms.context(),
+        **forms.template_context(),
     )

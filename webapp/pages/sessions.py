@@ -15,7 +15,7 @@ from batchyard.errors import AuthenticationError, PermissionDeniedError
 from store import keys, sessions
 from store.sessions import Visitor
 from webapp import limits
-from webapp.requests import current_house
+from webapp.requests import current_context
 
 routes = Blueprint("sessions", __name__)
 
@@ -50,12 +50,12 @@ def admit() -> None:
     if flask.request.endpoint in OPEN:
         return
     token = flask.request.cookies.get(COOKIE, "")
-    with current_house().database.read() as session:
+    with current_context().database.read() as session:
         found = sessions.find(session, token) if token else None
     if found is None:
         raise AuthenticationError("Sign in to see this page.")
     g.visitor, g.caller = found, found.caller
-    limits.count_request(current_house(), found.caller.key_id)
+    limits.count_request(current_context(), found.caller.key_id)
     if posted and not hmac.compare_digest(flask.request.form.get("csrf", "").encode(), csrf_token().encode()):
         raise PermissionDeniedError("This form is of another session; load its page again, then send it.")
 
@@ -82,16 +82,16 @@ def show() -> ResponseReturnValue:
 
 @routes.post("/sign-in")
 def sign_in() -> ResponseReturnValue:
-    house = current_house()
+    context = current_context()
     address = flask.request.remote_addr or ""
     limits.check_sign_in(address)
-    with house.database.read() as session:
+    with context.database.read() as session:
         found = keys.authenticate(session, flask.request.form.get("key", "").strip())
     if found is None:
         limits.count_failed_sign_in(address)
         page = flask.render_template("sign_in.html", next=_wanted(), wrong=True)
         return page, AuthenticationError.status
-    with house.database.write() as session:
+    with context.database.write() as session:
         token = sessions.create(session, found.key_id)
     response = flask.redirect(_wanted(), 303)
     response.set_cookie(
@@ -102,7 +102,7 @@ def sign_in() -> ResponseReturnValue:
 
 @routes.post("/sign-out")
 def sign_out() -> ResponseReturnValue:
-    with current_house().database.write() as session:
+    with current_context().database.write() as session:
         sessions.end(session, flask.request.cookies[COOKIE])
     response = flask.redirect(flask.url_for("pages.sessions.show"), 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="Lax", secure=flask.request.is_secure)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from batchyard.models import ModelSpec
-from inference.requests.context_length import PIECE, Context
+from inference.requests.context_length import PIECE, ContextLength
 from tests.support.stacks import ROOT
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -20,11 +20,11 @@ NANO = ROOT / "examples/models/nano"
 LONGEST = 64
 
 
-def context(source: Path = NANO, engine: str = "transformers", **engine_args: Any) -> Context:
-    return Context(ModelSpec(name="nano", engine=engine, source=str(source), engine_args=engine_args))
+def context(source: Path = NANO, engine: str = "transformers", **engine_args: Any) -> ContextLength:
+    return ContextLength(ModelSpec(name="nano", engine=engine, source=str(source), engine_args=engine_args))
 
 
-def refusal(found: Context, endpoint: str, body: dict[str, Any]) -> dict[str, Any] | None:
+def refusal(found: ContextLength, endpoint: str, body: dict[str, Any]) -> dict[str, Any] | None:
     answer = found.refusal(endpoint, body, len(json.dumps(body, ensure_ascii=False).encode()))
     if answer is None:
         return None
@@ -40,7 +40,7 @@ def chat(*contents: Any, role: str = "user", **parameters: Any) -> dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def small() -> Context:
+def small() -> ContextLength:
     return context(max_model_len=LONGEST)
 
 
@@ -62,7 +62,9 @@ def tokenizer() -> Tokenizer:
         (EMBEDDINGS, {"input": [[5], [5] * (LONGEST + 1)]}, "input"),
     ],
 )
-def test_a_request_that_cannot_fit_is_refused(small: Context, endpoint: str, body: dict[str, Any], param: str) -> None:
+def test_a_request_that_cannot_fit_is_refused(
+    small: ContextLength, endpoint: str, body: dict[str, Any], param: str
+) -> None:
     error = refusal(small, endpoint, body)
     assert error is not None
     assert error["param"] == param
@@ -83,13 +85,15 @@ def test_a_request_that_cannot_fit_is_refused(small: Context, endpoint: str, bod
         (EMBEDDINGS, {"input": [[5] * LONGEST] * 10}),
     ],
 )
-def test_a_request_that_may_fit_is_left_to_the_engine(small: Context, endpoint: str, body: dict[str, Any]) -> None:
+def test_a_request_that_may_fit_is_left_to_the_engine(
+    small: ContextLength, endpoint: str, body: dict[str, Any]
+) -> None:
     assert refusal(small, endpoint, body) is None
 
 
 @given(st.lists(st.text(max_size=60) | st.text("ab \n7é", max_size=60), min_size=1, max_size=6))
 def test_nothing_is_refused_that_fits_by_the_models_own_count(
-    small: Context, tokenizer: Tokenizer, contents: list[str]
+    small: ContextLength, tokenizer: Tokenizer, contents: list[str]
 ) -> None:
     whole = "".join(f"<|user|>{content.strip()}<|end|>" for content in contents)
     if refusal(small, CHAT, chat(*contents)) is not None:
@@ -106,7 +110,7 @@ def test_an_ordinary_request_is_not_even_counted() -> None:
     assert "_tokenizer" in vars(found)
 
 
-def test_a_text_far_too_long_costs_no_more_than_one_just_too_long(small: Context) -> None:
+def test_a_text_far_too_long_costs_no_more_than_one_just_too_long(small: ContextLength) -> None:
     error = refusal(small, COMPLETIONS, {"prompt": "7 " * 5_000_000})
     assert error is not None
     assert int(error["message"].split("at least ")[1].split()[0]) <= LONGEST + PIECE
@@ -132,7 +136,7 @@ def test_the_length_is_the_engines_argument_or_the_folders(tmp_path: Path) -> No
         context(engine="vllm", max_model_len="1k"),
     ],
 )
-def test_an_unknown_length_refuses_nothing(unknown: Context) -> None:
+def test_an_unknown_length_refuses_nothing(unknown: ContextLength) -> None:
     assert refusal(unknown, COMPLETIONS, {"prompt": [5] * 100_000}) is None
 
 

@@ -21,7 +21,7 @@ from store import batches, files
 from store.artifacts import INCOMING, SHARDS
 from store.batches import PlannedSegment
 from store.records import Batch, File, Part, Segment
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.finishing import garbage
 from tests.support.stacks import RunningStack
 
@@ -31,37 +31,37 @@ Upload = Callable[[bytes], File]
 
 
 @pytest.fixture
-def house(new_house: Callable[..., House]) -> House:
-    return new_house(garbage_grace_seconds=HOUR, results_seconds=DAY)
+def context(new_context: Callable[..., AppContext]) -> AppContext:
+    return new_context(garbage_grace_seconds=HOUR, results_seconds=DAY)
 
 
-def everything(house: House) -> None:
+def everything(context: AppContext) -> None:
     for shard in SHARDS:
-        garbage.shard(house, shard)
+        garbage.shard(context, shard)
 
 
-def let_time_pass(house: House, seconds: int) -> None:
+def let_time_pass(context: AppContext, seconds: int) -> None:
     """Everything that is there was made and ended so much earlier."""
-    for path in (path for path in Path(house.artifacts.url.removeprefix("file://")).rglob("*") if path.is_file()):
+    for path in (path for path in Path(context.artifacts.url.removeprefix("file://")).rglob("*") if path.is_file()):
         changed = path.stat().st_mtime - seconds
         os.utime(path, (changed, changed))
-    with house.database.write() as session:
+    with context.database.write() as session:
         session.execute(update(File).values(expires_at=File.expires_at - seconds))
         session.execute(update(Batch).values(completed_at=Batch.completed_at - seconds))
 
 
-def is_there(house: House, sha256: str) -> bool:
-    return sha256 in house.artifacts.names(sha256[:2])
+def is_there(context: AppContext, sha256: str) -> bool:
+    return sha256 in context.artifacts.names(sha256[:2])
 
 
-def delete(house: House, file: File) -> None:
-    with house.database.write() as session:
+def delete(context: AppContext, file: File) -> None:
+    with context.database.write() as session:
         files.delete(session, file.project_id, file.id)
 
 
-def a_running_batch(house: House, source: File) -> Batch:
+def a_running_batch(context: AppContext, source: File) -> Batch:
     """A batch of one segment with one part, all of it in the store."""
-    with house.database.write() as session:
+    with context.database.write() as session:
         batch = batches.create(
             session,
             source.project_id,
@@ -75,105 +75,107 @@ def a_running_batch(house: House, source: File) -> Batch:
         batches.plan(
             session,
             batch,
-            plan_sha256=house.artifacts.put(b"plan"),
+            plan_sha256=context.artifacts.put(b"plan"),
             segments=[PlannedSegment("echo", 1)],
             models={"echo": {"name": "echo", "engine": "echo"}},
             simulated=True,
         )
         numbers: dict[str, Any] = dict.fromkeys(("input_tokens", "cached_tokens", "output_tokens"), 0)
         segment_id = session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)).one()
-        part = house.artifacts.put(b"part")
+        part = context.artifacts.put(b"part")
         values = {"batch_id": batch.id, "segment_id": segment_id, "sha256": part, "created_at": time.time()}
         session.add(Part(**values, completed=1, failed=0, **numbers))
     return batch
 
 
-def end(house: House, batch: Batch) -> str:
+def end(context: AppContext, batch: Batch) -> str:
     """Complete a batch; the SHA-256 of its output."""
-    output = house.artifacts.put(b"output")
-    with house.database.write() as session:
+    output = context.artifacts.put(b"output")
+    with context.database.write() as session:
         batches.add_artifact(session, batch, "output.jsonl", output, len(b"output"), 1)
         batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
         batches.transition(session, batch.id, "finalizing", "completed")
     return output
 
 
-def parts(house: House) -> int:
-    with house.database.read() as session:
+def parts(context: AppContext) -> int:
+    with context.database.read() as session:
         return session.scalar(select(func.count()).select_from(Part)) or 0
 
 
-def test_content_that_two_files_share_lives_until_both_are_gone(house: House, upload: Upload) -> None:
+def test_content_that_two_files_share_lives_until_both_are_gone(context: AppContext, upload: Upload) -> None:
     one, two = upload(b"shared"), upload(b"shared")
-    delete(house, one)
-    let_time_pass(house, 2 * HOUR)
-    everything(house)
-    assert is_there(house, one.sha256)
-    delete(house, two)
-    let_time_pass(house, 2 * HOUR)
-    everything(house)
-    assert not is_there(house, one.sha256)
+    delete(context, one)
+    let_time_pass(context, 2 * HOUR)
+    everything(context)
+    assert is_there(context, one.sha256)
+    delete(context, two)
+    let_time_pass(context, 2 * HOUR)
+    everything(context)
+    assert not is_there(context, one.sha256)
 
 
-def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(house: House, upload: Upload) -> None:
+def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(
+    context: AppContext, upload: Upload
+) -> None:
     source = upload(b"input")
-    batch = a_running_batch(house, source)
-    delete(house, source)
-    let_time_pass(house, 2 * HOUR)
-    everything(house)
-    with house.database.read() as session:
+    batch = a_running_batch(context, source)
+    delete(context, source)
+    let_time_pass(context, 2 * HOUR)
+    everything(context)
+    with context.database.read() as session:
         plan = session.get_one(Batch, batch.id).plan_sha256 or ""
-    assert is_there(house, source.sha256)
-    assert is_there(house, plan)
-    end(house, batch)
-    everything(house)
-    assert not is_there(house, source.sha256)
-    assert not is_there(house, plan)
+    assert is_there(context, source.sha256)
+    assert is_there(context, plan)
+    end(context, batch)
+    everything(context)
+    assert not is_there(context, source.sha256)
+    assert not is_there(context, plan)
 
 
-def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(house: House, upload: Upload) -> None:
-    running, ended = (a_running_batch(house, upload(b"input")) for _ in range(2))
-    with house.database.read() as session:
+def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(context: AppContext, upload: Upload) -> None:
+    running, ended = (a_running_batch(context, upload(b"input")) for _ in range(2))
+    with context.database.read() as session:
         part = session.scalars(select(Part.sha256)).first() or ""
-    output = end(house, ended)
-    let_time_pass(house, 23 * HOUR)
-    everything(house)
-    assert parts(house) == 2
-    let_time_pass(house, 2 * HOUR)
-    everything(house)
-    assert parts(house) == 1
-    assert is_there(house, part)  # the same part, of the batch that runs
-    end(house, running)
-    let_time_pass(house, 2 * DAY)
-    everything(house)
-    assert parts(house) == 0
-    assert not is_there(house, part)
-    assert is_there(house, output)
+    output = end(context, ended)
+    let_time_pass(context, 23 * HOUR)
+    everything(context)
+    assert parts(context) == 2
+    let_time_pass(context, 2 * HOUR)
+    everything(context)
+    assert parts(context) == 1
+    assert is_there(context, part)  # the same part, of the batch that runs
+    end(context, running)
+    let_time_pass(context, 2 * DAY)
+    everything(context)
+    assert parts(context) == 0
+    assert not is_there(context, part)
+    assert is_there(context, output)
 
 
-def test_what_a_crashed_upload_left_goes_once_it_is_old(house: House) -> None:
-    crashed = house.artifacts.create()
+def test_what_a_crashed_upload_left_goes_once_it_is_old(context: AppContext) -> None:
+    crashed = context.artifacts.create()
     crashed.write(b"half")
     crashed._file.close()
-    everything(house)
-    assert len(house.artifacts.names(INCOMING)) == 1
-    let_time_pass(house, 2 * HOUR)
-    everything(house)
-    assert house.artifacts.names(INCOMING) == []
+    everything(context)
+    assert len(context.artifacts.names(INCOMING)) == 1
+    let_time_pass(context, 2 * HOUR)
+    everything(context)
+    assert context.artifacts.names(INCOMING) == []
 
 
-def test_young_content_stays_without_any_record(house: House) -> None:
-    sha256 = house.artifacts.put(b"about to be named")
-    everything(house)
-    assert is_there(house, sha256)
+def test_young_content_stays_without_any_record(context: AppContext) -> None:
+    sha256 = context.artifacts.put(b"about to be named")
+    everything(context)
+    assert is_there(context, sha256)
 
 
-def test_content_of_a_file_that_is_just_gone_stays_for_who_reads_it(house: House, upload: Upload) -> None:
+def test_content_of_a_file_that_is_just_gone_stays_for_who_reads_it(context: AppContext, upload: Upload) -> None:
     file = upload(b"being read")
-    let_time_pass(house, 2 * HOUR)
-    delete(house, file)
-    everything(house)
-    assert is_there(house, file.sha256)
+    let_time_pass(context, 2 * HOUR)
+    delete(context, file)
+    everything(context)
+    assert is_there(context, file.sha256)
 
 
 def test_everything_that_beat_sends_is_a_task() -> None:
@@ -183,12 +185,12 @@ def test_everything_that_beat_sends_is_a_task() -> None:
     assert {entry["task"] for entry in celeryconfig.beat_schedule.values()} <= app.tasks.keys()
 
 
-def test_each_shard_has_its_turn_by_the_clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_shard_has_its_turn_by_the_clock(context: AppContext, monkeypatch: pytest.MonkeyPatch) -> None:
     collected: list[str] = []
-    monkeypatch.setattr(garbage, "shard", lambda _house, name: collected.append(name))
+    monkeypatch.setattr(garbage, "shard", lambda _context, name: collected.append(name))
     for turn in range(len(SHARDS)):
         monkeypatch.setattr(time, "time", lambda turn=turn: 1.7e9 + turn * garbage.INTERVAL_SECONDS)
-        garbage.tick(house)
+        garbage.tick(context)
     assert sorted(collected) == sorted(SHARDS)
 
 
@@ -206,7 +208,9 @@ def test_a_running_stack_collects_by_itself(stack: RunningStack) -> None:
         path.unlink(missing_ok=True)
 
 
-def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(house: House, upload: Upload) -> None:
+def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
+    context: AppContext, upload: Upload
+) -> None:
     contents = [b"content %d" % number for number in range(4)]
     unnamed: Counter[bytes] = Counter()  # stored, or about to be, by somebody who has not written the record yet
     guard = threading.Lock()
@@ -227,8 +231,8 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(hou
         long_ago = time.time() - 2 * HOUR
         with looking[0], looking[1], guard, suppress(FileNotFoundError):
             if not unnamed[content]:
-                os.utime(house.artifacts.path(file.sha256), (long_ago, long_ago))
-        with house.database.write() as session:
+                os.utime(context.artifacts.path(file.sha256), (long_ago, long_ago))
+        with context.database.write() as session:
             session.execute(update(File).where(File.id == file.id).values(expires_at=int(long_ago)))
 
     def come_and_go(seed: int) -> list[tuple[bytes, File]]:
@@ -240,7 +244,7 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(hou
             else:
                 kept.append(come(chance.choice(contents)))
             for _content, file in kept:
-                assert is_there(house, file.sha256)
+                assert is_there(context, file.sha256)
         return kept
 
     def collect_all_the_time(looks: threading.Lock) -> None:
@@ -248,7 +252,7 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(hou
         while not everyone_is_done.is_set():
             for shard in shards:
                 with looks:
-                    garbage.shard(house, shard)
+                    garbage.shard(context, shard)
                 time.sleep(0.002)  # or nobody else would get the lock
 
     with ThreadPoolExecutor(6) as pool:
@@ -260,4 +264,4 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(hou
         for collector in collectors:
             collector.result()
     for content, file in kept:
-        assert house.artifacts.read(file.sha256) == content
+        assert context.artifacts.read(file.sha256) == content

@@ -18,7 +18,7 @@ from store.artifacts import Artifacts
 from store.formats import plan
 from store.formats.plan import PlanWriter
 from store.speeds import Measured
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.finishing import result_files
 from tasks.intake import lines, validation
 from tasks.intake.validation import Report, Validator
@@ -394,14 +394,14 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
     assert found == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
 
 
-def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(house: House) -> None:
-    key = ("echo", house.models["echo"].config_sha256, "decode")
+def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context: AppContext) -> None:
+    key = ("echo", context.models["echo"].config_sha256, "decode")
 
     def size_after(parts: int) -> int:
-        with house.database.write() as session:
+        with context.database.write() as session:
             for _ in range(parts):
                 speeds.measure(session, *key, Measured(seconds=1.0, requests=100, bytes=1e4, tokens=900))
-        return validation.segment_sizes(house)["echo"].requests
+        return validation.segment_sizes(context)["echo"].requests
 
     assert size_after(0) == size_after(3) == 2000, "the first parts have the engine's start in them"
     assert size_after(50) == 3000

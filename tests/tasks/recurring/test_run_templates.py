@@ -16,7 +16,7 @@ from batchyard import cron
 from batchyard.errors import RequestError
 from store import batches, files, schedules
 from store.records import Batch, File, Schedule
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.finishing import garbage
 from tasks.recurring import run_templates
 from tasks.recurring.schedules import run_now
@@ -27,43 +27,43 @@ Upload = Callable[[bytes], File]
 
 
 def test_a_deleted_file_is_still_run_and_its_content_kept_as_long_as_a_schedule_names_it(
-    house: House, new_schedule: NewSchedule, upload: Upload
+    context: AppContext, new_schedule: NewSchedule, upload: Upload
 ) -> None:
     file = upload(b"input")
     schedule = new_schedule(input={"file_id": file.id})
-    with house.database.write() as session:
+    with context.database.write() as session:
         files.delete(session, file.project_id, file.id)
         session.execute(update(File).values(expires_at=0))
-    path, shard = Path(house.artifacts.path(file.sha256)), file.sha256[:2]
+    path, shard = Path(context.artifacts.path(file.sha256)), file.sha256[:2]
     os.utime(path, (0, 0))
-    garbage.shard(house, shard)
+    garbage.shard(context, shard)
     assert path.exists()
-    run = run_now(house, schedule.project_id, schedule.id)
-    with house.database.write() as session:
+    run = run_now(context, schedule.project_id, schedule.id)
+    with context.database.write() as session:
         assert session.get_one(Batch, run.batch_id).input_sha256 == file.sha256
         batches.reject(session, run.batch_id or "", [])
-    garbage.shard(house, shard)
+    garbage.shard(context, shard)
     assert path.exists()
-    with house.database.write() as session:
+    with context.database.write() as session:
         schedules.delete(session, schedule.project_id, schedule.id)
-    garbage.shard(house, shard)
+    garbage.shard(context, shard)
     assert not path.exists()
 
 
 def test_what_an_ended_batch_has_produced_can_be_an_input(
-    house: House, new_schedule: NewSchedule, new_batch: Callable[..., Batch], upload: Upload
+    context: AppContext, new_schedule: NewSchedule, new_batch: Callable[..., Batch], upload: Upload
 ) -> None:
     batch, output = new_batch(), upload(b"output")
-    with house.database.write() as session:
+    with context.database.write() as session:
         batches.add_artifact(session, batch, "next.jsonl", output.sha256, output.bytes, 1)
     named = {"artifact": {"batch_id": batch.id, "name": "next.jsonl"}}
     with pytest.raises(RequestError, match="ended batch"):
         new_schedule(input=named)
-    with house.database.write() as session:
+    with context.database.write() as session:
         batches.reject(session, batch.id, [])
     schedule = new_schedule(input=named)
     assert (schedule.input["kind"], schedule.input_sha256) == ("artifact", output.sha256)
-    assert run_now(house, schedule.project_id, schedule.id).state == "created"
+    assert run_now(context, schedule.project_id, schedule.id).state == "created"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from batchyard.errors import ConflictError
 from batchyard.settings import Settings
 from store import batches, schedules
 from store.records import Batch, File, Schedule, ScheduleRun, now
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.recurring import schedules as tasks
 from tasks.recurring.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, turn
 from tests.support.stacks import a_chat
@@ -49,93 +49,95 @@ def uploaded(upload: Callable[[bytes], File]) -> File:
     return upload((json.dumps(a_chat("one", "hello")) + "\n").encode())
 
 
-def runs(house: House, schedule: Schedule) -> list[ScheduleRun]:
+def runs(context: AppContext, schedule: Schedule) -> list[ScheduleRun]:
     """Oldest first."""
-    with house.database.read() as session:
+    with context.database.read() as session:
         found = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id).order_by(ScheduleRun.id)
         return list(session.scalars(found))
 
 
-def reread(house: House, schedule: Schedule) -> Schedule:
-    with house.database.read() as session:
+def reread(context: AppContext, schedule: Schedule) -> Schedule:
+    with context.database.read() as session:
         return session.get_one(Schedule, schedule.id)
 
 
-def batch_of(house: House, run: ScheduleRun) -> Batch:
-    with house.database.read() as session:
+def batch_of(context: AppContext, run: ScheduleRun) -> Batch:
+    with context.database.read() as session:
         return session.get_one(Batch, run.batch_id)
 
 
 def test_a_due_schedule_makes_a_batch_of_its_time_and_goes_on_at_the_next(
-    house: House, new_schedule: NewSchedule, rung: list[str]
+    context: AppContext, new_schedule: NewSchedule, rung: list[str]
 ) -> None:
     schedule = new_schedule(input={"template": TEMPLATE}, batch={"metadata": {"day": "{{date}}"}})
-    tasks.run_due(house, START + 1)
-    (run,) = runs(house, schedule)
+    tasks.run_due(context, START + 1)
+    (run,) = runs(context, schedule)
     assert (run.state, run.scheduled_at, run.missed_from, run.reason) == ("created", START, None, None)
-    assert reread(house, schedule).next_run_at == START + 60
-    batch = batch_of(house, run)
+    assert reread(context, schedule).next_run_at == START + 60
+    batch = batch_of(context, run)
     assert rung == [batch.id]
     assert (batch.project_id, batch.endpoint, batch.completion_window) == (schedule.project_id, ENDPOINT, "24h")
     assert batch.request_metadata == {"day": "2026-11-21"}
-    request = json.loads(house.artifacts.read(batch.input_sha256))
+    request = json.loads(context.artifacts.read(batch.input_sha256))
     assert request["custom_id"] == "2026-11-21"
     assert request["body"]["messages"][0]["content"] == (
         f"It is 2026-11-21T06:30:00+01:00, {START}. Keep {{{{this}}}}."
     )
 
 
-def test_what_is_not_due_is_not_run(house: House, new_schedule: NewSchedule) -> None:
+def test_what_is_not_due_is_not_run(context: AppContext, new_schedule: NewSchedule) -> None:
     schedule = new_schedule()
-    tasks.run_due(house, START - 1)
-    assert runs(house, schedule) == []
+    tasks.run_due(context, START - 1)
+    assert runs(context, schedule) == []
 
 
-def test_two_tickers_at_once_run_each_time_once(house: House, new_schedule: NewSchedule) -> None:
+def test_two_tickers_at_once_run_each_time_once(context: AppContext, new_schedule: NewSchedule) -> None:
     made = [new_schedule() for _ in range(5)]
     together = threading.Barrier(4)
 
     def ticker(_: int) -> None:
         together.wait()
         for minute in range(3):
-            tasks.run_due(house, START + 60 * minute + 1)
+            tasks.run_due(context, START + 60 * minute + 1)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ticker, range(4)))
     for schedule in made:
-        times = [run.scheduled_at for run in runs(house, schedule)]
+        times = [run.scheduled_at for run in runs(context, schedule)]
         assert sorted(times) == [START, START + 60, START + 120]
 
 
-def test_the_ticker_that_comes_late_changes_nothing(house: House, new_schedule: NewSchedule, rung: list[str]) -> None:
+def test_the_ticker_that_comes_late_changes_nothing(
+    context: AppContext, new_schedule: NewSchedule, rung: list[str]
+) -> None:
     seen = new_schedule()
-    tasks.run_due(house, START + 1)
-    tasks.run_one(house, seen, START + 1)
-    assert len(runs(house, seen)) == len(rung) == 1
+    tasks.run_due(context, START + 1)
+    tasks.run_one(context, seen, START + 1)
+    assert len(runs(context, seen)) == len(rung) == 1
 
 
 def test_a_schedule_that_was_changed_after_the_tick_read_it_runs_at_the_next_tick(
-    house: House, new_schedule: NewSchedule
+    context: AppContext, new_schedule: NewSchedule
 ) -> None:
     seen = new_schedule()
-    with house.database.write() as session:
+    with context.database.write() as session:
         schedules.change(session, seen, name="renamed")
-    tasks.run_one(house, seen, START + 1)
-    assert runs(house, seen) == []
-    tasks.run_due(house, START + 3)
-    assert len(runs(house, seen)) == 1
+    tasks.run_one(context, seen, START + 1)
+    assert runs(context, seen) == []
+    tasks.run_due(context, START + 3)
+    assert len(runs(context, seen)) == 1
 
 
 def test_a_time_that_was_run_is_not_run_again_where_the_clock_was_set_back(
-    house: House, new_schedule: NewSchedule, rung: list[str]
+    context: AppContext, new_schedule: NewSchedule, rung: list[str]
 ) -> None:
     schedule = new_schedule()
-    tasks.run_due(house, START + 1)
-    with house.database.write() as session:
+    tasks.run_due(context, START + 1)
+    with context.database.write() as session:
         session.execute(update(Schedule).values(next_run_at=START))
-    tasks.run_due(house, START + 1)
-    assert len(runs(house, schedule)) == len(rung) == 1
-    assert reread(house, schedule).next_run_at == START + 60
+    tasks.run_due(context, START + 1)
+    assert len(runs(context, schedule)) == len(rung) == 1
+    assert reread(context, schedule).next_run_at == START + 60
 
 
 class Killed(BaseException):
@@ -147,16 +149,16 @@ def killed(*_: Any, **__: Any) -> None:
 
 
 def test_a_tick_that_is_killed_before_its_commit_leaves_the_time_due(
-    house: House, new_schedule: NewSchedule, monkeypatch: pytest.MonkeyPatch
+    context: AppContext, new_schedule: NewSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = new_schedule()
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(schedules, "add_run", killed)
-        tasks.run_due(house, START + 1)
-    with house.database.read() as session:
+        tasks.run_due(context, START + 1)
+    with context.database.read() as session:
         assert session.scalars(select(Batch)).all() == []
-    tasks.run_due(house, START + 3)
-    assert [run.scheduled_at for run in runs(house, schedule)] == [START]
+    tasks.run_due(context, START + 3)
+    assert [run.scheduled_at for run in runs(context, schedule)] == [START]
 
 
 @settings(max_examples=20)
@@ -165,7 +167,7 @@ def test_a_tick_that_is_killed_before_its_commit_leaves_the_time_due(
     ticks=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=8),
 )
 def test_whatever_the_order_of_ticks_and_kills_each_time_has_one_run_at_most_and_all_loses_none(
-    house: House, new_schedule: NewSchedule, uploaded: File, catch_up: str, ticks: list[tuple[int, bool]]
+    context: AppContext, new_schedule: NewSchedule, uploaded: File, catch_up: str, ticks: list[tuple[int, bool]]
 ) -> None:
     schedule = new_schedule(catch_up=catch_up, input={"file_id": uploaded.id})
     moment = START
@@ -174,10 +176,10 @@ def test_whatever_the_order_of_ticks_and_kills_each_time_has_one_run_at_most_and
         with pytest.MonkeyPatch.context() as patched, suppress(Killed):
             if dies:
                 patched.setattr(schedules, "add_run", killed)
-            tasks.run_due(house, moment)
-    while (reread(house, schedule).next_run_at or 0) <= moment:
-        tasks.run_due(house, moment)
-    found = [(run.scheduled_at or 0, run.missed_from) for run in runs(house, schedule)]
+            tasks.run_due(context, moment)
+    while (reread(context, schedule).next_run_at or 0) <= moment:
+        tasks.run_due(context, moment)
+    found = [(run.scheduled_at or 0, run.missed_from) for run in runs(context, schedule)]
     times = [scheduled_at for scheduled_at, _ in found]
     due = EVERY_MINUTE.last(START, moment, 10**6)
     assert times == sorted(set(times))
@@ -185,7 +187,7 @@ def test_whatever_the_order_of_ticks_and_kills_each_time_has_one_run_at_most_and
     # What has no run of its own, a later run says that it was missed.
     told = {time for last, first in found for time in range(last if first is None else first, last + 1, 60)}
     assert told == set(due)
-    with house.database.write() as session:
+    with context.database.write() as session:
         schedules.delete(session, schedule.project_id, schedule.id)
 
 
@@ -217,7 +219,7 @@ def test_without_catching_up_a_time_is_missed_after_a_minute(late: int, missed: 
 
 
 def test_a_long_outage_is_made_up_for_with_one_run_the_last_hundred_or_none(
-    house: House, new_schedule: NewSchedule, uploaded: File
+    context: AppContext, new_schedule: NewSchedule, uploaded: File
 ) -> None:
     made = {
         catch_up: new_schedule(catch_up=catch_up, input={"file_id": uploaded.id}, cron="*/5 * * * *")
@@ -225,9 +227,9 @@ def test_a_long_outage_is_made_up_for_with_one_run_the_last_hundred_or_none(
     }
     moment = START + 30 * DAY + 200
     for _ in range(3):
-        tasks.run_due(house, moment)
+        tasks.run_due(context, moment)
     last = START + 30 * DAY
-    (latest,), (none,), every = (runs(house, schedule) for schedule in made.values())
+    (latest,), (none,), every = (runs(context, schedule) for schedule in made.values())
     assert (latest.state, latest.scheduled_at, latest.missed_from) == ("created", last, START)
     assert (none.state, none.scheduled_at, none.missed_from) == ("skipped", last, START)
     assert none.batch_id is None and "catch_up is 'none'" in (none.reason or "")
@@ -238,92 +240,92 @@ def test_a_long_outage_is_made_up_for_with_one_run_the_last_hundred_or_none(
 
 @pytest.mark.parametrize(("overlap", "states"), [("skip", ["created", "skipped"]), ("allow", ["created", "created"])])
 def test_a_batch_that_has_not_ended_holds_up_the_next_run_unless_that_is_allowed(
-    house: House, new_schedule: NewSchedule, overlap: str, states: list[str]
+    context: AppContext, new_schedule: NewSchedule, overlap: str, states: list[str]
 ) -> None:
     schedule = new_schedule(overlap=overlap)
-    tasks.run_due(house, START)
-    tasks.run_due(house, START + 60)
-    first, second = runs(house, schedule)
+    tasks.run_due(context, START)
+    tasks.run_due(context, START + 60)
+    first, second = runs(context, schedule)
     assert [first.state, second.state] == states
     if overlap == "skip":
         assert str(first.batch_id) in (second.reason or "")
-    with house.database.write() as session:
+    with context.database.write() as session:
         batches.reject(session, first.batch_id or "", [])
-    tasks.run_due(house, START + 120)
-    assert runs(house, schedule)[2].state == "created"
+    tasks.run_due(context, START + 120)
+    assert runs(context, schedule)[2].state == "created"
 
 
-def test_a_run_may_cancel_the_batch_before_it(house: House, new_schedule: NewSchedule) -> None:
+def test_a_run_may_cancel_the_batch_before_it(context: AppContext, new_schedule: NewSchedule) -> None:
     schedule = new_schedule(overlap="cancel_previous")
     for minute in range(3):
-        tasks.run_due(house, START + 60 * minute)
-    found = [batch_of(house, run).status for run in runs(house, schedule)]
+        tasks.run_due(context, START + 60 * minute)
+    found = [batch_of(context, run).status for run in runs(context, schedule)]
     assert found == ["cancelling", "cancelling", "validating"]
 
 
-def test_a_run_that_fails_cancels_nothing(house: House, new_schedule: NewSchedule) -> None:
+def test_a_run_that_fails_cancels_nothing(context: AppContext, new_schedule: NewSchedule) -> None:
     schedule = new_schedule(overlap="cancel_previous")
-    tasks.run_due(house, START)
-    full = replace(house, settings=Settings(max_bytes_in_flight=1))
+    tasks.run_due(context, START)
+    full = replace(context, settings=Settings(max_bytes_in_flight=1))
     tasks.run_due(full, START + 60)
-    first, second = runs(house, schedule)
-    assert (batch_of(house, first).status, second.state) == ("validating", "failed")
+    first, second = runs(context, schedule)
+    assert (batch_of(context, first).status, second.state) == ("validating", "failed")
 
 
 def test_a_project_without_room_has_a_failed_run_and_holds_up_no_other_schedule(
-    house: House, new_schedule: NewSchedule
+    context: AppContext, new_schedule: NewSchedule
 ) -> None:
-    full = replace(house, settings=Settings(max_bytes_in_flight=1000))
+    full = replace(context, settings=Settings(max_bytes_in_flight=1000))
     first, second = new_schedule(input={"template": TEMPLATE * 10}), new_schedule(due=START + 1)
     tasks.run_due(full, START + 2)
-    (failed,), (made,) = runs(house, first), runs(house, second)
+    (failed,), (made,) = runs(context, first), runs(context, second)
     assert (failed.state, failed.batch_id, made.state) == ("failed", None, "created")
     assert "unfinished batches" in (failed.reason or "")
-    assert reread(house, first).next_run_at == START + 60
-    with house.database.read() as session:  # nothing is left of the run that failed
+    assert reread(context, first).next_run_at == START + 60
+    with context.database.read() as session:  # nothing is left of the run that failed
         assert len(session.scalars(select(File)).all()) == 1
 
 
 def test_a_run_waits_for_an_artifact_store_that_is_away_and_fails_in_the_end(
-    house: House, new_schedule: NewSchedule, uploaded: File
+    context: AppContext, new_schedule: NewSchedule, uploaded: File
 ) -> None:
     lost, other = new_schedule(), new_schedule(due=START + 1, input={"file_id": uploaded.id})
-    Path(house.artifacts.path(lost.input_sha256)).unlink()
-    tasks.run_due(house, START + 2)
-    assert (runs(house, lost), reread(house, lost).next_run_at) == ([], START)
-    assert len(runs(house, other)) == 1
-    tasks.run_due(house, START + PATIENCE_SECONDS)
-    assert runs(house, lost) == []  # the last of its times has only just come
-    with house.database.write() as session:
+    Path(context.artifacts.path(lost.input_sha256)).unlink()
+    tasks.run_due(context, START + 2)
+    assert (runs(context, lost), reread(context, lost).next_run_at) == ([], START)
+    assert len(runs(context, other)) == 1
+    tasks.run_due(context, START + PATIENCE_SECONDS)
+    assert runs(context, lost) == []  # the last of its times has only just come
+    with context.database.write() as session:
         session.execute(update(Schedule).where(Schedule.id == lost.id).values(cron="30 6 * * *", next_run_at=START))
-    tasks.run_due(house, START + PATIENCE_SECONDS)
-    (run,) = runs(house, lost)
+    tasks.run_due(context, START + PATIENCE_SECONDS)
+    (run,) = runs(context, lost)
     assert run.state == "failed"
     assert "cannot be read" in (run.reason or "")
-    assert reread(house, lost).next_run_at == START + DAY
+    assert reread(context, lost).next_run_at == START + DAY
 
 
 def test_a_schedule_that_nobody_can_read_any_more_holds_up_no_other(
-    house: House, new_schedule: NewSchedule, caplog: pytest.LogCaptureFixture
+    context: AppContext, new_schedule: NewSchedule, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, other = new_schedule(), new_schedule(due=START + 1)
-    with house.database.write() as session:
+    with context.database.write() as session:
         session.execute(update(Schedule).where(Schedule.id == broken.id).values(timezone="Europe/Atlantis"))
-    tasks.run_due(house, START + 2)
-    assert (len(runs(house, broken)), len(runs(house, other))) == (0, 1)
+    tasks.run_due(context, START + 2)
+    assert (len(runs(context, broken)), len(runs(context, other))) == (0, 1)
     assert broken.id in [getattr(record, "schedule_id", None) for record in caplog.records]
 
 
-def test_a_run_by_hand_touches_no_time_and_goes_through_overlap(house: House, new_schedule: NewSchedule) -> None:
+def test_a_run_by_hand_touches_no_time_and_goes_through_overlap(context: AppContext, new_schedule: NewSchedule) -> None:
     schedule = new_schedule(overlap="skip", due=None, paused=True)
-    runs_now = [tasks.run_now(house, schedule.project_id, schedule.id) for _ in range(2)]
+    runs_now = [tasks.run_now(context, schedule.project_id, schedule.id) for _ in range(2)]
     assert [run.state for run in runs_now] == ["created", "skipped"]
     assert [run.scheduled_at for run in runs_now] == [None, None]
-    after = reread(house, schedule)
+    after = reread(context, schedule)
     assert (after.next_run_at, after.paused) == (None, True)
 
 
-def test_runs_by_hand_and_by_the_clock_at_once_never_overlap(house: House, new_schedule: NewSchedule) -> None:
+def test_runs_by_hand_and_by_the_clock_at_once_never_overlap(context: AppContext, new_schedule: NewSchedule) -> None:
     schedule = new_schedule(overlap="skip")
     together = threading.Barrier(6)
 
@@ -331,30 +333,32 @@ def test_runs_by_hand_and_by_the_clock_at_once_never_overlap(house: House, new_s
         together.wait()
         with suppress(ConflictError):
             if number % 2:
-                tasks.run_now(house, schedule.project_id, schedule.id)
+                tasks.run_now(context, schedule.project_id, schedule.id)
             else:
-                tasks.run_due(house, START + 1)
+                tasks.run_due(context, START + 1)
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(run, range(6)))
-    tasks.run_due(house, START + 1)
-    states = [run.state for run in runs(house, schedule)]
+    tasks.run_due(context, START + 1)
+    states = [run.state for run in runs(context, schedule)]
     assert states.count("created") == 1
-    assert [run.scheduled_at for run in runs(house, schedule)].count(START) == 1
+    assert [run.scheduled_at for run in runs(context, schedule)].count(START) == 1
 
 
-def test_pausing_forgets_the_due_time_and_resuming_goes_on_at_the_next(house: House, new_schedule: NewSchedule) -> None:
+def test_pausing_forgets_the_due_time_and_resuming_goes_on_at_the_next(
+    context: AppContext, new_schedule: NewSchedule
+) -> None:
     schedule = new_schedule()
 
     def set_paused(paused: bool) -> Schedule:
-        return tasks.set_paused(house, schedule.project_id, schedule.id, paused=paused)
+        return tasks.set_paused(context, schedule.project_id, schedule.id, paused=paused)
 
     assert set_paused(True).next_run_at is None
     assert set_paused(True).paused
-    tasks.run_due(house, now())
-    assert runs(house, schedule) == []
+    tasks.run_due(context, now())
+    assert runs(context, schedule) == []
     resumed = set_paused(False)
     assert now() < (resumed.next_run_at or 0) <= now() + 60
-    with house.database.write() as session:
+    with context.database.write() as session:
         session.execute(update(Schedule).values(next_run_at=START))
     assert set_paused(False).next_run_at == START  # it was not paused: what is due stays due

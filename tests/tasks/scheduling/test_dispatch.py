@@ -12,7 +12,7 @@ from store import projects, segments, speeds
 from store.database import Database
 from store.records import Batch, Segment
 from store.segments import Waiting
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.policy import Limits, choose
 
@@ -100,9 +100,9 @@ def test_a_model_that_holds_what_another_waits_for_begins_nothing_that_is_due_la
     assert gpu_sharing.held_back([], [entry("big", 2000)]) == set()
 
 
-def test_a_want_of_room_is_forgotten_once_it_is_met(broker: str, new_house: Callable[..., House]) -> None:
-    house = new_house(redis_url=broker)
-    gpu_sharing.want(house, "small", 1000, ["big"])
-    assert [(want.due_at, want.holders) for want in gpu_sharing.wanted(house)] == [(1000, ["big"])]
-    gpu_sharing.found(house, "small")
-    assert gpu_sharing.wanted(house) == []
+def test_a_want_of_room_is_forgotten_once_it_is_met(broker: str, new_context: Callable[..., AppContext]) -> None:
+    context = new_context(redis_url=broker)
+    gpu_sharing.want(context, "small", 1000, ["big"])
+    assert [(want.due_at, want.holders) for want in gpu_sharing.wanted(context)] == [(1000, ["big"])]
+    gpu_sharing.found(context, "small")
+    assert gpu_sharing.wanted(context) == []

@@ -26,13 +26,13 @@ from store import events, webhooks
 from store.database import Database
 from store.records import Batch, Delivery, Event, Webhook
 from tasks import messages
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.webhooks import delivery as sender
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
 
 NewBatch = Callable[..., Batch]
-NewHouse = Callable[..., House]
+NewHouse = Callable[..., AppContext]
 
 
 @pytest.fixture
@@ -42,42 +42,42 @@ def database_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def house(new_house: NewHouse) -> House:
-    return new_house(webhooks_allow_private=True)
+def context(new_context: NewHouse) -> AppContext:
+    return new_context(webhooks_allow_private=True)
 
 
 class Yard:
-    """A house, its one webhook, and a worker that is this process."""
+    """A context, its one webhook, and a worker that is this process."""
 
-    def __init__(self, house: House, project: str, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.house, self.project, self.batch = house, project, batch
+    def __init__(self, context: AppContext, project: str, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.context, self.project, self.batch = context, project, batch
         self.messages: list[tuple[str, int]] = []
         monkeypatch.setattr(messages, "deliver", lambda *message: self.messages.append(message))
 
     def hook(self, url: str) -> Webhook:
-        with self.house.database.write() as session:
+        with self.context.database.write() as session:
             return webhooks.create(session, self.project, name="ours", url=url, event_types=list(events.TYPES))
 
     def happen(self, type_: str = "batch.late") -> Event:
-        with self.house.database.write() as session:
+        with self.context.database.write() as session:
             return events.record(session, self.batch, type_)
 
-    def work(self, house: House | None = None) -> Delivery:
+    def work(self, context: AppContext | None = None) -> Delivery:
         """Do all that is due now; the newest delivery then."""
-        sender.ring(self.house)
+        sender.ring(self.context)
         while self.messages:
-            sender.deliver(house or self.house, *self.messages.pop(0))
-        with self.house.database.read() as session:
+            sender.deliver(context or self.context, *self.messages.pop(0))
+        with self.context.database.read() as session:
             return session.scalars(select(Delivery).order_by(Delivery.id.desc())).first()  # type: ignore[return-value]
 
     def let_time_pass(self) -> None:
-        with self.house.database.write() as session:
+        with self.context.database.write() as session:
             session.execute(update(Delivery).values(next_attempt_at=time.time() - 1))
 
 
 @pytest.fixture
-def yard(house: House, project: str, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch) -> Yard:
-    return Yard(house, project, new_batch(), monkeypatch)
+def yard(context: AppContext, project: str, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    return Yard(context, project, new_batch(), monkeypatch)
 
 
 def a_closed_port() -> int:
@@ -175,7 +175,7 @@ def test_a_receiver_that_is_gone_for_good_disables_its_webhook(yard: Yard) -> No
         yard.let_time_pass()
         assert yard.work().id == delivery.id
     assert len(receiver.received) == 1
-    with yard.house.database.read() as session:
+    with yard.context.database.read() as session:
         assert not session.get_one(Webhook, webhook.id).enabled
 
 
@@ -193,7 +193,7 @@ def test_a_receiver_may_ask_for_more_time_within_bounds(yard: Yard) -> None:
             yard.happen()
             delivery = yard.work()
             assert delivery.next_attempt_at - time.time() == pytest.approx(wait, abs=2), header
-            with yard.house.database.write() as session:
+            with yard.context.database.write() as session:
                 webhooks.remove(session, yard.project, delivery.webhook_id)
 
 
@@ -227,12 +227,12 @@ def test_what_is_no_http_is_a_failure_that_repeats_nothing_of_it(yard: Yard) -> 
 
 
 def test_a_private_address_is_refused_at_each_attempt_also_if_it_was_allowed_when_the_webhook_was_made(
-    yard: Yard, new_house: NewHouse
+    yard: Yard, new_context: NewHouse
 ) -> None:
     with listening(Receiver()) as receiver:
         yard.hook(receiver.url("localhost", "https"))
         yard.happen()
-        delivery = yard.work(new_house())
+        delivery = yard.work(new_context())
     assert receiver.received == []
     assert delivery.state == "pending"
     assert "not a public one" in (delivery.error or "")
@@ -253,19 +253,19 @@ def test_logs_name_the_delivery_and_hold_neither_url_nor_secret(yard: Yard, capl
 # Samples
 
 
-def sent(house: House, webhook: Webhook, type_: str = "batch.completed") -> int:
-    return sender.send_sample(house, webhook, type_)
+def sent(context: AppContext, webhook: Webhook, type_: str = "batch.completed") -> int:
+    return sender.send_sample(context, webhook, type_)
 
 
 def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yard) -> None:
     with listening(Receiver(status=202)) as receiver:
         old = yard.hook(receiver.url())
-        with yard.house.database.write() as session:
+        with yard.context.database.write() as session:
             new = webhooks.rotate_secret(session, yard.project, old.id, keep_old=True)
-        assert sent(yard.house, new) == 202
-        with yard.house.database.write() as session:
+        assert sent(yard.context, new) == 202
+        with yard.context.database.write() as session:
             newest = webhooks.rotate_secret(session, yard.project, old.id, keep_old=False)
-        sent(yard.house, newest)
+        sent(yard.context, newest)
     both, alone = receiver.received
     assert both.unwrap(old.secret).data.id == both.unwrap(new.secret).data.id == sender.SAMPLE_ID
     alone.unwrap(newest.secret)
@@ -273,9 +273,9 @@ def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yar
         alone.unwrap(new.secret)
 
 
-def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard, new_house: NewHouse) -> None:
+def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard, new_context: NewHouse) -> None:
     with listening(Receiver()) as receiver, pytest.raises(RequestError, match="not a public one"):
-        sent(new_house(), yard.hook(receiver.url("localhost", "https")))
+        sent(new_context(), yard.hook(receiver.url("localhost", "https")))
     assert receiver.received == []
 
 
@@ -283,13 +283,13 @@ def test_receivers_of_samples_that_hang_leave_threads_to_answer_others(yard: Yar
     released = threading.Event()
     with listening(Receiver(stall=lambda _: released.wait())) as receiver, ThreadPoolExecutor() as pool:
         webhook = yard.hook(receiver.url())
-        hanging = [pool.submit(sent, yard.house, webhook) for _ in range(sender.SAMPLES_AT_ONCE)]
+        hanging = [pool.submit(sent, yard.context, webhook) for _ in range(sender.SAMPLES_AT_ONCE)]
         receiver.wait(sender.SAMPLES_AT_ONCE)
         with pytest.raises(RateLimitError):
-            sent(yard.house, webhook)
+            sent(yard.context, webhook)
         released.set()
         assert [found.result() for found in hanging] == [200] * sender.SAMPLES_AT_ONCE
-        assert sent(yard.house, webhook) == 200
+        assert sent(yard.context, webhook) == 200
 
 
 # Through a running stack

@@ -14,9 +14,9 @@ from flask.testing import FlaskClient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from store import keys
-from tasks.context import House
+from tasks.context import AppContext
 from tests.support.stacks import RunningStack
-from tests.support.webapps import house_in
+from tests.support.webapps import context_in
 from webapp import create_app
 
 SECONDS = 30
@@ -87,18 +87,18 @@ def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    """A house whose broker is away."""
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
+    """A context whose broker is away."""
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    return house_in(tmp_path)
+    return context_in(tmp_path)
 
 
 @pytest.fixture
-def client(house: House) -> FlaskClient:
+def client(context: AppContext) -> FlaskClient:
     """A client of the web app alone, which has signed in with an admin key."""
-    with house.database.write() as session:
+    with context.database.write() as session:
         key = keys.create(session, "default", admin=True).key
-    return signed_in(create_app(house).test_client(), key)
+    return signed_in(create_app(context).test_client(), key)
 
 
 def signed_in(client: FlaskClient, key: str) -> FlaskClient:

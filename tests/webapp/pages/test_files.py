@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from store import files, keys
 from store.records import File, Project
-from tasks.context import House
+from tasks.context import AppContext
 from tests.support.stacks import RunningStack, a_chat
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -19,23 +19,23 @@ from webapp import create_app
 Open = Callable[..., Visit]
 
 
-def new_file(house: House, name: str, content: bytes = b"x", purpose: str = "batch") -> File:
-    with house.database.write() as session:
+def new_file(context: AppContext, name: str, content: bytes = b"x", purpose: str = "batch") -> File:
+    with context.database.write() as session:
         return files.create(
             session,
             session.query(Project).filter_by(name="default").one().id,
             filename=name,
             purpose=purpose,
             size=len(content),
-            sha256=house.artifacts.put(content),
+            sha256=context.artifacts.put(content),
             expires_after=3600,
         )
 
 
-def test_files_are_listed_page_by_page_newest_first(client: FlaskClient, house: House) -> None:
+def test_files_are_listed_page_by_page_newest_first(client: FlaskClient, context: AppContext) -> None:
     names = [f"{number}.jsonl" for number in range(5)]
     for name in names:
-        new_file(house, name)
+        new_file(context, name)
     first = client.get("/files?limit=3").text
     assert [name for name in names if name in first] == names[2:]
     after = first.partition("?after=")[2].partition("&")[0]
@@ -44,8 +44,8 @@ def test_files_are_listed_page_by_page_newest_first(client: FlaskClient, house: 
     assert 'rel="next"' in first and 'rel="next"' not in second
 
 
-def test_a_file_of_a_nasty_name_is_text_and_comes_down_as_it_went_up(client: FlaskClient, house: House) -> None:
-    file = new_file(house, '"><script>alert(1)</script>', b"\x00\xffcontent", "user_data")
+def test_a_file_of_a_nasty_name_is_text_and_comes_down_as_it_went_up(client: FlaskClient, context: AppContext) -> None:
+    file = new_file(context, '"><script>alert(1)</script>', b"\x00\xffcontent", "user_data")
     page = client.get("/files").text
     assert "<script>alert" not in page and "&#34;&gt;&lt;script&gt;alert(1)" in page
     assert f"/new?file={file.id}" not in page
@@ -55,19 +55,19 @@ def test_a_file_of_a_nasty_name_is_text_and_comes_down_as_it_went_up(client: Fla
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_what_is_another_projects_is_not_there(client: FlaskClient, house: House) -> None:
-    file = new_file(house, "secret.jsonl")
-    with house.database.write() as session:
+def test_what_is_another_projects_is_not_there(client: FlaskClient, context: AppContext) -> None:
+    file = new_file(context, "secret.jsonl")
+    with context.database.write() as session:
         stranger = keys.create(session, "other").key
-    theirs = signed_in(create_app(house).test_client(), stranger)
+    theirs = signed_in(create_app(context).test_client(), stranger)
     assert "secret.jsonl" not in theirs.get("/files").text
     assert theirs.get(f"/files/{file.id}/content").status_code == 404
     assert theirs.post(f"/files/{file.id}/delete", data={"csrf": csrf_of(theirs)}).status_code == 404
     assert client.get(f"/files/{file.id}/content").status_code == 200
 
 
-def test_a_file_is_not_deleted_without_the_forms_token(client: FlaskClient, house: House) -> None:
-    file = new_file(house, "mine.jsonl")
+def test_a_file_is_not_deleted_without_the_forms_token(client: FlaskClient, context: AppContext) -> None:
+    file = new_file(context, "mine.jsonl")
     assert client.post(f"/files/{file.id}/delete").status_code == 403
     assert client.get(f"/files/{file.id}/content").status_code == 200
 

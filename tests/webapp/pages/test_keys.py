@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from store import keys
 from store.records import ApiKey, Project
-from tasks.context import House
+from tasks.context import AppContext
 from tests.support.stacks import RunningStack
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -19,16 +19,16 @@ from webapp import create_app
 Open = Callable[..., Visit]
 
 
-def project(house: House, name: str = "default") -> Project:
-    with house.database.read() as session:
+def project(context: AppContext, name: str = "default") -> Project:
+    with context.database.read() as session:
         return session.query(Project).filter_by(name=name).one()
 
 
-def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, house: House) -> None:
-    with house.database.write() as session:
+def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
         made = keys.create(session, "plain")
-    plain = signed_in(create_app(house).test_client(), made.key)
-    csrf, there = csrf_of(plain), project(house, "plain").id
+    plain = signed_in(create_app(context).test_client(), made.key)
+    csrf, there = csrf_of(plain), project(context, "plain").id
     assert 'href="/keys"' not in plain.get("/").text and 'href="/keys"' in client.get("/").text
     answers = [
         plain.get("/keys"),
@@ -39,21 +39,21 @@ def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, hou
     ]
     assert [answer.status_code for answer in answers] == [403] * 5
     assert all("Not allowed" in answer.text for answer in answers)
-    with house.database.read() as session:
+    with context.database.read() as session:
         assert session.query(ApiKey).filter_by(admin=True).count() == 1
         assert session.query(ApiKey).filter(ApiKey.revoked_at.is_not(None)).count() == 0
 
 
-def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskClient, house: House) -> None:
-    path, csrf = f"/keys/{project(house).id}/settle", csrf_of(client)
+def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskClient, context: AppContext) -> None:
+    path, csrf = f"/keys/{project(context).id}/settle", csrf_of(client)
     said = {"tier": "premium", "max_segments": "0", "cache_bytes": "1000000"}
     assert client.post(path, data={"csrf": csrf, **said}).status_code == 303
-    settled = project(house)
+    settled = project(context)
     assert (settled.tier, settled.max_segments, settled.cache_bytes) == ("premium", 0, 1_000_000)
     page = client.get("/keys").text
     assert '<option value="premium" selected>' in page and 'value="0"' in page and 'value="1000000"' in page
     assert client.post(path, data={"csrf": csrf, "tier": "", "max_segments": "", "cache_bytes": ""}).status_code == 303
-    settled = project(house)
+    settled = project(context)
     assert (settled.tier, settled.max_segments, settled.cache_bytes) == (None, None, None)
 
 
@@ -61,20 +61,20 @@ def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskC
     "said", [{"tier": "gold"}, {"max_segments": "many"}, {"max_segments": "-1"}, {"cache_bytes": "0"}]
 )
 def test_what_cannot_be_settled_is_told_and_changes_nothing(
-    client: FlaskClient, house: House, said: dict[str, str]
+    client: FlaskClient, context: AppContext, said: dict[str, str]
 ) -> None:
-    answer = client.post(f"/keys/{project(house).id}/settle", data={"csrf": csrf_of(client), **said})
+    answer = client.post(f"/keys/{project(context).id}/settle", data={"csrf": csrf_of(client), **said})
     assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
-    assert (project(house).tier, project(house).max_segments, project(house).cache_bytes) == (None, None, None)
+    assert (project(context).tier, project(context).max_segments, project(context).cache_bytes) == (None, None, None)
 
 
-def test_of_many_keys_there_are_pages(client: FlaskClient, house: House) -> None:
-    with house.database.write() as session:
+def test_of_many_keys_there_are_pages(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
         made = [keys.create(session, "default") for _ in range(25)]
     assert made[-1].id in client.get("/keys").text and made[0].id not in client.get("/keys").text
-    page = client.get(f"/keys/{project(house).id}").text
+    page = client.get(f"/keys/{project(context).id}").text
     after = page.partition("?after=")[2].partition("&")[0]
-    assert made[0].id in client.get(f"/keys/{project(house).id}?after={after}").text
+    assert made[0].id in client.get(f"/keys/{project(context).id}?after={after}").text
     assert client.get("/keys/proj_nope").status_code == 404
 
 

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from store import batches, files, keys
 from store.records import Batch, File, Project
-from tasks.context import House
+from tasks.context import AppContext
 from tasks.intake import preview
 from tests.support.stacks import RunningStack, a_chat
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
@@ -33,16 +33,16 @@ def send(client: FlaskClient, path: str = "/new", fragment: bool = False, **fiel
     return client.post(path, data=said, content_type="multipart/form-data", headers=headers)
 
 
-def only_batch(house: House) -> Batch:
-    with house.database.read() as session:
+def only_batch(context: AppContext) -> Batch:
+    with context.database.read() as session:
         return session.query(Batch).one()
 
 
-def lines_of(house: House, batch: Batch) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in house.artifacts.read(batch.input_sha256).splitlines()]
+def lines_of(context: AppContext, batch: Batch) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in context.artifacts.read(batch.input_sha256).splitlines()]
 
 
-def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, house: House) -> None:
+def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, context: AppContext) -> None:
     answer = send(
         client,
         text="one\r\n\r\ntwo\r\n",
@@ -56,11 +56,11 @@ def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, house: 
         metadata="team=search\r\n\r\nnote = a=b",
         **{"step.score": "1", "step.score.method": "numeric", "step.parquet": "1"},
     )
-    batch = only_batch(house)
+    batch = only_batch(context)
     assert (answer.status_code, answer.location) == (303, f"/batches/{batch.id}")
     assert (batch.completion_window, batch.request_metadata) == ("2h", {"team": "search", "note": "a=b"})
     assert batch.post_process == [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
-    first, second = lines_of(house, batch)
+    first, second = lines_of(context, batch)
     assert [first["custom_id"], second["custom_id"]] == ["prompt-1", "prompt-3"]
     assert first["body"]["messages"] == [
         {"role": "system", "content": "Be brief."},
@@ -70,30 +70,30 @@ def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, house: 
     assert sampling == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 7, "stop": ["END"]}
 
 
-def test_a_form_that_is_sent_twice_makes_one_batch(client: FlaskClient, house: House) -> None:
+def test_a_form_that_is_sent_twice_makes_one_batch(client: FlaskClient, context: AppContext) -> None:
     first, again, edited = (send(client, text=text, once="shown-once") for text in ("a", "a", "b"))
     assert first.location == again.location != edited.location
-    with house.database.read() as session:
+    with context.database.read() as session:
         assert session.query(Batch).count() == 2
 
 
-def test_whole_requests_run_as_they_are_from_a_file_of_any_name(client: FlaskClient, house: House) -> None:
+def test_whole_requests_run_as_they_are_from_a_file_of_any_name(client: FlaskClient, context: AppContext) -> None:
     content = json.dumps(a_chat("mine", "hello")).encode() + b"\n"
     answer = send(client, holds="requests", file=(io.BytesIO(content), "requests.log"))
     assert answer.status_code == 303, answer.text
-    assert house.artifacts.read(only_batch(house).input_sha256) == content
+    assert context.artifacts.read(only_batch(context).input_sha256) == content
 
 
-def test_a_stored_file_is_used_again(client: FlaskClient, house: House) -> None:
-    with house.database.write() as session:
+def test_a_stored_file_is_used_again(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
         owner = session.query(Project).one().id
-        sha256 = house.artifacts.put(json.dumps(a_chat("mine", "hello")).encode())
+        sha256 = context.artifacts.put(json.dumps(a_chat("mine", "hello")).encode())
         options = {"filename": "<b>.jsonl", "size": 9, "sha256": sha256, "expires_after": None}
         file = files.create(session, owner, purpose="batch", **options)
     page = client.get(f"/new?file={file.id}").text
     assert "&lt;b&gt;.jsonl" in page and 'type="file"' not in page
     assert send(client, file_id=file.id).status_code == 303
-    assert only_batch(house).input_file_id == file.id
+    assert only_batch(context).input_file_id == file.id
     assert client.get("/new?file=file-nope").status_code == 404
 
 
@@ -117,7 +117,7 @@ def test_a_stored_file_is_used_again(client: FlaskClient, house: House) -> None:
     ],
 )
 def test_what_cannot_run_comes_back_with_all_that_was_typed(
-    client: FlaskClient, house: House, fields: dict[str, Any], said: str, field: str
+    client: FlaskClient, context: AppContext, fields: dict[str, Any], said: str, field: str
 ) -> None:
     answer = send(client, **{"system": "</textarea><b>Kept", "stop": '"kept"', **fields})
     assert answer.status_code == 400
@@ -127,11 +127,13 @@ def test_what_cannot_run_comes_back_with_all_that_was_typed(
     assert "&lt;/textarea&gt;&lt;b&gt;Kept" in answer.text
     assert "&#34;kept&#34;" in answer.text
     assert ("has to be chosen again" in answer.text) == ("file" in fields)
-    with house.database.read() as session:
+    with context.database.read() as session:
         assert session.query(Batch).count() == session.query(File).count() == 0
 
 
-def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(client: FlaskClient, house: House) -> None:
+def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(
+    client: FlaskClient, context: AppContext
+) -> None:
     good, wrong = json.dumps(a_chat("a", "x")), json.dumps(a_chat("b", "x", model="gone"))
     text = "\n".join([good, "", wrong, "{no json", good])
     for path in ("/new", "/new/preview"):
@@ -141,7 +143,7 @@ def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(client:
             assert f'<td class="right">{line}</td>' in rows
             assert code in rows
         assert '<td class="right">1</td>' not in rows
-    with house.database.read() as session:
+    with context.database.read() as session:
         assert session.query(Batch).count() == 0
 
 
@@ -185,16 +187,16 @@ def test_of_a_large_file_only_the_beginning_is_looked_at(
     assert len(read[0][0]) <= preview.HEAD_BYTES
 
 
-def test_another_projects_file_is_not_there(client: FlaskClient, house: House) -> None:
-    with house.database.write() as session:
+def test_another_projects_file_is_not_there(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
         stranger = keys.create(session, "other").key
         owner = session.query(Project).filter_by(name="default").one().id
         file = files.create(session, owner, filename="a", purpose="batch", size=1, sha256="0" * 64, expires_after=None)
-    theirs = signed_in(create_app(house).test_client(), stranger)
+    theirs = signed_in(create_app(context).test_client(), stranger)
     assert theirs.get(f"/new?file={file.id}").status_code == 404
     answer = send(theirs, file_id=file.id)
     assert (answer.status_code, "No file found" in answer.text) == (400, True)
-    with house.database.read() as session:
+    with context.database.read() as session:
         assert batches.page(session, owner, after=None, limit=1) == ([], False)
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from store import files, keys
 from store.records import Project, Schedule
-from tasks.context import House
+from tasks.context import AppContext
 from tests.support.stacks import RunningStack, a_chat
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -35,37 +35,37 @@ FORM = {
 }
 
 
-def only_schedule(house: House) -> Schedule:
-    with house.database.read() as session:
+def only_schedule(context: AppContext) -> Schedule:
+    with context.database.read() as session:
         return session.query(Schedule).one()
 
 
-def made(client: FlaskClient, house: House, **fields: str) -> Schedule:
+def made(client: FlaskClient, context: AppContext, **fields: str) -> Schedule:
     answer = client.post("/schedules", data={"csrf": csrf_of(client), **FORM, **fields})
-    schedule = only_schedule(house)
+    schedule = only_schedule(context)
     assert (answer.status_code, answer.location) == (303, f"/schedules/{schedule.id}")
     return schedule
 
 
-def test_all_that_the_form_offers_reaches_the_schedule(client: FlaskClient, house: House) -> None:
-    schedule = made(client, house, template=f"{TEMPLATE}\r\n")
+def test_all_that_the_form_offers_reaches_the_schedule(client: FlaskClient, context: AppContext) -> None:
+    schedule = made(client, context, template=f"{TEMPLATE}\r\n")
     assert (schedule.name, schedule.cron, schedule.timezone) == ("nightly", "30 6 29 2 *", "Asia/Kathmandu")
     assert (schedule.overlap, schedule.catch_up, schedule.input["kind"]) == ("allow", "none", "template")
     assert (schedule.batch["completion_window"], schedule.batch["metadata"]) == ("2h", {"day": "{{date}}"})
     assert schedule.batch["post_process"] == [{"step": "parquet"}]
-    assert house.artifacts.read(schedule.input_sha256).decode() == f"{TEMPLATE}\n"
+    assert context.artifacts.read(schedule.input_sha256).decode() == f"{TEMPLATE}\n"
     for path in ("/schedules", f"/schedules/{schedule.id}"):
         page = client.get(path).text
         assert "-02-29 06:30 +0545" in page
         assert "<img src=x" not in page
 
 
-def test_a_schedule_of_a_stored_file(client: FlaskClient, house: House) -> None:
-    with house.database.write() as session:
-        owner, sha256 = session.query(Project).one().id, house.artifacts.put(TEMPLATE.encode())
+def test_a_schedule_of_a_stored_file(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
+        owner, sha256 = session.query(Project).one().id, context.artifacts.put(TEMPLATE.encode())
         file = files.create(session, owner, filename="<i>", purpose="batch", size=9, sha256=sha256, expires_after=None)
     assert "&lt;i&gt;" in client.get("/schedules/new").text
-    assert made(client, house, template="", file_id=file.id).input["file_id"] == file.id
+    assert made(client, context, template="", file_id=file.id).input["file_id"] == file.id
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_a_schedule_of_a_stored_file(client: FlaskClient, house: House) -> None:
     ],
 )
 def test_what_cannot_be_meant_comes_back_with_all_that_was_typed(
-    client: FlaskClient, house: House, fields: dict[str, Any], field: str
+    client: FlaskClient, context: AppContext, fields: dict[str, Any], field: str
 ) -> None:
     answer = client.post("/schedules", data={"csrf": csrf_of(client), **FORM, **fields})
     assert answer.status_code == 400
     assert f'<a href="#{field}">' in answer.text, answer.text
     assert f'id="{field}"' in answer.text
     assert '<option value="cancel_previous"' in answer.text and '<option value="allow" selected' in answer.text
-    with house.database.read() as session:
+    with context.database.read() as session:
         assert session.query(Schedule).count() == 0
 
 
@@ -102,17 +102,17 @@ def test_the_next_five_times_are_shown_without_scripts_too(client: FlaskClient) 
     assert (wrong.status_code, "did you mean" in wrong.text, "<html" in wrong.text) == (200, True, False)
 
 
-def test_another_projects_schedule_is_not_there(client: FlaskClient, house: House) -> None:
-    schedule = made(client, house)
-    with house.database.write() as session:
+def test_another_projects_schedule_is_not_there(client: FlaskClient, context: AppContext) -> None:
+    schedule = made(client, context)
+    with context.database.write() as session:
         stranger = keys.create(session, "other").key
-    theirs = signed_in(create_app(house).test_client(), stranger)
+    theirs = signed_in(create_app(context).test_client(), stranger)
     assert "nightly" not in theirs.get("/schedules").text
     assert theirs.get(f"/schedules/{schedule.id}").status_code == 404
     for action in ("pause", "resume", "run", "delete"):
         answer = theirs.post(f"/schedules/{schedule.id}/{action}", data={"csrf": csrf_of(theirs)})
         assert answer.status_code == 404
-    assert not only_schedule(house).paused
+    assert not only_schedule(context).paused
 
 
 def test_a_schedule_is_made_paused_run_and_deleted(

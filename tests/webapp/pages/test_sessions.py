@@ -12,24 +12,24 @@ from sqlalchemy import select
 
 from store import keys, sessions
 from store.records import WebSession
-from tasks.context import House
+from tasks.context import AppContext
 from tests.webapp.pages.conftest import csrf_of, signed_in
 from webapp import create_app
 
 
-def new_key(house: House, project: str = "default") -> keys.NewKey:
-    with house.database.write() as session:
+def new_key(context: AppContext, project: str = "default") -> keys.NewKey:
+    with context.database.write() as session:
         return keys.create(session, project)
 
 
-def test_a_page_asks_to_sign_in_and_goes_on_to_itself(client: FlaskClient, house: House) -> None:
-    stranger = create_app(house).test_client()
+def test_a_page_asks_to_sign_in_and_goes_on_to_itself(client: FlaskClient, context: AppContext) -> None:
+    stranger = create_app(context).test_client()
     answer = stranger.get("/batches/batch_1?x=1")
     assert (answer.status_code, answer.location) == (303, "/sign-in?next=/batches/batch_1?x%3D1")
     page = stranger.get(answer.location).text
     assert 'name="next" value="/batches/batch_1?x=1"' in page
     assert 'type="password" autocomplete="off"' in page
-    answer = stranger.post("/sign-in", data={"key": new_key(house).key, "next": "/batches/batch_1?x=1"})
+    answer = stranger.post("/sign-in", data={"key": new_key(context).key, "next": "/batches/batch_1?x=1"})
     assert (answer.status_code, answer.location) == (303, "/batches/batch_1?x=1")
 
 
@@ -45,14 +45,14 @@ def test_a_page_asks_to_sign_in_and_goes_on_to_itself(client: FlaskClient, house
         "",
     ],
 )
-def test_signing_in_leads_nowhere_else(client: FlaskClient, house: House, elsewhere: str) -> None:
-    answer = client.post("/sign-in", data={"key": new_key(house).key, "next": elsewhere})
+def test_signing_in_leads_nowhere_else(client: FlaskClient, context: AppContext, elsewhere: str) -> None:
+    answer = client.post("/sign-in", data={"key": new_key(context).key, "next": elsewhere})
     assert (answer.status_code, answer.location) == (303, "/")
 
 
-def test_a_wrong_key_is_told_of_and_makes_no_session(house: House) -> None:
-    stranger = create_app(house).test_client()
-    key = new_key(house).key
+def test_a_wrong_key_is_told_of_and_makes_no_session(context: AppContext) -> None:
+    stranger = create_app(context).test_client()
+    key = new_key(context).key
     for wrong in ("", "nonsense", key[:-1] + ("0" if key[-1] != "0" else "1")):
         answer = stranger.post("/sign-in", data={"key": wrong})
         assert (answer.status_code, "Set-Cookie" in answer.headers) == (401, False)
@@ -60,25 +60,25 @@ def test_a_wrong_key_is_told_of_and_makes_no_session(house: House) -> None:
         assert wrong == "" or wrong not in answer.text
 
 
-def test_the_cookie_is_not_for_scripts_nor_other_sites_and_only_a_hash_is_kept(house: House) -> None:
-    stranger, key = create_app(house).test_client(), new_key(house).key
+def test_the_cookie_is_not_for_scripts_nor_other_sites_and_only_a_hash_is_kept(context: AppContext) -> None:
+    stranger, key = create_app(context).test_client(), new_key(context).key
     plain = stranger.post("/sign-in", data={"key": key}).headers["Set-Cookie"]
     assert "HttpOnly" in plain and "SameSite=Lax" in plain and "Path=/" in plain and "Secure" not in plain
     assert "Secure" in stranger.post("/sign-in", data={"key": key}, base_url="https://localhost").headers["Set-Cookie"]
     token = plain.partition("=")[2].partition(";")[0]
-    with house.database.read() as session:
+    with context.database.read() as session:
         kept = session.scalars(select(WebSession)).all()
     assert len(kept) == 2
     assert not any(token in value for record in kept for value in map(str, vars(record).values()))
 
 
 def test_a_session_ends_with_its_key_with_time_and_by_signing_out(
-    client: FlaskClient, house: House, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = new_key(house)
-    theirs = signed_in(create_app(house).test_client(), made.key)
+    made = new_key(context)
+    theirs = signed_in(create_app(context).test_client(), made.key)
     assert theirs.get("/").status_code == 200
-    with house.database.write() as session:
+    with context.database.write() as session:
         keys.revoke(session, made.id)
     assert theirs.get("/").status_code == 303
 
@@ -89,7 +89,7 @@ def test_a_session_ends_with_its_key_with_time_and_by_signing_out(
     client.set_cookie(cookie.key, cookie.value)  # what is signed out stays so, though the browser kept its token
     assert client.get("/").status_code == 303
 
-    third = signed_in(create_app(house).test_client(), new_key(house).key)
+    third = signed_in(create_app(context).test_client(), new_key(context).key)
     later = int(time.time()) + sessions.SECONDS
     monkeypatch.setattr(sessions, "now", lambda: later)
     assert third.get("/").status_code == 303
@@ -103,8 +103,8 @@ def test_a_session_does_not_authorise_the_api(client: FlaskClient) -> None:
     assert client.post("/start", json={"prompts": ["x"]}).status_code == 401
 
 
-def test_a_post_needs_the_token_of_its_own_session(client: FlaskClient, house: House) -> None:
-    other = signed_in(create_app(house).test_client(), new_key(house).key)
+def test_a_post_needs_the_token_of_its_own_session(client: FlaskClient, context: AppContext) -> None:
+    other = signed_in(create_app(context).test_client(), new_key(context).key)
     for token in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ä"}, {"csrf": csrf_of(other)}):
         answer = client.post("/sign-out", data=token)
         assert answer.status_code == 403
@@ -122,15 +122,15 @@ def test_a_post_needs_the_token_of_its_own_session(client: FlaskClient, house: H
         {"Sec-Fetch-Site": "none"},
     ],
 )
-def test_a_post_from_another_site_is_refused(client: FlaskClient, house: House, headers: dict[str, str]) -> None:
+def test_a_post_from_another_site_is_refused(client: FlaskClient, context: AppContext, headers: dict[str, str]) -> None:
     assert client.post("/sign-out", data={"csrf": csrf_of(client)}, headers=headers).status_code == 403
-    assert client.post("/sign-in", data={"key": new_key(house).key}, headers=headers).status_code == 403
+    assert client.post("/sign-in", data={"key": new_key(context).key}, headers=headers).status_code == 403
     same = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
     assert client.post("/sign-out", data={"csrf": csrf_of(client)}, headers=same).status_code == 303
 
 
-def test_pages_say_what_a_browser_may_do_and_are_not_kept(client: FlaskClient, house: House) -> None:
-    stranger = create_app(house).test_client()
+def test_pages_say_what_a_browser_may_do_and_are_not_kept(client: FlaskClient, context: AppContext) -> None:
+    stranger = create_app(context).test_client()
     html = {"Accept": "text/html"}
     for answer in (client.get("/"), stranger.get("/sign-in"), client.get("/nope", headers=html)):
         policy = answer.headers["Content-Security-Policy"].split("; ")
@@ -161,15 +161,15 @@ def test_errors_are_pages_for_people_and_json_for_clients(client: FlaskClient) -
         assert set(answer.get_json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_part_of_a_page_whose_session_has_ended_reloads_the_page(house: House) -> None:
-    answer = create_app(house).test_client().get("/", headers={"HX-Request": "true"})
+def test_a_part_of_a_page_whose_session_has_ended_reloads_the_page(context: AppContext) -> None:
+    answer = create_app(context).test_client().get("/", headers={"HX-Request": "true"})
     assert (answer.status_code, answer.headers["HX-Refresh"]) == (401, "true")
 
 
-def test_who_sends_many_wrong_keys_has_to_wait(house: House) -> None:
-    app = create_app(house)
+def test_who_sends_many_wrong_keys_has_to_wait(context: AppContext) -> None:
+    app = create_app(context)
     app.extensions["limiter"] = SlidingWindowCounterRateLimiter(MemoryStorage())
-    stranger, key = app.test_client(), new_key(house).key
+    stranger, key = app.test_client(), new_key(context).key
     assert {stranger.post("/sign-in", data={"key": "wrong"}).status_code for _ in range(10)} == {401}
     answer = stranger.post("/sign-in", data={"key": key})
     assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)

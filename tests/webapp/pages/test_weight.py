@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from store import keys
 from tests.support.filling import fill
-from tests.support.webapps import house_in
+from tests.support.webapps import context_in
 from tests.webapp.pages.conftest import signed_in
 from webapp import create_app
 
@@ -23,11 +23,11 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, str]:
     """A client that has signed in where there are 10,000 batches, and the id of one with 50,000 lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-        house = house_in(tmp_path_factory.mktemp("filled"))
-    large = fill(house, 10_000)
-    with house.database.write() as session:
+        context = context_in(tmp_path_factory.mktemp("filled"))
+    large = fill(context, 10_000)
+    with context.database.write() as session:
         key = keys.create(session, "default", admin=True).key
-    return signed_in(create_app(house).test_client(), key), large
+    return signed_in(create_app(context).test_client(), key), large
 
 
 @pytest.mark.parametrize("path", ["/", "/?limit=100", "/batches/{}", "/batches/{}/requests?at=0-0-0-0", "/sign-in"])
