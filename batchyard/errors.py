@@ -10,7 +10,7 @@ BatchyardError                     500
 │   ├── TooLargeError              413
 │   └── RateLimitError             429  too much at once: later it may be accepted
 ├── UnavailableError               503  broker, database or artifact store is away or full
-│   └── NoRoom                     503  other models' engines have what this one needs
+│   └── GpuBusy                     503  other models' engines have what this one needs
 ├── LeaseLost                      500  another holder has the work now
 └── EngineError                    500
     ├── EngineStartError           500  the engine cannot be started at all
@@ -96,7 +96,7 @@ class UnavailableError(BatchyardError):
     status = 503
 
 
-class NoRoom(UnavailableError):
+class GpuBusy(UnavailableError):
     """Engines of other models are at work on what this one needs; `holders` names those models."""
 
     def __init__(self, message: str, *, holders: list[str]) -> None:

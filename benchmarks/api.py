@@ -32,7 +32,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from batchyard.cli.client import Client
 from store.database import Database
-from store.records import Artifact, Batch, File, Part, Segment, new_id
+from store.records import Artifact, Batch, File, ResultChunk, Segment, new_id
 
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
@@ -69,14 +69,14 @@ def fill(data: Path, batch_id: str, number: int) -> list[str]:
         batch = values(session.get_one(Batch, batch_id))
         artifacts = [values(row) for row in session.scalars(select(Artifact).where(Artifact.batch_id == batch_id))]
         segments = [values(row) for row in session.scalars(select(Segment).where(Segment.batch_id == batch_id))]
-        parts = [values(row) for row in session.scalars(select(Part).where(Part.batch_id == batch_id))]
+        parts = [values(row) for row in session.scalars(select(ResultChunk).where(ResultChunk.batch_id == batch_id))]
         names = [batch["input_file_id"], *(artifact["file_id"] for artifact in artifacts)]
         files = [values(row) for row in session.scalars(select(File).where(File.id.in_(names)))]
         first = max(segment["id"] for segment in segments) + 1
     ids = [new_id("batch_") for _ in range(number)]
     for start in range(0, number, COPIES_AT_ONCE):
         rows: dict[type[DeclarativeBase], list[dict[str, Any]]] = {
-            record: [] for record in (File, Batch, Segment, Part, Artifact)
+            record: [] for record in (File, Batch, Segment, ResultChunk, Artifact)
         }
         for position, copy in enumerate(ids[start : start + COPIES_AT_ONCE], start):
             names_here = {file["id"]: new_id("file-") for file in files}
@@ -89,7 +89,7 @@ def fill(data: Path, batch_id: str, number: int) -> list[str]:
             rows[Segment] += [segment | {"id": numbers[segment["id"]], "batch_id": copy} for segment in segments]
             for part in parts:
                 here = {"batch_id": copy, "segment_id": numbers[part["segment_id"]]}
-                rows[Part].append({key: value for key, value in part.items() if key != "id"} | here)
+                rows[ResultChunk].append({key: value for key, value in part.items() if key != "id"} | here)
             rows[Artifact] += [
                 artifact | {"batch_id": copy, "file_id": names_here[artifact["file_id"]]} for artifact in artifacts
             ]

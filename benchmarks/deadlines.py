@@ -55,11 +55,11 @@ def answered_at(data: Path, batch_id: str) -> float:
     """When the last answer of a batch was kept."""
     from sqlalchemy import func, select
 
-    from store.records import Part
+    from store.records import ResultChunk
 
     database = Database(f"sqlite:///{data / 'batchyard.db'}")
     with database.read() as session:
-        found = session.scalar(select(func.max(Part.created_at)).where(Part.batch_id == batch_id))
+        found = session.scalar(select(func.max(ResultChunk.created_at)).where(ResultChunk.batch_id == batch_id))
     database.close()
     return float(found or 0)
 

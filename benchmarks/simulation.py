@@ -24,9 +24,9 @@ from sqlalchemy import func, select
 
 from store.database import Database
 from store.records import Batch, Segment, Speed
-from store.segments import Waiting
+from store.segments import PendingSegment
 from tasks.scheduling.policy import Limits, Policy
-from tasks.scheduling.replay import Cost, Replay
+from tasks.scheduling.replay import Replay, SegmentCost
 
 SEGMENT_SECONDS = 120.0
 LEAD_SECONDS = 3.0
@@ -97,16 +97,16 @@ def recorded(url: str) -> list[Arrival]:
 class Watched(Policy):
     """The policy, told what is out of reach as its turn comes; dispatch is told every few seconds."""
 
-    def __init__(self, limits: Limits, hopeless: Callable[[Waiting], bool]) -> None:
+    def __init__(self, limits: Limits, hopeless: Callable[[PendingSegment], bool]) -> None:
         super().__init__(limits)
         self._hopeless = hopeless
 
-    def next(self) -> Waiting | None:
+    def next(self) -> PendingSegment | None:
         while (chosen := super().next()) is not None:
-            if chosen.out_of_reach or not self._hopeless(chosen):
+            if chosen.infeasible or not self._hopeless(chosen):
                 return chosen
             self.release(chosen.model, chosen.project_id)
-            self.add(chosen._replace(out_of_reach=True))
+            self.add(chosen._replace(infeasible=True))
         return None
 
 
@@ -116,7 +116,11 @@ Estimate = Callable[[], float]
 
 
 def kept(
-    batches: list[Arrival], engines: dict[str, int], floor: float, urgency: Urgency, estimate: Estimate | None = None
+    batches: list[Arrival],
+    engines: dict[str, int],
+    min_share: float,
+    urgency: Urgency,
+    estimate: Estimate | None = None,
 ) -> dict[str, float]:
     """The share of batches that were done when they were due, in all and of the worst project, and the segments.
 
@@ -124,13 +128,13 @@ def kept(
         urgency: what is put in the place of a batch's due time.
         estimate: None: nobody asks what can still be done in time.
     """
-    limits = Limits(sum(engines.values()), engines, floor=floor)
+    limits = Limits(sum(engines.values()), engines, min_share=min_share)
     left = [batch.work for batch in batches]
     segments = [math.ceil(batch.work / SEGMENT_SECONDS) for batch in batches]
     estimates = [] if estimate is None else [estimate() for _ in batches]
     replay: Replay
 
-    def hopeless(waiting: Waiting) -> bool:
+    def hopeless(waiting: PendingSegment) -> bool:
         number = int(waiting.batch_id)
         batch = batches[number]
         least = max(batch.work / segments[number], left[number] / engines[batch.model])
@@ -142,7 +146,7 @@ def kept(
     unfinished = list(segments)
     next_id = 0
 
-    def note(ended: Iterable[tuple[float, Waiting]]) -> None:
+    def note(ended: Iterable[tuple[float, PendingSegment]]) -> None:
         for at, waiting in ended:
             number = int(waiting.batch_id)
             left[number] -= batches[number].work / segments[number]
@@ -152,10 +156,10 @@ def kept(
 
     for number, batch in enumerate(batches):
         note(replay.run(until=batch.at))
-        cost = Cost(LEAD_SECONDS, batch.work / segments[number])
+        cost = SegmentCost(LEAD_SECONDS, batch.work / segments[number])
         for part in range(segments[number]):
             due = urgency(batch)
-            replay.submit(Waiting(False, due, str(number), part, next_id, batch.model, batch.project_id), cost)
+            replay.submit(PendingSegment(False, due, str(number), part, next_id, batch.model, batch.project_id), cost)
             next_id += 1
     note(replay.run())
     projects: dict[str, list[bool]] = {}
@@ -169,7 +173,7 @@ def kept(
     }
 
 
-def compare(batches: list[Arrival], engines: dict[str, int], floor: float, *, brief: bool) -> dict[str, Any]:
+def compare(batches: list[Arrival], engines: dict[str, int], min_share: float, *, brief: bool) -> dict[str, Any]:
     """Every policy over the same arrivals; `brief`: of the oracle's only one, and no variants of our own."""
     began = time.perf_counter()
     chance = random.Random(1)
@@ -178,7 +182,7 @@ def compare(batches: list[Arrival], engines: dict[str, int], floor: float, *, br
         # An estimate is off by a quarter, and is taken to be as short as it may be (forecast.soonest).
         return chance.lognormvariate(0, 0.25) / 1.5
 
-    found = {"batchyard": kept(batches, engines, floor, lambda batch: batch.due_at, guess)}
+    found = {"batchyard": kept(batches, engines, min_share, lambda batch: batch.due_at, guess)}
     found["batchyard"]["seconds"] = time.perf_counter() - began
     if not brief:
         found["without a floor"] = kept(batches, engines, 0.0, lambda batch: batch.due_at, guess)
@@ -204,7 +208,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=50)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.7, 0.9, 1.0, 1.1])
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--floor", type=float, default=0.25, help="BATCHYARD_FAIR_SHARE")
+    parser.add_argument("--floor", dest="min_share", type=float, default=0.25, help="BATCHYARD_FAIR_SHARE")
     parser.add_argument("--brief", action="store_true", help="fewer policies beside ours")
     parser.add_argument("--database", help="replay the batches recorded there, on as many engines as asked for")
     parser.add_argument("--name", default="simulation", help="name of the results' files")
@@ -213,13 +217,13 @@ def main() -> None:
     if arguments.database:
         batches = recorded(arguments.database)
         engines = dict.fromkeys({batch.model for batch in batches}, arguments.engines)
-        found = compare(batches, engines, arguments.floor, brief=arguments.brief)
+        found = compare(batches, engines, arguments.min_share, brief=arguments.brief)
         runs.append({"load": None, "seed": None, "found": found})
     else:
         for load in arguments.loads:
             for seed in range(arguments.seeds):
                 batches = arrivals(arguments.batches, arguments.engines, load, seed)
-                found = compare(batches, capacities(arguments.engines), arguments.floor, brief=arguments.brief)
+                found = compare(batches, capacities(arguments.engines), arguments.min_share, brief=arguments.brief)
                 runs.append({"load": load, "seed": seed, "found": found})
     report = {"machine": harness.machine("sqlalchemy"), "arguments": vars(arguments), "runs": runs}
     rows = []

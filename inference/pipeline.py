@@ -20,8 +20,8 @@ from batchyard.models import ModelSpec
 from inference.ray.blocks import iter_blocks
 from inference.ray.caller import answer, raise_failure, start_error, start_timed_out, unpacked
 from inference.residents import gpu_eviction
-from inference.residents.actor import Started, Terms, actor_name, gpus, obtain, residents
-from inference.residents.kept_replies import Run
+from inference.residents.actor import EngineTimeouts, Started, actor_name, engine_actors, get_or_create_engine, gpus
+from inference.residents.kept_replies import EngineSession
 
 BLOCK_ROWS = range(32, 257)
 """Rows of a block, which one caller has at once: as many as a replica holds, up to a bound."""
@@ -70,10 +70,10 @@ def run(
         _quieten()
         yield from _job().run(spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout)
         return
-    terms = Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
-    in_flight = _start(spec, terms).in_flight
+    timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
+    in_flight = _start(spec, timeouts).in_flight
     name = uuid.uuid4().hex
-    known = Run(name, idempotency_key or name, rows.num_rows, in_flight)
+    known = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight)
     _quieten()
     size = min(max(in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
     blocks = _blocks(rows, size, spec.replicas)
@@ -84,7 +84,7 @@ def run(
     dataset.context.print_on_execution_start = False
     answered = dataset.map_batches(
         answer,
-        fn_args=(spec, endpoint, known, terms),
+        fn_args=(spec, endpoint, known, timeouts),
         batch_size=None,
         batch_format="pyarrow",
         num_cpus=0.1,
@@ -99,7 +99,7 @@ def run(
     except RayError as error:
         raise EngineError(f"Ray could not run the rows: {error}") from error
     finally:
-        _drop(spec, terms, name)
+        _drop(spec, timeouts, name)
 
 
 def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:
@@ -122,7 +122,7 @@ def engine_versions(
     if spec.engine == "vllm-job":
         found: dict[str, str] = _job().versions(spec, start_timeout=start_timeout)
         return found
-    return _start(spec, Terms(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)).versions
+    return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)).versions
 
 
 def _job() -> ModuleType:
@@ -133,19 +133,19 @@ def _job() -> ModuleType:
     return job_runner
 
 
-def _start(spec: ModelSpec, terms: Terms) -> Started:
+def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:
     """Start every replica that is not running; what the first one says of itself."""
     for _ in range(START_ATTEMPTS):
-        handles = [obtain(spec, terms.request_timeout, replica) for replica in range(spec.replicas)]
+        handles = [get_or_create_engine(spec, timeouts.request_timeout, replica) for replica in range(spec.replicas)]
         try:
-            asked = [handle.ready.remote(terms.idle_seconds) for handle in handles]
+            asked = [handle.ready.remote(timeouts.idle_seconds) for handle in handles]
             if ray.wait(asked, num_returns=len(asked), timeout=gpu_eviction.PLACING_SECONDS)[1] and gpus(spec):
-                gpu_eviction.make(spec, handles)
-            found = ray.get(asked, timeout=terms.start_timeout)
+                gpu_eviction.evict_idle(spec, handles)
+            found = ray.get(asked, timeout=timeouts.start_timeout)
         except GetTimeoutError as error:
             for handle in handles:
                 ray.kill(handle)
-            raise EngineStartError(start_timed_out(spec, terms.start_timeout)) from error
+            raise EngineStartError(start_timed_out(spec, timeouts.start_timeout)) from error
         except RayTaskError as error:
             for handle in handles:
                 ray.kill(handle)
@@ -160,11 +160,11 @@ def _start(spec: ModelSpec, terms: Terms) -> Started:
     raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started: {reason}")
 
 
-def _drop(spec: ModelSpec, terms: Terms, name: str) -> None:
+def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
     """Take what is left of this run out of the engines: nobody waits for it."""
-    alive = residents()
+    alive = engine_actors()
     for replica in range(spec.replicas):
-        handle = alive.get(actor_name(spec, terms.request_timeout, replica))
+        handle = alive.get(actor_name(spec, timeouts.request_timeout, replica))
         if handle is not None:
             handle.drop.remote(name)
 

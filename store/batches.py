@@ -14,7 +14,7 @@ from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from store import events, listing
 from store.database import changed
-from store.records import Artifact, Batch, Event, File, Part, Segment, Sla, new_id, now
+from store.records import Artifact, Batch, Event, File, ResultChunk, Segment, Sla, new_id, now
 from store.speeds import RequestClass
 
 
@@ -213,8 +213,8 @@ def plan(
     ]
     session.add_all(records)
     session.flush()
-    parts = [
-        Part(
+    chunks = [
+        ResultChunk(
             batch_id=batch.id,
             segment_id=record.id,
             sha256=refused[record.number],
@@ -224,11 +224,11 @@ def plan(
         for record in records
         if record.number in refused
     ]
-    session.add_all(parts)
+    session.add_all(chunks)
     values = {
         "plan_sha256": plan_sha256,
         "total": sum(segment.requests for segment in segments),
-        "failed": sum(part.failed for part in parts),
+        "failed": sum(chunk.failed for chunk in chunks),
         "models": models,
         "model": next(iter(models)) if len(models) == 1 else None,
         "simulated": simulated,
@@ -271,26 +271,26 @@ def _answered() -> Select[str]:
     return select(Batch.id).where(Batch.status == "in_progress", ~unfinished.exists())
 
 
-def take_validatable(session: Session, pause: float) -> list[str]:
+def claim_validatable(session: Session, pause: float) -> list[str]:
     """Batches whose validation nobody works on: their message was lost, or their worker died.
 
     Each is returned once, then not again for `pause` seconds.
     """
     pending = and_(Batch.status.in_(("validating", "cancelling")), Batch.plan_sha256.is_(None))
-    return _take(session, pending, pause)
+    return _claim(session, pending, pause)
 
 
-def take_finishable(session: Session, pause: float) -> list[str]:
+def claim_finishable(session: Session, pause: float) -> list[str]:
     """Batches that can be finished now: ending, planned, and with no segment at work.
 
     Each is returned once, then not again for `pause` seconds, so that one caller starts its finishing.
     """
     busy = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state.in_(("dispatched", "running")))
     ready = and_(Batch.status.in_(("finalizing", "cancelling")), Batch.plan_sha256.is_not(None), ~busy.exists())
-    return _take(session, ready, pause)
+    return _claim(session, ready, pause)
 
 
-def _take(session: Session, condition: ColumnElement[bool], pause: float) -> list[str]:
+def _claim(session: Session, condition: ColumnElement[bool], pause: float) -> list[str]:
     moment = time.time()
     taken = (
         update(Batch)
@@ -302,9 +302,9 @@ def _take(session: Session, condition: ColumnElement[bool], pause: float) -> lis
     return list(session.scalars(taken))
 
 
-def set_reach(session: Session, batch: Batch, *, out_of_reach: bool) -> None:
+def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:
     """Whether a batch in progress goes behind those that can be done in time."""
-    session.execute(update(Batch).where(Batch.id == batch.id).values(out_of_reach=out_of_reach))
+    session.execute(update(Batch).where(Batch.id == batch.id).values(infeasible=infeasible))
 
 
 def set_sla(session: Session, batch: Batch, state: Sla, **data: Any) -> bool:

@@ -43,7 +43,7 @@ class Database:
                 _sqlite(url, _begin, _WAIT_SECONDS) if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
             )
             self._writer = _sqlite(url, _begin_alone, 0.0) if self.sqlite else self._reader
-            self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
+            self._write_lock: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise ConfigurationError(
                 f"DATABASE_URL: {error}; write sqlite:///path or postgresql+psycopg://user:password@host/database"
@@ -62,7 +62,7 @@ class Database:
         With `serial`, no other serial transaction runs meanwhile, in any process.
         """
         # SQLite has one writer: of this process's threads one waits for the others' processes, the rest for that one.
-        with self._turn, self._session(self._writer) as session, session.begin():
+        with self._write_lock, self._session(self._writer) as session, session.begin():
             if serial and not self.sqlite:  # a SQLite writer is alone already
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
             yield session

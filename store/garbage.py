@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from store import files
 from store.batches import RUNNING, TERMINAL
-from store.records import Batch, File, Part, Schedule
+from store.records import Batch, File, ResultChunk, Schedule
 
 
 def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[str]:
@@ -25,16 +25,16 @@ def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[st
         select(File.sha256).where(File.sha256.in_(hashes), files.live(moment)),
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
-        select(Part.sha256).where(Part.sha256.in_(hashes)),
+        select(ResultChunk.sha256).where(ResultChunk.sha256.in_(hashes)),
         select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
     ):
         found.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)
     return found
 
 
-def forget_parts(session: Session, hashes: Sequence[str], moment: float) -> int:
+def forget_chunks(session: Session, hashes: Sequence[str], moment: float) -> int:
     """Delete the records of parts with these SHA-256 whose batch ended before `moment` (Unix seconds); how many."""
     ended_at = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
-    ended = select(Batch.id).where(Batch.id == Part.batch_id, Batch.status.in_(TERMINAL), ended_at < moment)
-    statement = delete(Part).where(Part.sha256.in_(hashes), ended.exists())
+    ended = select(Batch.id).where(Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), ended_at < moment)
+    statement = delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())
     return cast(CursorResult[Any], session.execute(statement.execution_options(synchronize_session=False))).rowcount

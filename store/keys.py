@@ -60,7 +60,7 @@ def create(session: Session, project: str, *, admin: bool = False) -> NewKey:
     Raises:
         RequestError: the project's name has not 1 to 128 characters, or control characters.
     """
-    record = projects.obtain(session, project)
+    record = projects.get_or_create(session, project)
     key_id, secret = new_id(""), secrets.token_hex(32)
     made = ApiKey(id=key_id, project_id=record.id, secret_sha256=_digest(secret), admin=admin, created_at=now())
     session.add(made)

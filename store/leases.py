@@ -57,7 +57,7 @@ def end_leases(session: Session, holders: Collection[str]) -> None:
         session.execute(update(record).where(record.holder.in_(holders)).values(lease_expires_at=0))
 
 
-def take_batch(session: Session, batch_id: str, holder: str, seconds: float) -> Lease | None:
+def acquire_batch(session: Session, batch_id: str, holder: str, seconds: float) -> Lease | None:
     """A lease on a batch's own work (validation, finishing), or None while somebody else holds it."""
     moment = time.time()
     free = or_(Batch.holder.is_(None), Batch.lease_expires_at < moment)

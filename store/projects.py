@@ -16,7 +16,7 @@ from store.records import Project, new_id, now
 MAX_NAME = 128
 
 
-def obtain(session: Session, name: str) -> Project:
+def get_or_create(session: Session, name: str) -> Project:
     """The project of that name, which is made if there is none.
 
     Raises:
@@ -76,7 +76,7 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
     return tier
 
 
-def settle(session: Session, project_id: str, **settled: str | int | None) -> Project:
+def update(session: Session, project_id: str, **settled: str | int | None) -> Project:
     """Set a project's `tier`, `max_segments` and `cache_bytes`, or some of them; None is none. Raises NotFoundError."""
     project = get(session, project_id, lock=True)
     for name, value in settled.items():

@@ -49,7 +49,7 @@ class Queue:
     models: list[ModelQueue]
 
 
-def look(session: Session) -> Queue:
+def snapshot(session: Session) -> Queue:
     """The queue now. Costs what is in it, not what has ever been."""
     moment = time.time()
     batches = dict.fromkeys(RUNNING, 0)
@@ -89,12 +89,12 @@ def look(session: Session) -> Queue:
     return Queue(batches, sla, min(deadlines) - moment if deadlines else None, found)
 
 
-class Lane(NamedTuple):
+class BacklogEntry(NamedTuple):
     """Segments of one batch, model and class that are all pending, or one that has a slot already."""
 
     batch_id: str
     project_id: str
-    out_of_reach: bool
+    infeasible: bool
     due_at: int
     model: str
     request_class: RequestClass
@@ -105,10 +105,10 @@ class Lane(NamedTuple):
     answered: int
 
 
-def lanes(session: Session) -> list[Lane]:
+def backlog(session: Session) -> list[BacklogEntry]:
     """What is left to run, over all batches in progress."""
     about = (
-        *(Segment.batch_id, Batch.project_id, Batch.out_of_reach, Batch.due_at),
+        *(Segment.batch_id, Batch.project_id, Batch.infeasible, Batch.due_at),
         *(Segment.model, Segment.request_class),
     )
     sums = [func.sum(column) for column in (Segment.requests, Segment.bytes, Segment.answered)]
@@ -119,7 +119,7 @@ def lanes(session: Session) -> list[Lane]:
         .where(Batch.status == "in_progress", Segment.state.in_(("pending", "dispatched", "running")))
         .group_by(*about, active)
     )
-    return [Lane(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]
+    return [BacklogEntry(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]
 
 
 def due_first(session: Session, limit: int) -> Sequence[Batch]:

@@ -56,8 +56,8 @@ class Project(Base):
     tier: Mapped[str | None] = mapped_column(String(64))
     max_segments: Mapped[int | None]
     cache_bytes: Mapped[int | None]
-    service: Mapped[float] = mapped_column(default=0.0)
-    service_at: Mapped[float] = mapped_column(default=0.0)
+    recent_usage: Mapped[float] = mapped_column("service", default=0.0)
+    recent_usage_at: Mapped[float] = mapped_column("service_at", default=0.0)
 
 
 class ApiKey(Base):
@@ -153,7 +153,7 @@ class Batch(Leased, Answered, Base):
     created_at: Mapped[int]
     expires_at: Mapped[int]
     due_at: Mapped[int]
-    out_of_reach: Mapped[bool] = mapped_column(default=False)
+    infeasible: Mapped[bool] = mapped_column("out_of_reach", default=False)
     sla: Mapped[str] = mapped_column(String(16), default="on_track")
     in_progress_at: Mapped[int | None]
     finalizing_at: Mapped[int | None]
@@ -211,7 +211,7 @@ class Segment(Leased, Base):
     )
 
 
-class Part(Answered, Base):
+class ResultChunk(Answered, Base):
     """Answers a segment has appended: an artifact that holds them, and what they add up to."""
 
     __tablename__ = "parts"

@@ -89,7 +89,7 @@ def due(session: Session, moment: int, limit: int) -> Sequence[Schedule]:
     return session.scalars(statement.order_by(Schedule.next_run_at).limit(limit)).all()
 
 
-def take(session: Session, schedule: Schedule, next_run_at: int | None) -> bool:
+def claim(session: Session, schedule: Schedule, next_run_at: int | None) -> bool:
     """Move a schedule on to its next time; False if it is not as it was read: somebody else has taken its time.
 
     Until the transaction ends nobody else can take, change or delete it.

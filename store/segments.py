@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from store.database import changed
 from store.leases import Lease
-from store.records import AMOUNTS, Batch, Part, Project, Segment
+from store.records import AMOUNTS, Batch, Project, ResultChunk, Segment
 
 TIMELINE = 120
 
 
 @dataclass(frozen=True)
-class Work:
+class SegmentLease:
     """What a worker needs to know to run one segment."""
 
     lease: Lease
@@ -36,13 +36,13 @@ class Work:
     attempts: int
     error: str | None
     cache_bytes: int | None
-    parts: Sequence[str]
+    chunks: Sequence[str]
 
 
-class Waiting(NamedTuple):
+class PendingSegment(NamedTuple):
     """A pending segment that may start. They sort by urgency: what is out of reach comes last."""
 
-    out_of_reach: bool
+    infeasible: bool
     due_at: float
     batch_id: str
     number: int
@@ -67,14 +67,14 @@ def any_waits(session: Session) -> bool:
     return session.scalar(select(Segment.id).where(Segment.state == "pending").limit(1)) is not None
 
 
-def waiting(session: Session, limit: int) -> list[Waiting]:
+def waiting(session: Session, limit: int) -> list[PendingSegment]:
     """Pending segments that may start, `limit` per model and project: those of the batches that are due first."""
-    urgency = (Batch.out_of_reach, Batch.due_at, Batch.id, Segment.number)
+    urgency = (Batch.infeasible, Batch.due_at, Batch.id, Segment.number)
     ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), Batch.status == "in_progress")
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
-    found: list[Waiting] = []
+    found: list[PendingSegment] = []
     # A query for each queue ends after `limit` rows; one over all would sort every pending segment.
     for model, project_id in queues:
         rows = session.execute(
@@ -84,13 +84,13 @@ def waiting(session: Session, limit: int) -> list[Waiting]:
             .order_by(*urgency)
             .limit(limit)
         )
-        found += [Waiting(*row) for row in rows]
+        found += [PendingSegment(*row) for row in rows]
     return found
 
 
-def others_answer(session: Session, work: Work) -> bool:
+def others_answer(session: Session, segment: SegmentLease) -> bool:
     """Whether other segments of the same model run now and have had an answer."""
-    model, own = work.model["name"], Segment.id == work.lease.id
+    model, own = segment.model["name"], Segment.id == segment.lease.id
     running = select(Segment.id).where(Segment.state == "running", Segment.model == model, ~own, Segment.answered > 0)
     return session.scalar(running.limit(1)) is not None
 
@@ -105,7 +105,7 @@ def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     )
 
 
-def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> Work | None:
+def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
     """Take a dispatched segment, or None when the message is old: the epoch is gone or was started already."""
     started = changed(
         session,
@@ -121,7 +121,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         .join(Project, Project.id == Batch.project_id)
         .where(Segment.id == segment_id)
     ).one()
-    return Work(
+    return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
         project_id=batch.project_id,
@@ -136,42 +136,42 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         attempts=segment.attempts,
         error=segment.error,
         cache_bytes=cache_bytes,
-        parts=session.scalars(select(Part.sha256).where(Part.segment_id == segment_id)).all(),
+        chunks=session.scalars(select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)).all(),
     )
 
 
-def renew(session: Session, work: Work, seconds: float) -> bool:
+def renew(session: Session, segment: SegmentLease, seconds: float) -> bool:
     """Keep the lease; whether the batch still wants the segment to go on. Raises LeaseLost."""
-    work.lease.renew(session, seconds)
-    return session.scalar(select(Batch.status).where(Batch.id == work.batch_id)) == "in_progress"
+    segment.lease.renew(session, seconds)
+    return session.scalar(select(Batch.status).where(Batch.id == segment.batch_id)) == "in_progress"
 
 
-def append(session: Session, work: Work, part: Part) -> None:
+def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> None:
     """Add answers to the segment, and to its batch's counts. Raises LeaseLost, and then nothing was added."""
-    work.lease.guard(session)
-    answered = Segment.answered + part.completed + part.failed
-    session.execute(update(Segment).where(Segment.id == work.lease.id).values(attempts=0, answered=answered))
+    segment.lease.guard(session)
+    answered = Segment.answered + chunk.completed + chunk.failed
+    session.execute(update(Segment).where(Segment.id == segment.lease.id).values(attempts=0, answered=answered))
     # The batch first: while its row is locked no other part of it is added, so ids rise in the order of commits, and
     # who reads parts in that order never misses one.
     session.execute(
         update(Batch)
-        .where(Batch.id == work.batch_id)
-        .values({name: getattr(Batch, name) + (getattr(part, name) or 0) for name in AMOUNTS})
+        .where(Batch.id == segment.batch_id)
+        .values({name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS})
     )
-    session.add(part)
+    session.add(chunk)
 
 
-def end(session: Session, work: Work, *, done: bool, engine: Mapping[str, Any] | None) -> None:
+def end(session: Session, segment: SegmentLease, *, done: bool, engine: Mapping[str, Any] | None) -> None:
     """Give the segment back: done, or pending again because its batch wants no more of it now. Raises LeaseLost."""
-    work.lease.release(session, state="done" if done else "pending", engine=engine)
+    segment.lease.release(session, state="done" if done else "pending", engine=engine)
 
 
-def fail(session: Session, work: Work, error: str, delay: float, *, counted: bool) -> None:
+def fail(session: Session, segment: SegmentLease, error: str, delay: float, *, counted: bool) -> None:
     """Give the segment back after a failure, not to be tried again for `delay` seconds. Raises LeaseLost.
 
     Only counted failures, those of the engine, make up the attempts after which its requests are given up.
     """
-    work.lease.release(
+    segment.lease.release(
         session, state="pending", error=error, attempts=Segment.attempts + counted, not_before=time.time() + delay
     )
 
@@ -205,10 +205,12 @@ def withdraw(session: Session) -> None:
     )
 
 
-def parts(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
+def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
     """(SHA-256, lines) of every part of a batch, in the order they were appended."""
     rows = session.execute(
-        select(Part.sha256, Part.completed + Part.failed).where(Part.batch_id == batch_id).order_by(Part.id)
+        select(ResultChunk.sha256, ResultChunk.completed + ResultChunk.failed)
+        .where(ResultChunk.batch_id == batch_id)
+        .order_by(ResultChunk.id)
     )
     return [(sha256, lines) for sha256, lines in rows]
 
@@ -219,20 +221,22 @@ def timeline(session: Session, batch: Batch) -> list[list[float]]:
     kept = session.scalar(select(Batch.timeline).where(Batch.id == batch.id))
     if kept is not None:
         return kept
-    own = Part.batch_id == batch.id
-    first, last = session.execute(select(func.min(Part.created_at), func.max(Part.created_at)).where(own)).one()
+    own = ResultChunk.batch_id == batch.id
+    first, last = session.execute(
+        select(func.min(ResultChunk.created_at), func.max(ResultChunk.created_at)).where(own)
+    ).one()
     if first is None:
         return []
     start = min(float(batch.in_progress_at or batch.created_at), first)
     width = max((last - start) / TIMELINE, 1.0)
     rows = session.execute(
         select(
-            func.max(Part.created_at).label("at"),
-            func.sum(Part.completed + Part.failed),
-            func.sum(Part.input_tokens + Part.output_tokens),
+            func.max(ResultChunk.created_at).label("at"),
+            func.sum(ResultChunk.completed + ResultChunk.failed),
+            func.sum(ResultChunk.input_tokens + ResultChunk.output_tokens),
         )
         .where(own)
-        .group_by(cast((Part.created_at - start) / width, Integer))
+        .group_by(cast((ResultChunk.created_at - start) / width, Integer))
         .order_by("at")
     )
     points: list[list[float]] = [[round(start, 1), 0, 0]]
@@ -243,8 +247,8 @@ def timeline(session: Session, batch: Batch) -> list[list[float]]:
 
 def failing(session: Session, batch_id: str, limit: int) -> Sequence[str]:
     """SHA-256 of the newest parts of a batch that hold a failed request."""
-    parts = select(Part.sha256).where(Part.batch_id == batch_id, Part.failed > 0)
-    return session.scalars(parts.order_by(Part.id.desc()).limit(limit)).all()
+    chunks = select(ResultChunk.sha256).where(ResultChunk.batch_id == batch_id, ResultChunk.failed > 0)
+    return session.scalars(chunks.order_by(ResultChunk.id.desc()).limit(limit)).all()
 
 
 def engines(session: Session, batch_id: str) -> dict[str, list[dict[str, Any]]]:

@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from store.records import Batch, Part, Project, Segment, Speed
+from store.records import Batch, Project, ResultChunk, Segment, Speed
 
 # Prompts make up most of the work, or answers do: tokens of one kind take far longer than those of the other.
 RequestClass = Literal["prefill", "decode"]
@@ -27,13 +27,13 @@ BURST = 3.0
 """What looks more times as fast as the mean is a part of one segment that came right after another's: no deviation."""
 LEAD_MEMORY = 0.9
 """What is left of the measured leads with each further one."""
-SERVICE_SECONDS = 600.0
+USAGE_SECONDS = 600.0
 """Time constant with which a project's service is forgotten."""
 RECENT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One measurement of a segment's: `seconds` of its model's time, and what was answered in it."""
 
     seconds: float
@@ -43,7 +43,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Throughput:
     """How fast a model answers requests of one class.
 
     Attributes:
@@ -67,14 +67,14 @@ def work(requests: float, tokens: float) -> float:
     return requests + tokens
 
 
-def measure(session: Session, model: str, config_sha256: str, request_class: str, measured: Measured) -> None:
+def measure(session: Session, model: str, config_sha256: str, request_class: str, measured: Measurement) -> None:
     """Add a measurement of a model."""
     speed = _speed(session, model, config_sha256, request_class)
     _add(speed, measured, 0.0 if speed.parts == 0 else math.exp(-measured.seconds / MEMORY_SECONDS))
     speed.parts += 1
 
 
-def measure_lead(session: Session, model: str, config_sha256: str, request_class: str, first: Measured) -> None:
+def measure_lead(session: Session, model: str, config_sha256: str, request_class: str, first: Measurement) -> None:
     """Add a segment's first part, on an engine that answered no other meanwhile: what answering does not explain of
     its time is the segment's lead.
 
@@ -97,7 +97,7 @@ def measured_at(session: Session, model: str, config_sha256: str) -> float:
     return session.scalar(last) or 0.0
 
 
-def _add(speed: Speed, measured: Measured, kept: float) -> None:
+def _add(speed: Speed, measured: Measurement, kept: float) -> None:
     done = work(measured.requests, measured.tokens)
     rate = done / measured.seconds
     if speed.parts >= 1:
@@ -125,21 +125,21 @@ def _speed(session: Session, *key: str) -> Speed:
     return speed
 
 
-def paces(session: Session, configurations: Mapping[str, str]) -> dict[tuple[str, str], Pace]:
+def throughputs(session: Session, configurations: Mapping[str, str]) -> dict[tuple[str, str], Throughput]:
     """What was measured of each model in its configuration (SHA-256 by model), by (model, class)."""
     found = session.scalars(select(Speed).where(Speed.model.in_(configurations), Speed.seconds > 0))
     return {
-        (speed.model, speed.request_class): _pace(speed)
+        (speed.model, speed.request_class): _throughput(speed)
         for speed in found
         if speed.config_sha256 == configurations[speed.model]
     }
 
 
-def _pace(speed: Speed) -> Pace:
+def _throughput(speed: Speed) -> Throughput:
     done = work(speed.requests, speed.tokens)
     mean = done / speed.seconds
     variance = max(0.0, speed.squares / speed.seconds - mean**2)
-    return Pace(
+    return Throughput(
         work_per_second=mean,
         work_per_request=done / speed.requests,
         bytes_per_request=speed.bytes / speed.requests,
@@ -149,22 +149,22 @@ def _pace(speed: Speed) -> Pace:
     )
 
 
-def serve(session: Session, project_id: str, seconds: float) -> None:
+def add_usage(session: Session, project_id: str, seconds: float) -> None:
     """Note that a segment of a project's ran for `seconds`."""
     project = session.get_one(Project, project_id, with_for_update=True)
     moment = time.time()
-    project.service = _decayed(project, moment) + seconds
-    project.service_at = moment
+    project.recent_usage = _decayed(project, moment) + seconds
+    project.recent_usage_at = moment
 
 
-def service(session: Session, project_ids: Collection[str], moment: float) -> dict[str, float]:
+def recent_usage(session: Session, project_ids: Collection[str], moment: float) -> dict[str, float]:
     """Seconds that each project's segments ran lately."""
     found = session.scalars(select(Project).where(Project.id.in_(project_ids)))
     return {project.id: _decayed(project, moment) for project in found}
 
 
 def _decayed(project: Project, moment: float) -> float:
-    return project.service * math.exp(-max(0.0, moment - project.service_at) / SERVICE_SECONDS)
+    return project.recent_usage * math.exp(-max(0.0, moment - project.recent_usage_at) / USAGE_SECONDS)
 
 
 def recent(session: Session, by: InstrumentedAttribute[str], *batch_ids: str) -> dict[str, tuple[float, float]]:
@@ -174,13 +174,18 @@ def recent(session: Session, by: InstrumentedAttribute[str], *batch_ids: str) ->
     starts the clock, what it holds was answered before.
     """
     moment = time.time()
-    scope = Part.batch_id.in_(batch_ids) if batch_ids else Batch.status == "in_progress"
+    scope = ResultChunk.batch_id.in_(batch_ids) if batch_ids else Batch.status == "in_progress"
     parts = session.execute(
-        select(by, Part.created_at, Part.completed + Part.failed, Part.input_tokens + Part.output_tokens)
-        .join(Segment, Segment.id == Part.segment_id)
-        .join(Batch, Batch.id == Part.batch_id)
-        .where(scope, Part.created_at > moment - RECENT_SECONDS, Segment.epoch > 0)  # 0: answered in validation
-        .order_by(Part.created_at)
+        select(
+            by,
+            ResultChunk.created_at,
+            ResultChunk.completed + ResultChunk.failed,
+            ResultChunk.input_tokens + ResultChunk.output_tokens,
+        )
+        .join(Segment, Segment.id == ResultChunk.segment_id)
+        .join(Batch, Batch.id == ResultChunk.batch_id)
+        .where(scope, ResultChunk.created_at > moment - RECENT_SECONDS, Segment.epoch > 0)  # 0: answered in validation
+        .order_by(ResultChunk.created_at)
     )
     began: dict[str, float] = {}
     answered: dict[str, tuple[int, int]] = {}

@@ -203,7 +203,7 @@ def any_due(session: Session) -> bool:
     return session.scalar(due.limit(1)) is not None
 
 
-def take(session: Session, *, at_once: int, per_project: int) -> list[tuple[str, int]]:
+def claim(session: Session, *, at_once: int, per_project: int) -> list[tuple[str, int]]:
     """Deliveries to begin now, as (id, attempts so far), and nobody else's for CLAIM_SECONDS.
 
     Of each project what was tried least often goes first, so that a receiver that hangs delays no other project's, and
@@ -255,7 +255,7 @@ def begin(session: Session, delivery_id: str, attempts: int) -> Attempt | None:
     return Attempt(delivery_id, attempts + 1, webhook.id, webhook.url, secrets_of(webhook), event)
 
 
-def settle(
+def record_outcome(
     session: Session,
     attempt: Attempt,
     *,

@@ -91,8 +91,8 @@ def evict_cached_answers() -> None:
 
 
 @app.task(name="webhook.ring")
-def ring_for_webhooks() -> None:
-    delivery.ring(context())
+def enqueue_due_deliveries() -> None:
+    delivery.enqueue_due(context())
 
 
 @app.task(name="webhook.deliver")

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from batchyard.errors import LeaseLost, UnavailableError
-from store.leases import Lease, take_batch
+from store.leases import Lease, acquire_batch
 from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) ->
     """
     seconds = context.settings.lease_seconds
     with context.database.write() as session:
-        lease = take_batch(session, batch_id, holder, seconds)
+        lease = acquire_batch(session, batch_id, holder, seconds)
     if lease is None:
         yield None
         return

@@ -26,7 +26,7 @@ def tick(context: AppContext) -> None:
             leases.end_leases(session, dead)
         recovered = segments.recover(session)
         expired = batches.expire(session)
-        unvalidated = batches.take_validatable(session, batches.MESSAGE_SECONDS)
+        unvalidated = batches.claim_validatable(session, batches.MESSAGE_SECONDS)
     if recovered:
         log.warning("segments recovered", extra={"segments": recovered})
     for batch_id in expired:

@@ -62,11 +62,11 @@ class Snapshot:
     processes: dict[str, tuple[int, float]]
 
 
-def look(context: AppContext, *, with_processes: bool = True) -> Snapshot:
+def collect(context: AppContext, *, with_processes: bool = True) -> Snapshot:
     """Look at everything now. Costs what is in the queue, not what has ever been; local processes cost the most."""
     moment = time.time()
     with context.database.read() as session:
-        now = queue.look(session)
+        now = queue.snapshot(session)
         first = queue.due_first(session, BATCHES)
         deliveries = webhooks.undelivered(session)
     expected = deadlines.read(context, [batch.id for batch in first])
@@ -84,7 +84,7 @@ def look(context: AppContext, *, with_processes: bool = True) -> Snapshot:
 
 def write(context: AppContext) -> None:
     """Write `metrics.json` in the data folder, whole or not at all."""
-    seen = look(context)
+    seen = collect(context)
     document = asdict(seen)
     document["totals"] = [
         {"what": what, "model": model, "amount": amount} for (what, model), amount in (seen.totals or {}).items()

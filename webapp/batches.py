@@ -173,7 +173,7 @@ def announce(batch: Batch) -> None:
 
     The message goes once the answer is on its way: it is the record that counts, nobody waits for the message.
     """
-    submission.forewarn(current_context(), batch)
+    submission.estimate_completion(current_context(), batch)
 
     @flask.after_this_request
     def _after(response: Response) -> Response:

@@ -81,7 +81,7 @@ class _Deployment(Collector):
         self._context = context
 
     def collect(self) -> Iterator[Metric]:
-        seen = metrics.look(self._context)
+        seen = metrics.collect(self._context)
         yield from _queue(seen)
         yield from _models(seen)
         yield from _batches(seen)
@@ -218,6 +218,6 @@ def show() -> Response:
 def look() -> QueueObject:
     """Look at the queue: what waits and what runs, over all projects."""
     caller()
-    seen = metrics.look(current_context(), with_processes=False)
+    seen = metrics.collect(current_context(), with_processes=False)
     engines = None if seen.engines is None else [EngineObject.model_validate(engine) for engine in seen.engines]
     return QueueObject.model_validate(asdict(seen.queue) | {"messages": seen.messages, "engines": engines})

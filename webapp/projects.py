@@ -65,5 +65,5 @@ def settle(project_id: str) -> ProjectObject:
     asked = parse_body(SettleProject)
     projects.check_tier(asked.tier, current_context().settings.tier_seconds)
     with current_context().database.write() as session:
-        settled = projects.settle(session, project_id, **asked.model_dump(include=asked.model_fields_set))
+        settled = projects.update(session, project_id, **asked.model_dump(include=asked.model_fields_set))
     return ProjectObject.model_validate(settled)

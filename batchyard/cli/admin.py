@@ -183,7 +183,7 @@ def set_project(
     if cache_bytes is not None or no_cache:
         settled["cache_bytes"] = cache_bytes
     with _database(data) as database, database.write() as session:
-        record = projects.settle(session, projects.named(session, name), **settled)
+        record = projects.update(session, projects.named(session, name), **settled)
         document = _described(record)
     limit = "no limit" if record.max_segments is None else record.max_segments
     cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"

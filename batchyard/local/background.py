@@ -61,4 +61,4 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
         except subprocess.TimeoutExpired:
             up.kill()
             up.wait()
-            process.kill(process.marked(str(data.resolve())))
+            process.kill(process.tagged(str(data.resolve())))

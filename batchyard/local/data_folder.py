@@ -70,7 +70,7 @@ class DataFolder:
         os.truncate(descriptor, 0)
         os.write(descriptor, f"batchyard up, pid {os.getpid()}, since {since}".encode())
         self._lock = descriptor
-        process.end(process.marked(str(self.path)), grace=5)
+        process.end(process.tagged(str(self.path)), grace=5)
         for stale in [*self.run.glob("*.pid"), *self.run.glob("*.sock"), self.state_file]:
             stale.unlink(missing_ok=True)
         shutil.rmtree(self.short / "ray", ignore_errors=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 # Not a BATCHYARD_* name: settings refuse unknown ones, and nobody sets this in a shell by accident.
-MARK = "_BATCHYARD_STACK"
+TAG = "_BATCHYARD_STACK"
 LOG_BYTES = 32 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -33,7 +33,7 @@ class Child:
     name: str
     argv: list[str]
     environment: dict[str, str]
-    mark: str
+    tag: str
     log: Path
     pid_file: Path
     folder: Path | None = None
@@ -54,7 +54,7 @@ class Child:
             self.process = subprocess.Popen(
                 self.argv,
                 cwd=self.folder,
-                env={**self.environment, MARK: self.mark},
+                env={**self.environment, TAG: self.tag},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -70,7 +70,7 @@ class Child:
 
     def plan_restart(self) -> float:
         """Clear away what a dead process left and set when to start it again; seconds until then: 1, 2, 4 … 30."""
-        kill(marked(self.mark))
+        kill(tagged(self.tag))
         if time.monotonic() - self.started > 60:
             self.failures = 0
         self.failures += 1
@@ -90,7 +90,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        kill(marked(self.mark))
+        kill(tagged(self.tag))
         self.pid_file.unlink(missing_ok=True)
 
 
@@ -120,14 +120,14 @@ def rotate(log: Path) -> None:
         os.truncate(log, 0)
 
 
-def marked(mark: str) -> list[psutil.Process]:
+def tagged(tag: str) -> list[psutil.Process]:
     """The processes whose mark is this one, or lies below it (`<data folder>` covers `<data folder>#ray`)."""
     found = []
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         try:
-            value = process.environ().get(MARK, "")
-            if process.pid not in own and (value == mark or value.startswith(mark + "#")):
+            value = process.environ().get(TAG, "")
+            if process.pid not in own and (value == tag or value.startswith(tag + "#")):
                 found.append(process)
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or somebody else's

@@ -128,7 +128,7 @@ class Stack:
                 child.signal_end()
             for child in children:
                 child.wait_end()
-        process.kill(process.marked(str(self.folder.path)))
+        process.kill(process.tagged(str(self.folder.path)))
         self.folder.release()
 
     def _ready(self) -> bool:
@@ -198,7 +198,7 @@ class Stack:
             name,
             argv,
             environment,
-            mark=f"{folder.path}#{name}",
+            tag=f"{folder.path}#{name}",
             log=folder.logs / f"{name}.log",
             pid_file=folder.run / f"{name}.pid",
             ready=ready,

@@ -25,8 +25,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from batchyard import output_lines
 from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
-from inference.residents.actor import ENDED, Terms, obtain
-from inference.residents.kept_replies import Reply, Run
+from inference.residents.actor import ENDED, EngineTimeouts, get_or_create_engine
+from inference.residents.kept_replies import EngineSession, Reply
 
 LIST_ROWS = range(32, 129)
 """Requests of one call: an eighth of what a replica has at once, within these bounds, and a quarter at most."""
@@ -87,11 +87,11 @@ class Caller:
     because Ray Data hands on an exception as text only.
     """
 
-    def __init__(self, spec: ModelSpec, endpoint: str, run: Run, terms: Terms) -> None:
+    def __init__(self, spec: ModelSpec, endpoint: str, run: EngineSession, timeouts: EngineTimeouts) -> None:
         self._spec = spec
         self._endpoint = endpoint
-        self._run = run
-        self._terms = terms
+        self._session = run
+        self._timeouts = timeouts
         self._replicas = [Replica(index) for index in range(spec.replicas)]
         self._deaths = 0
         self._deaths_in_a_row = 0
@@ -99,11 +99,11 @@ class Caller:
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
         """The answers as they come, what comes within TOGETHER_SECONDS in one table."""
         rows = list(map(Row, *(table.column(name).to_pylist() for name in ("line", "body", "position"))))
-        bounded = min(max(self._run.in_flight // 8, LIST_ROWS[0]), LIST_ROWS[-1])
-        size = max(1, min(bounded, self._run.in_flight // 4))
+        bounded = min(max(self._session.in_flight // 8, LIST_ROWS[0]), LIST_ROWS[-1])
+        size = max(1, min(bounded, self._session.in_flight // 4))
         left: set[asyncio.Task[None]] = set()
         try:
-            await self._look()
+            await self._read_loads()
             lists = {asyncio.create_task(self._answer(rows[at : at + size])): at for at in range(0, len(rows), size)}
             left = set(lists)
             while left:
@@ -140,7 +140,7 @@ class Caller:
                 replica.load -= len(rows)
             rows = [row for row in rows if row.reply is None]
 
-    async def _look(self) -> None:
+    async def _read_loads(self) -> None:
         """Ask the replicas how much they have to do; other processes ask them too."""
         if len(self._replicas) == 1:
             return
@@ -151,9 +151,9 @@ class Caller:
 
     def _choose(self, position: int) -> Replica:
         """The replica for a list that stands there in the run."""
-        own = self._replicas[position * len(self._replicas) // self._run.rows]
+        own = self._replicas[position * len(self._replicas) // self._session.rows]
         least = min(self._replicas, key=lambda replica: replica.load)
-        return own if own.load - least.load <= self._run.in_flight else least
+        return own if own.load - least.load <= self._session.in_flight else least
 
     async def _isolate(self, replica: Replica, suspects: list[Row]) -> None:
         """Run rows that were in an engine as it died with nothing else in it, down to the one that kills."""
@@ -194,7 +194,7 @@ class Caller:
                 return False
         lines, bodies = [row.line for row in rows], [row.body for row in rows]
         try:
-            call = handle.answer.remote(self._run, rows[0].position, self._endpoint, lines, bodies, permit)
+            call = handle.answer.remote(self._session, rows[0].position, self._endpoint, lines, bodies, permit)
             replies = await self._watch(handle, call)
         except EngineDied as death:
             self._lost(replica, handle, death.message)
@@ -220,8 +220,8 @@ class Caller:
             EngineDied: the engine's process ended, or hangs and was killed.
             EngineError: the call itself failed.
         """
-        patience = self._terms.request_timeout + self._terms.hang_margin
-        ping = min(PING_SECONDS, self._terms.hang_margin)
+        patience = self._timeouts.request_timeout + self._timeouts.hang_margin
+        ping = min(PING_SECONDS, self._timeouts.hang_margin)
         call = asyncio.ensure_future(_result(reference))
         while not (await asyncio.wait([call], timeout=patience))[0]:
             try:
@@ -244,7 +244,7 @@ class Caller:
         """The replica's engine, started."""
         async with replica.starting:
             while replica.handle is None:
-                handle = obtain(self._spec, self._terms.request_timeout, replica.index)
+                handle = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
                 if await self._started(handle):
                     replica.handle = handle
             return replica.handle
@@ -252,11 +252,11 @@ class Caller:
     async def _started(self, handle: ActorHandle) -> bool:
         try:
             started = await asyncio.wait_for(
-                _result(handle.ready.remote(self._terms.idle_seconds)), self._terms.start_timeout
+                _result(handle.ready.remote(self._timeouts.idle_seconds)), self._timeouts.start_timeout
             )
         except TimeoutError as error:
             ray.kill(handle)
-            raise EngineStartError(start_timed_out(self._spec, self._terms.start_timeout)) from error
+            raise EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout)) from error
         except RayActorError as error:
             # A name is taken until the cluster has noted the death of who had it, so this may be the old engine.
             self._count_death(_why(error))
@@ -295,14 +295,16 @@ _callers: dict[str, Caller] = {}
 _runner = asyncio.Runner()
 
 
-def answer(table: pa.Table, spec: ModelSpec, endpoint: str, run: Run, terms: Terms) -> Iterator[pa.Table]:
+def answer(
+    table: pa.Table, spec: ModelSpec, endpoint: str, run: EngineSession, timeouts: EngineTimeouts
+) -> Iterator[pa.Table]:
     """Map a block of a run's rows with this process's caller, to packed tables of answers as they come.
 
     Ray Data hands on at once what is one row; of several it would wait for more, or make a block of each.
     """
     if run.name not in _callers:
         _callers.clear()
-        _callers[run.name] = Caller(spec, endpoint, run, terms)
+        _callers[run.name] = Caller(spec, endpoint, run, timeouts)
     answers = _callers[run.name].answers(table)
 
     async def following() -> pa.Table | None:

@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from inference.requests.sampling import Sampling
 
 NEED_CONTENT = ("system", "developer", "user", "tool")
-PART_CONTENT = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
+CONTENT_KEYS = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
 
 
 def prompts(value: Any) -> Sequence[Any]:
@@ -93,7 +93,7 @@ class NamedTool(_Object):
     function: NamedFunction
 
 
-class Part(_Object):
+class ContentPart(_Object):
     """A piece of a message's content."""
 
     type: str
@@ -105,7 +105,7 @@ class Part(_Object):
 
 class Message(_Object):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = Field(None, validate_default=True)
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(None, validate_default=True)
     name: str | None = None
     refusal: str | None = None
     tool_call_id: str | None = None
@@ -114,11 +114,11 @@ class Message(_Object):
 
     @field_validator("content")
     @classmethod
-    def _there(cls, content: str | list[Part] | None, info: ValidationInfo) -> str | list[Part] | None:
+    def _there(cls, content: str | list[ContentPart] | None, info: ValidationInfo) -> str | list[ContentPart] | None:
         if content == [] or (content is None and info.data.get("role") in NEED_CONTENT):
             raise PydanticCustomError("missing", "Input should be a string or a list of content parts")
         for part in content if isinstance(content, list) else ():
-            needed = PART_CONTENT.get(part.type)
+            needed = CONTENT_KEYS.get(part.type)
             if needed is not None and getattr(part, needed) is None:
                 raise PydanticCustomError("part", "A part of this type should have its content in a key of that name")
         return content
@@ -209,7 +209,7 @@ BODIES: dict[str, type[BaseModel]] = {
 }
 
 
-def mistake(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
     """What `body` has that the endpoint does not take, as (param, message): where, and what would be right."""
     given = {key: value for key, value in body.items() if value is not None}
     try:

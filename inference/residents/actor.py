@@ -26,8 +26,8 @@ from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
 from inference.engines.registry import check_arguments, engine_class
 from inference.residents import orphan_reaper
-from inference.residents.admission import Gate, Rank
-from inference.residents.kept_replies import Replies, Reply, Run, reply
+from inference.residents.admission import AdmissionQueue, Rank
+from inference.residents.kept_replies import EngineSession, KeptReplies, Reply, reply
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
@@ -42,7 +42,7 @@ RUN_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
-class Resident:
+class EngineActor:
     """The actor: one engine, started once, asked in lists, ended by itself after a while without work."""
 
     def __init__(self, name: str, spec: ModelSpec, request_timeout: float) -> None:
@@ -51,11 +51,11 @@ class Resident:
         self._request_timeout = request_timeout
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
-        self._gate = Gate(spec.in_flight())
+        self._admission = AdmissionQueue(spec.in_flight())
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._work: dict[str, set[asyncio.Task[Any]]] = {}
         self._ranks: dict[str, float] = {}
-        self._replies = Replies()
+        self._replies = KeptReplies()
         self._calls = 0
         self._asked = 0
         self._busy_seconds = 0.0
@@ -91,22 +91,22 @@ class Resident:
         engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
             mark = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
-            orphan_reaper.end(mark)  # what an earlier resident of this name left behind
-            orphan_reaper.post(mark)
+            orphan_reaper.reap(mark)  # what an earlier resident of this name left behind
+            orphan_reaper.start(mark)
         await engine.start()
         # What is there now stays: each full collection would look through all of torch and the engine.
         gc.collect()
         gc.freeze()
-        self._gate = Gate(self._spec.in_flight(engine.capacity))
+        self._admission = AdmissionQueue(self._spec.in_flight(engine.capacity))
         self._engine = engine
         return engine
 
     async def reserve(self) -> str | None:
         """Wait for the engine to be empty and keep it for one `answer` with the permit returned; None: it is over."""
         with self._busy():
-            await self._gate.drain()
+            await self._admission.drain()
         if self._over:
-            self._gate.reopen()
+            self._admission.reopen()
             return None
         if self._engine is not None:
             self._engine.answered_at = time.monotonic()
@@ -116,10 +116,16 @@ class Resident:
 
     def _give_back(self, permit: str) -> None:
         if self._permits.pop(permit, None) is not None:
-            self._gate.reopen()
+            self._admission.reopen()
 
     async def answer(
-        self, run: Run, position: int, endpoint: str, lines: list[int], bodies: list[str], permit: str | None = None
+        self,
+        run: EngineSession,
+        position: int,
+        endpoint: str,
+        lines: list[int],
+        bodies: list[str],
+        permit: str | None = None,
     ) -> list[Reply] | None:
         """A reply for each body (JSON), in the same order; None: the engine is over and was asked nothing.
 
@@ -140,25 +146,25 @@ class Resident:
                     rank = self._rank(run, position)
 
                     async def ask(places: list[int]) -> list[Reply] | None:
-                        async with self._gate.admit(len(places), rank):
+                        async with self._admission.admit(len(places), rank):
                             return await self._ask(endpoint, [bodies[place] for place in places])
 
-                    return await self._replies.take(run, lines, ask)
+                    return await self._replies.collect(run, lines, ask)
                 timer = self._permits.pop(permit, None)
                 if timer is None:
-                    await self._gate.drain()
+                    await self._admission.drain()
                 else:
                     timer.cancel()
                 try:
                     return await self._ask(endpoint, bodies)
                 finally:
-                    self._gate.reopen()
+                    self._admission.reopen()
         finally:
             tasks.discard(task)
             if not tasks:
                 self._work.pop(run.name, None)
 
-    def _rank(self, run: Run, position: int) -> Rank:
+    def _rank(self, run: EngineSession, position: int) -> Rank:
         """Runs go in the order in which they would be done if each had the engine alone from its begin on.
 
         So a run that began before one of its size has the whole engine, which keeps its prefixes cached and lets the
@@ -203,7 +209,7 @@ class Resident:
 
     async def quiet(self) -> float:
         """Seconds since the engine last showed work, or since it got some; 0 when it has none."""
-        if self._gate.inside == 0 or self._engine is None:
+        if self._admission.inside == 0 or self._engine is None:
             return 0.0
         return time.monotonic() - self._engine.answered_at
 
@@ -216,7 +222,7 @@ class Resident:
 
     async def load(self) -> int:
         """Requests in the engine and waiting for it."""
-        return self._gate.inside + self._gate.waiting
+        return self._admission.inside + self._admission.waiting
 
     async def state(self) -> dict[str, Any]:
         """Model, GPUs, process id, requests asked so far and in the engine now, seconds without work, endpoints."""
@@ -225,7 +231,7 @@ class Resident:
             "gpus": gpus(self._spec),
             "pid": os.getpid(),
             "asked": self._asked,
-            "in_flight": self._gate.inside,
+            "in_flight": self._admission.inside,
             "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
             "endpoints": self._engine.endpoints() if self._engine else [],
         }
@@ -236,7 +242,7 @@ class Resident:
         if self._engine is not None:
             await self._engine.stop()
 
-    async def make_way(self) -> bool:
+    async def stop_if_idle(self) -> bool:
         """Take no more work, and stop, if there is none now and none soon to be expected; whether it was so."""
         silence = time.monotonic() - self._used_at
         at_work = self._engine is None or self._calls > 0 or bool(self._permits)
@@ -264,7 +270,7 @@ class Started(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Terms:
+class EngineTimeouts:
     """What a run asks of its engines, all in seconds."""
 
     request_timeout: float
@@ -282,11 +288,11 @@ def _model(name: str) -> str:
     return name.removeprefix(PREFIX).rsplit(":", 4)[0]
 
 
-def obtain(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
+def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
     """The resident of this replica, made if there is none. It may not be started yet: call `ready`."""
     name = actor_name(spec, request_timeout, replica)
     return (
-        ray.remote(Resident)
+        ray.remote(EngineActor)
         .options(
             name=name,
             namespace=NAMESPACE,
@@ -311,7 +317,7 @@ def gpus(spec: ModelSpec) -> float:
     return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))
 
 
-def residents() -> dict[str, ActorHandle]:
+def engine_actors() -> dict[str, ActorHandle]:
     """The residents alive in the cluster, by actor name."""
     found = {}
     for entry in ray.util.list_named_actors(all_namespaces=True):
@@ -323,7 +329,7 @@ def residents() -> dict[str, ActorHandle]:
 
 def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
     """`Resident.state` of each resident; one that is busy starting does not answer, and has only its `model`."""
-    handles = residents()
+    handles = engine_actors()
     asked = {name: handle.state.remote() for name, handle in handles.items()}
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
     found: dict[str, dict[str, Any]] = {}
@@ -340,17 +346,17 @@ def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
 def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
     """Stop all residents, or those of one model; the names of those stopped. Work in them is lost."""
     return _stop(
-        {name: handle for name, handle in residents().items() if model is None or _model(name) == model}, timeout
+        {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}, timeout
     )
 
 
-def make_way(name: str, timeout: float = 30.0) -> bool:
+def evict(name: str, timeout: float = 30.0) -> bool:
     """Stop the resident with this name unless it has work or is starting: nothing is lost. Whether it is gone."""
-    handle = residents().get(name)
+    handle = engine_actors().get(name)
     if handle is None:
         return True
     try:
-        made = bool(ray.get(handle.make_way.remote(), timeout=timeout))
+        made = bool(ray.get(handle.stop_if_idle.remote(), timeout=timeout))
     except ray.exceptions.GetTimeoutError:
         return False
     except ray.exceptions.RayActorError:
@@ -363,7 +369,7 @@ def make_way(name: str, timeout: float = 30.0) -> bool:
 def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
     """Stop the residents that have had no work for `seconds`; their names."""
     idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
-    return _stop({name: handle for name, handle in residents().items() if name in idle}, timeout)
+    return _stop({name: handle for name, handle in engine_actors().items() if name in idle}, timeout)
 
 
 def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:

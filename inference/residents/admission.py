@@ -13,7 +13,7 @@ Rank = tuple[float, int]
 FIRST: Rank = (float("-inf"), 0)
 
 
-class Gate:
+class AdmissionQueue:
     """Lets at most `size` requests into the engine, the lowest rank first; one list can have the engine alone."""
 
     def __init__(self, size: int) -> None:

@@ -11,7 +11,7 @@ import ray
 from ray._private.state import actors
 from ray.actor import ActorHandle
 
-from batchyard.errors import NoRoom
+from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
 from inference.residents import actor
 
@@ -23,13 +23,13 @@ UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 log = logging.getLogger(__name__)
 
 
-def make(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
+def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
     """Return once each of the model's replicas has its place; what is idle is stopped for it, the longest idle first.
 
     Returns too if no engine of ours is in the way: then whoever waits for the start says what is missing.
 
     Raises:
-        NoRoom: other models' engines are at work there. The replicas that have no place are given up.
+        GpuBusy: other models' engines are at work there. The replicas that have no place are given up.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while unplaced := [handle for handle in replicas if actors(handle._actor_id.hex())["State"] in UNPLACED]:
@@ -37,13 +37,13 @@ def make(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         if not others:
             return
         name = max(others, key=lambda name: others[name]["idle_seconds"])
-        if others[name]["idle_seconds"] > 0 and actor.make_way(name):
+        if others[name]["idle_seconds"] > 0 and actor.evict(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
         elif time.monotonic() > until:
             for handle in unplaced:
                 ray.kill(handle)
             holders = sorted({state["model"] for state in others.values()})
-            raise NoRoom(
+            raise GpuBusy(
                 f"model {spec.name} waits for a GPU: engines of {', '.join(holders)} are at work on them",
                 holders=holders,
             )

@@ -26,7 +26,7 @@ KEPT_LOADS = 4
 
 
 @dataclass(frozen=True)
-class Run:
+class EngineSession:
     """A run as its engines know it.
 
     Attributes:
@@ -46,21 +46,21 @@ Asking = asyncio.Task[list[Reply] | None]
 
 
 @dataclass
-class _Work:
+class _KeptWork:
     run: str
     used_at: float
     asked: dict[int, tuple[Asking, int]] = field(default_factory=dict)
     """By line, the list it was asked in, and where in that."""
 
 
-class Replies:
+class KeptReplies:
     """The requests of each piece of work that are in the engine, and the last that were answered, by their lines."""
 
     def __init__(self) -> None:
-        self._works: dict[str, _Work] = {}
+        self._works: dict[str, _KeptWork] = {}
 
-    async def take(
-        self, run: Run, lines: list[int], ask: Callable[[list[int]], Coroutine[Any, Any, list[Reply] | None]]
+    async def collect(
+        self, run: EngineSession, lines: list[int], ask: Callable[[list[int]], Coroutine[Any, Any, list[Reply] | None]]
     ) -> list[Reply] | None:
         """A reply for each line.
 
@@ -99,12 +99,12 @@ class Replies:
         """The run is over and has taken its replies."""
         self._works = {key: work for key, work in self._works.items() if work.run != run}
 
-    def _work(self, run: Run) -> _Work:
+    def _work(self, run: EngineSession) -> _KeptWork:
         now = time.monotonic()
         work = self._works.get(run.idempotency_key)
         if work is None:
             self._works = {key: one for key, one in self._works.items() if now - one.used_at < KEPT_SECONDS}
-            work = self._works[run.idempotency_key] = _Work(run.name, now)
+            work = self._works[run.idempotency_key] = _KeptWork(run.name, now)
         work.run, work.used_at = run.name, now
         return work
 

@@ -15,17 +15,17 @@ import time
 
 import psutil
 
-MARK = "BATCHYARD_ENGINE"
+TAG = "BATCHYARD_ENGINE"
 POLL_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
 
-def post(mark: str) -> None:
+def start(tag: str) -> None:
     """Mark every process this one starts from now on, and start a guard that ends them should this one die."""
-    os.environ[MARK] = mark
+    os.environ[TAG] = tag
     subprocess.Popen(
-        [sys.executable, "-m", "inference.residents.orphan_reaper", mark, str(os.getpid())],
+        [sys.executable, "-m", "inference.residents.orphan_reaper", tag, str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -33,9 +33,9 @@ def post(mark: str) -> None:
     )
 
 
-def end(mark: str, timeout: float = 10) -> int:
+def reap(tag: str, timeout: float = 10) -> int:
     """End every process on this machine that carries the mark, but this one; how many they were."""
-    found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, mark)]
+    found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, tag)]
     for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -43,18 +43,18 @@ def end(mark: str, timeout: float = 10) -> int:
     return len(found)
 
 
-def _carries(process: psutil.Process, mark: str) -> bool:
+def _carries(process: psutil.Process, tag: str) -> bool:
     try:
-        return bool(process.environ().get(MARK) == mark)
+        return bool(process.environ().get(TAG) == tag)
     except (psutil.Error, OSError):
         return False  # gone, another user's, or a zombie: none of ours to end
 
 
 def main() -> None:
-    mark, owner = sys.argv[1], int(sys.argv[2])
+    tag, owner = sys.argv[1], int(sys.argv[2])
     while os.getppid() == owner:
         time.sleep(POLL_SECONDS)
-    end(mark)
+    reap(tag)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, cast
 import redis
 
 from store import speeds
-from store.records import Batch, Part
+from store.records import Batch, ResultChunk
 from tasks.context import AppContext
 from tasks.scheduling import deadlines
 
@@ -32,7 +32,7 @@ def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
     """The progress of a batch, as it is published."""
     with context.database.read() as session:
         batch = session.get_one(Batch, batch_id)
-        rates = speeds.recent(session, Part.batch_id, batch_id) if batch.status == "in_progress" else {}
+        rates = speeds.recent(session, ResultChunk.batch_id, batch_id) if batch.status == "in_progress" else {}
     rows_per_second, tokens_per_second = rates.get(batch_id, (None, None))
     moment = time.time()
     expected = deadlines.read(context, [batch_id]).get(batch_id) if batch.status == "in_progress" else None

@@ -26,9 +26,9 @@ class Cache:
     (`model_sha256`): a server that someone else runs may change them, and simulated answers have none.
     """
 
-    def __init__(self, context: AppContext, work: segments.Work, config_sha256: str) -> None:
+    def __init__(self, context: AppContext, segment: segments.SegmentLease, config_sha256: str) -> None:
         self._context = context
-        self._work = work
+        self._segment = segment
         self._config_sha256 = config_sha256
         self._missing: dict[int, str] = {}
 
@@ -39,20 +39,20 @@ class Cache:
             asked: the requests that are to run, with the plan's columns.
             engine: what the engine that would run them says of itself.
         """
-        if self._work.cache_bytes is None or "model_sha256" not in engine:
+        if self._segment.cache_bytes is None or "model_sha256" not in engine:
             return
         asked = asked.filter(pc.is_valid(asked["fingerprint"]))
         for start in range(0, asked.num_rows, cache.CHUNK):
             chunk = asked.slice(start, cache.CHUNK)
             keys = [cache.key(value, self._config_sha256, engine) for value in chunk["fingerprint"].to_pylist()]
             with self._context.database.read() as session:
-                found = cache.find(session, self._work.project_id, keys)
+                found = cache.find(session, self._segment.project_id, keys)
             there = pa.array([key in found for key in keys])
             missing = chunk.filter(pc.invert(there))["line"].to_pylist()
             self._missing |= zip(missing, (key for key in keys if key not in found), strict=True)
             if found:
                 with self._context.database.write() as session:
-                    cache.touch(session, self._work.project_id, found)
+                    cache.touch(session, self._segment.project_id, found)
                 yield _answers(chunk.filter(there), [found[key] for key in keys if key in found])
 
     def keep(self, answers: pa.Table) -> None:
@@ -66,7 +66,7 @@ class Cache:
         for start in range(0, len(rows), cache.CHUNK):
             kept = {self._missing[row["line"]]: _entry(row) for row in rows[start : start + cache.CHUNK]}
             with self._context.database.write() as session:
-                cache.add(session, self._work.project_id, kept)
+                cache.add(session, self._segment.project_id, kept)
 
 
 def _answers(rows: pa.Table, found: list[cache.Answer]) -> pa.Table:

@@ -19,20 +19,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchyard import output_lines
-from batchyard.errors import EngineError, LeaseLost, NoRoom, UnavailableError
+from batchyard.errors import EngineError, GpuBusy, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
 from store import segments
 from store.formats import chunks, plan
-from store.records import AMOUNTS, Part
+from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
-from tasks.execution.deduplication import Copies
+from tasks.execution.deduplication import Duplicates
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.finishing import finalize, result_files
 from tasks.heartbeat import Heartbeat
 from tasks.scheduling import dispatch, gpu_sharing
-from tasks.scheduling.throughput import Meter
+from tasks.scheduling.throughput import ThroughputMeter
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,26 +81,26 @@ class _Interruption:
 def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
     """Run a dispatched segment. Does nothing if the message is old; keeps what was answered, whatever happens."""
     with context.database.write() as session:
-        work = segments.start(session, segment_id, epoch, holder, context.settings.lease_seconds)
-    if work is None:
+        segment = segments.start(session, segment_id, epoch, holder, context.settings.lease_seconds)
+    if segment is None:
         log.info("old message", extra={"segment_id": segment_id, "epoch": epoch})
         return
-    ids = {"batch_id": work.batch_id, "segment_id": segment_id, "epoch": epoch}
+    ids = {"batch_id": segment.batch_id, "segment_id": segment_id, "epoch": epoch}
     log.info("segment started", extra=ids)
     try:
-        _hold(context, work)
+        _hold(context, segment)
     except LeaseLost as error:
         log.warning("segment lost: %s", error, extra=ids)
-    except NoRoom as error:
+    except GpuBusy as error:
         log.info("segment waits: %s", error, extra=ids)
-        _fail(context, work, error.message, counted=False)
-        gpu_sharing.want(context, work.model["name"], work.due_at, error.holders)
+        _fail(context, segment, error.message, counted=False)
+        gpu_sharing.record_demand(context, segment.model["name"], segment.due_at, error.holders)
     except (EngineError, UnavailableError) as error:
         log.error("segment failed: %s", error, extra=ids)
-        _fail(context, work, error.message, counted=isinstance(error, EngineError))
+        _fail(context, segment, error.message, counted=isinstance(error, EngineError))
     except Exception as error:
         # A fault of our own: told of in full, and tried as often as an engine that fails, not for ever.
-        _fail(context, work, f"{type(error).__name__}: {error}", counted=True)
+        _fail(context, segment, f"{type(error).__name__}: {error}", counted=True)
         raise
     else:
         log.info("segment ended", extra=ids)
@@ -108,10 +108,10 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
     dispatch.run(context)
 
 
-def _fail(context: AppContext, work: segments.Work, error: str, *, counted: bool) -> None:
+def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool) -> None:
     with context.database.write() as session:
-        segments.fail(session, work, error, RETRY_SECONDS * 2**work.attempts, counted=counted)
-    progress.count(context, work.model["name"], {"retries": 1})
+        segments.fail(session, segment, error, RETRY_SECONDS * 2**segment.attempts, counted=counted)
+    progress.count(context, segment.model["name"], {"retries": 1})
 
 
 class _ClusterWatch:
@@ -131,48 +131,50 @@ class _ClusterWatch:
         return self._away >= CLUSTER_BEATS
 
 
-def _leave(context: AppContext, work: segments.Work) -> None:
+def _leave(context: AppContext, segment: segments.SegmentLease) -> None:
     """Give the segment back and end this process: a call into a cluster that is gone waits for ever, and cannot be
     interrupted. The pool starts another process."""
-    log.error("Ray cluster is gone; this process ends", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
+    log.error(
+        "Ray cluster is gone; this process ends", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id}
+    )
     try:
-        _fail(context, work, "the Ray cluster went away", counted=False)
+        _fail(context, segment, "the Ray cluster went away", counted=False)
     finally:
         os._exit(1)
 
 
-def _hold(context: AppContext, work: segments.Work) -> None:
+def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
     watch = _ClusterWatch()
 
     def beat() -> bool:
         with context.database.write() as session:
-            wanted = segments.renew(session, work, context.settings.lease_seconds)
+            wanted = segments.renew(session, segment, context.settings.lease_seconds)
         if watch.lost():
-            _leave(context, work)
+            _leave(context, segment)
         return wanted
 
     with _Interruption() as interruption:
         with Heartbeat(beat, BEAT_SECONDS, interruption.interrupt) as heartbeat:
-            engine = _answer(context, work, heartbeat, interruption)
+            engine = _answer(context, segment, heartbeat, interruption)
         with context.database.write() as session:
-            segments.end(session, work, done=not heartbeat.stopped.is_set(), engine=engine)
+            segments.end(session, segment, done=not heartbeat.stopped.is_set(), engine=engine)
 
 
 def _answer(
-    context: AppContext, work: segments.Work, heartbeat: Heartbeat, interruption: _Interruption
+    context: AppContext, segment: segments.SegmentLease, heartbeat: Heartbeat, interruption: _Interruption
 ) -> dict[str, str] | None:
     from inference import pipeline  # imports Ray, which only a process that runs segments needs
     from inference.ray import cluster  # imports Ray, which only a process that runs segments needs
     from inference.residents import actor  # imports Ray, which only a process that runs segments needs
 
-    spec = ModelSpec.model_validate(work.model)
-    rows = _unanswered(context, work)
+    spec = ModelSpec.model_validate(segment.model)
+    rows = _unanswered(context, segment)
     if rows.num_rows == 0:
         return None
-    copies, asked = Copies(rows), rows.filter(pc.is_null(rows["same_as"]))
-    if work.attempts >= context.settings.segment_attempts:
-        writer = _PartWriter(context, work)  # no engine answers these, so nothing is measured
-        writer.add(_engine_error(rows, work))
+    duplicates, asked = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
+    if segment.attempts >= context.settings.segment_attempts:
+        writer = _ChunkWriter(context, segment)  # no engine answers these, so nothing is measured
+        writer.add(_engine_error(rows, segment))
         writer.flush()
         return None
     cluster.connect(context.settings.ray_address)
@@ -181,22 +183,22 @@ def _answer(
         "start_timeout": float(context.settings.engine_start_timeout),
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
-    meter, cache = Meter(work, spec.config_sha256), Cache(context, work, spec.config_sha256)
-    writer = _PartWriter(context, work, meter, cache)
+    meter, cache = ThroughputMeter(segment, spec.config_sha256), Cache(context, segment, spec.config_sha256)
+    writer = _ChunkWriter(context, segment, meter, cache)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     looked_at = time.monotonic()
     try:
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
-        gpu_sharing.found(context, spec.name)
+        gpu_sharing.clear_demand(context, spec.name)
         for table in cache.find(asked, engine):
-            writer.add(copies.join(table, shared=True))
+            writer.add(duplicates.join(table, shared=True))
             asked = _without(asked, table["line"])
         writer.flush()
-        key = f"{work.batch_id}/{work.number}"
+        key = f"{segment.batch_id}/{segment.number}"
         requests = asked.select(pipeline.REQUESTS)
-        tables = answers = pipeline.run(spec, work.endpoint, requests, idempotency_key=key, **terms)
+        tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **terms)
         starts = capabilities(spec.engine).starts_each_run
         while not heartbeat.stopped.is_set():
             with meter.excluded() if starts else nullcontext():
@@ -204,12 +206,12 @@ def _answer(
             if table is None:
                 break
             starts = False
-            writer.add(copies.join(table))
+            writer.add(duplicates.join(table))
             if time.monotonic() - looked_at >= engine_status.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
                 engine_status.publish(context, actor.states(timeout=1.0))
     except _Stopped:
-        log.info("segment interrupted", extra={"batch_id": work.batch_id, "segment_id": work.lease.id})
+        log.info("segment interrupted", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
     finally:
         try:
             writer.flush()
@@ -220,9 +222,9 @@ def _answer(
     return engine
 
 
-def _unanswered(context: AppContext, work: segments.Work) -> pa.Table:
-    rows = plan.segment(context.artifacts, work.plan_sha256, work.number)
-    for sha256 in work.parts:
+def _unanswered(context: AppContext, segment: segments.SegmentLease) -> pa.Table:
+    rows = plan.segment(context.artifacts, segment.plan_sha256, segment.number)
+    for sha256 in segment.chunks:
         with context.artifacts.open(sha256) as file:
             rows = _without(rows, pq.read_table(file, columns=["line"])["line"])
     return rows
@@ -232,9 +234,9 @@ def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows["line"], lines.combine_chunks())))
 
 
-def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
+def _engine_error(rows: pa.Table, segment: segments.SegmentLease) -> pa.Table:
     """Error lines for requests whose segment has failed as often as it may."""
-    message = f"The engine could not run this request in {work.attempts} attempts: {work.error}"
+    message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
     lines = result_files.error_lines(rows, "engine_unavailable", message)
     zeros = pa.array([0] * rows.num_rows, pa.int64())
     for name in TOKENS:
@@ -243,15 +245,19 @@ def _engine_error(rows: pa.Table, work: segments.Work) -> pa.Table:
     return lines.add_column(1, "ok", none).append_column("shared", none)
 
 
-class _PartWriter:
+class _ChunkWriter:
     """Collects answers and appends them to the segment about once a second."""
 
     def __init__(
-        self, context: AppContext, work: segments.Work, meter: Meter | None = None, cache: Cache | None = None
+        self,
+        context: AppContext,
+        segment: segments.SegmentLease,
+        meter: ThroughputMeter | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self._context = context
-        self._work = work
-        self._meter = meter
+        self._segment = segment
+        self._throughput_meter = meter
         self._cache = cache
         self._tables: list[pa.Table] = []
         self._flushed_at = time.monotonic()
@@ -268,9 +274,9 @@ class _PartWriter:
             return
         table = pa.concat_tables(self._tables)
         completed, shared = _sum(table["ok"]), table.filter(table["shared"])
-        part = Part(
-            batch_id=self._work.batch_id,
-            segment_id=self._work.lease.id,
+        chunk = ResultChunk(
+            batch_id=self._segment.batch_id,
+            segment_id=self._segment.lease.id,
             sha256=chunks.write(self._context.artifacts, table),
             completed=completed,
             failed=table.num_rows - completed,
@@ -281,14 +287,14 @@ class _PartWriter:
             created_at=time.time(),
         )
         with self._context.database.write() as session:
-            segments.append(session, self._work, part)
-            if self._meter is not None:
-                self._meter.measure(session, part)
+            segments.append(session, self._segment, chunk)
+            if self._throughput_meter is not None:
+                self._throughput_meter.measure(session, chunk)
         self._tables = []
         self._flushed_at = time.monotonic()
-        progress.publish(self._context, self._work.batch_id)
-        counted = {name: getattr(part, name) for name in AMOUNTS} | _errors(table)
-        progress.count(self._context, self._work.model["name"], counted)
+        progress.publish(self._context, self._segment.batch_id)
+        counted = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
+        progress.count(self._context, self._segment.model["name"], counted)
         if self._cache is not None:
             self._cache.keep(table)
 

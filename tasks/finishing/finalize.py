@@ -40,7 +40,7 @@ def start_ready(context: AppContext) -> None:
     with context.database.write() as session:
         segments.withdraw(session)
         batches.end_running(session)
-        ready = batches.take_finishable(session, context.settings.queue_seconds)
+        ready = batches.claim_finishable(session, context.settings.queue_seconds)
         found = [session.get_one(Batch, batch_id) for batch_id in ready]
     for batch in found:
         # A cancelled batch is what its owner wants no more work for.
@@ -56,10 +56,10 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
         if lease is None or batch is None:
             return False
         with context.database.read() as session:
-            parts = [sha256 for sha256, _ in segments.parts(session, batch_id)]
+            chunks = [sha256 for sha256, _ in segments.chunks(session, batch_id)]
         never_run = NEVER_RUN[batch.outcome or "completed"]
         with context.artifacts.create() as output, context.artifacts.create() as errors:
-            merged = result_files.merge(context.artifacts, batch.plan_sha256 or "", parts, never_run, output, errors)
+            merged = result_files.merge(context.artifacts, batch.plan_sha256 or "", chunks, never_run, output, errors)
         with context.database.write() as session:
             lease.guard(session)
             batch = session.get_one(Batch, batch_id)
@@ -148,7 +148,7 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
                 found = {artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
                 files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
                 if status != "cancelled":
-                    deadlines.settle(session, session.get_one(Batch, batch_id))
+                    deadlines.finalize_sla(session, session.get_one(Batch, batch_id))
                 # Lost only to a cancellation: then it ends as cancelled, the next time round.
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)

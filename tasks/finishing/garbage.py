@@ -33,7 +33,7 @@ def shard(context: AppContext, name: str) -> None:
         chunk = names[start : start + NAMES_AT_ONCE]
         moment = time.time()
         with context.database.write() as session:
-            garbage.forget_parts(session, chunk, moment - results)
+            garbage.forget_chunks(session, chunk, moment - results)
         with context.database.read() as session:
             referenced = garbage.referenced(session, chunk, moment - grace)
         collected = [context.artifacts.collect(name, found, grace) for found in chunk if found not in referenced]

@@ -75,7 +75,7 @@ class _Buckets:
 def merge(
     artifacts: Artifacts,
     plan_sha256: str,
-    parts: Iterable[str],
+    chunks: Iterable[str],
     never_run: tuple[str, str] | None,
     output: Writer,
     errors: Writer,
@@ -96,7 +96,7 @@ def merge(
     with tempfile.TemporaryDirectory(prefix="batchyard-merge-") as folder:
         answers = _Buckets(Path(folder), "answers", ANSWERS, width)
         requests = _Buckets(Path(folder), "requests", REQUESTS, width)
-        for sha256 in parts:
+        for sha256 in chunks:
             with artifacts.open(sha256) as file:
                 answers.add(pq.read_table(file))
         for table in plan.requests(artifacts, plan_sha256):

@@ -33,10 +33,10 @@ MAX_INPUT_BYTES = 32 * 1024 * 1024
 MAX_ERRORS = 10_000
 MAX_ERROR_BYTES = 16 * 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
-MAX_PARTS = 10
+MAX_CHUNKS = 10
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """Where an excerpt of an ended batch begins: lines before it in the input, and bytes before it in each file."""
 
     lines: int = 0
@@ -67,7 +67,7 @@ class _Side:
         return taken
 
 
-def in_order(context: AppContext, batch: Batch, place: Place, limit: int) -> tuple[list[Row], Place | None]:
+def in_order(context: AppContext, batch: Batch, place: Cursor, limit: int) -> tuple[list[Row], Cursor | None]:
     """Requests of an ended batch in input order, from a place on, at most `limit`; the place after them, if any follow.
 
     Raises:
@@ -94,7 +94,7 @@ def in_order(context: AppContext, batch: Batch, place: Place, limit: int) -> tup
 
 def _side_by_side(
     source: IO[bytes], output: _Side, errors: _Side, lines: int, limit: int
-) -> tuple[list[Row], Place | None]:
+) -> tuple[list[Row], Cursor | None]:
     rows: list[Row] = []
     at, began = source.tell(), source.tell()
     while (raw := source.readline(MAX_LINE_BYTES)) and len(rows) < limit and at - began < MAX_BYTES:
@@ -103,7 +103,7 @@ def _side_by_side(
             request = orjson.loads(raw)
             side = next((side for side in (output, errors) if side.next.get("custom_id") == request["custom_id"]), None)
             rows.append(_row(lines, request["custom_id"], request["body"], side.take() if side else {}))
-    return rows, Place(lines, at, output.at, errors.at) if raw else None
+    return rows, Cursor(lines, at, output.at, errors.at) if raw else None
 
 
 def _row(line: int, custom_id: str, body: dict[str, Any], found: Mapping[str, Any]) -> Row:
@@ -118,11 +118,11 @@ def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> t
     The body of a request that stands too far down in the input is empty.
     """
     with context.database.read() as session:
-        parts = segments.parts(session, batch.id)
-    there = sum(rows for _, rows in parts)
+        chunks = segments.chunks(session, batch.id)
+    there = sum(rows for _, rows in chunks)
     stop = min(after + limit, there)
     found: dict[int, dict[str, Any]] = {}
-    for table in result_stream.tables(context.artifacts, parts, after, stop, ["line", "answer"]):
+    for table in result_stream.tables(context.artifacts, chunks, after, stop, ["line", "answer"]):
         found |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
     bodies = _bodies(context.artifacts, batch.input_sha256, found)
     rows = [_row(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in found.items()]
@@ -183,8 +183,8 @@ def of_validation(errors: Iterable[Mapping[str, Any]]) -> Problems:
 def of_running(context: AppContext, batch: Batch) -> Problems:
     """What went wrong lately in a batch that has not ended."""
     with context.database.read() as session:
-        parts = segments.failing(session, batch.id, MAX_PARTS)
-    return _grouped(entry for sha256 in parts for entry in _failed(context.artifacts, sha256))
+        chunks = segments.failing(session, batch.id, MAX_CHUNKS)
+    return _grouped(entry for sha256 in chunks for entry in _failed(context.artifacts, sha256))
 
 
 def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:

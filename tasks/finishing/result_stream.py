@@ -24,8 +24,8 @@ def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> I
         ConflictError: the batch ended so long ago that only its files have the answers.
     """
     with context.database.read() as session:
-        parts = segments.parts(session, batch.id)
-    there = sum(rows for _, rows in parts)
+        chunks = segments.chunks(session, batch.id)
+    there = sum(rows for _, rows in chunks)
     answered = batch.completed + batch.failed
     if batch.status in batches.TERMINAL and there < answered:
         raise ConflictError(
@@ -36,20 +36,20 @@ def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> I
         )
     if after > there:
         raise RequestError(f"Invalid 'after': there are {there} lines so far.", code="invalid_value", param="after")
-    return _read(context.artifacts, parts, after, there if limit is None else min(after + limit, there))
+    return _read(context.artifacts, chunks, after, there if limit is None else min(after + limit, there))
 
 
-def _read(artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:
-    for table in tables(artifacts, parts, start, stop, ["answer"]):
+def _read(artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:
+    for table in tables(artifacts, chunks, start, stop, ["answer"]):
         yield "\n".join([*table["answer"].to_pylist(), ""]).encode()
 
 
 def tables(
-    artifacts: Artifacts, parts: Sequence[tuple[str, int]], start: int, stop: int, columns: list[str]
+    artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, stop: int, columns: list[str]
 ) -> Iterator[pa.Table]:
     """These columns of store.formats.chunks for the answers from number `start` on and before `stop`, part by part."""
     first = 0
-    for sha256, rows in parts:
+    for sha256, rows in chunks:
         if first + rows > start and first < stop:
             with artifacts.open(sha256) as file:
                 found = pq.read_table(file, columns=columns)

@@ -92,7 +92,7 @@ def _admit(batch: Batch, expected: Forecast | None) -> None:
         )
 
 
-def forewarn(context: AppContext, batch: Batch) -> None:
+def estimate_completion(context: AppContext, batch: Batch) -> None:
     """Say when a new batch will be done, as far as its size and its first line tell, and that it will be late."""
     with context.database.read() as session:
         expected = _expected(context, session, batch, session.get_one(File, batch.input_file_id).bytes)
@@ -118,11 +118,11 @@ def _expected(context: AppContext, session: Session, batch: Batch, size: int) ->
         kind = plan.request_class(len(raw), plan.ORDINARY_OUTPUT if limit is None else limit)
     except (LineError, UnavailableError, KeyError, TypeError, AttributeError):
         return None  # validation will say what is wrong with it
-    pace = forecast.pace_of(spec.name, kind, speeds.paces(session, {spec.name: spec.config_sha256}))
-    if pace is None or not pace.bytes_per_request:
+    throughput = forecast.throughput_of(spec.name, kind, speeds.throughputs(session, {spec.name: spec.config_sha256}))
+    if throughput is None or not throughput.bytes_per_request:
         return None
-    ahead = deadlines.backlog(context, spec.name, batch.due_at)
-    return forecast.single(size, pace, ahead, time.time())
+    ahead = deadlines.seconds_due(context, spec.name, batch.due_at)
+    return forecast.single(size, throughput, ahead, time.time())
 
 
 def input_file(session: Session, project_id: str, file_id: str, *, param: str = "input_file_id") -> File:

@@ -121,13 +121,13 @@ def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     most = context.settings.segment_requests
     sizes = dict.fromkeys(context.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
     with context.database.read() as session:
-        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in context.models.items()})
-    for (name, _), pace in paces.items():
-        if pace.measurements < MEASUREMENTS:
+        throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
+    for (name, _), throughput in throughputs.items():
+        if throughput.measurements < MEASUREMENTS:
             continue
         spec = context.models[name]
         filling = SEGMENT_FILLS * spec.in_flight() * spec.replicas
-        requests = max(filling, int(pace.work_per_second / pace.work_per_request * SEGMENT_SECONDS))
+        requests = max(filling, int(throughput.work_per_second / throughput.work_per_request * SEGMENT_SECONDS))
         sizes[name] = SegmentSize(min(most, requests))
     jobs = {name for name, spec in context.models.items() if registry.capabilities(spec.engine).starts_each_run}
     return sizes | dict.fromkeys(jobs, JOB_SIZE)
@@ -201,9 +201,9 @@ class Validator:
                 f"The model {name!r} does not serve {self._endpoint}; it serves {', '.join(model.spec.endpoints)}.",
                 "url",
             )
-        mistake = bodies.mistake(self._endpoint, body)
-        if mistake is not None:
-            raise LineError("invalid_request", mistake[1], mistake[0])
+        validation_error = bodies.validation_error(self._endpoint, body)
+        if validation_error is not None:
+            raise LineError("invalid_request", validation_error[1], validation_error[0])
         if body.get("stream"):
             raise LineError("streaming_unsupported", "A batch cannot stream; leave 'stream' out.", "body.stream")
         refused = model.engine.unsupported(model.spec, self._endpoint, body)

@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 600
 
 
 @dataclass(frozen=True)
-class Turn:
+class ScheduledTime:
     """What a tick does with a schedule: run `time`, unless that is `missed`, and go on at `following`.
 
     `missed_from` is the first of the times before `time` that are not run.
@@ -60,11 +60,11 @@ class _Outcome:
     batch: Batch | None = None
 
 
-def turn(cron: Cron, catch_up: CatchUp, first: int, moment: int) -> Turn:
+def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, moment: int) -> ScheduledTime:
     """What to do at `moment` with a schedule that is due since `first`."""
     found = cron.last(first, moment, MAX_CAUGHT_UP if catch_up == "all" else 1)
     time = found[0] if found else first
-    return Turn(
+    return ScheduledTime(
         time=time,
         following=cron.next(time if catch_up == "all" else moment),
         missed_from=first if first < time else None,
@@ -91,7 +91,7 @@ def run_due(context: AppContext, moment: int) -> None:
 def run_one(context: AppContext, schedule: Schedule, moment: int) -> None:
     """Run the time of a schedule that was seen due, unless somebody else has taken it."""
     times = cron.parse(schedule.cron, schedule.timezone)
-    current = turn(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or moment, moment)
+    current = scheduled_time(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or moment, moment)
     written, outcome = None, None
     if current.missed:
         outcome = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
@@ -103,7 +103,7 @@ def run_one(context: AppContext, schedule: Schedule, moment: int) -> None:
                 raise
             outcome = _Outcome("failed", error.message)
     with context.database.write() as session:
-        if not schedules.take(session, schedule, current.following):
+        if not schedules.claim(session, schedule, current.following):
             return
         if schedules.has_run(session, schedule, current.time):
             return
@@ -195,7 +195,7 @@ def _tell(context: AppContext, run: ScheduleRun, batch: Batch | None) -> None:
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
     if batch is not None:
         messages.validate(batch.id)
-        submission.forewarn(context, batch)
+        submission.estimate_completion(context, batch)
 
 
 def define(

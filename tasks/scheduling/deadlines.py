@@ -16,7 +16,7 @@ from store.records import Batch, Sla
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast
 from tasks.scheduling.forecast import Forecast
-from tasks.scheduling.policy import Service
+from tasks.scheduling.policy import RecentUsage
 
 log = logging.getLogger(__name__)
 
@@ -51,27 +51,29 @@ def tick(context: AppContext) -> None:
     moment = time.time()
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
-        lanes = queue.lanes(session)
+        entries = queue.backlog(session)
         configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
-        paces = speeds.paces(session, configurations)
+        throughputs = speeds.throughputs(session, configurations)
         limits = dispatch.limits(context, session)
-        service = Service(speeds.service(session, {lane.project_id for lane in lanes}, moment), moment)
+        recent_usage = RecentUsage(
+            speeds.recent_usage(session, {entry.project_id for entry in entries}, moment), moment
+        )
     answered = forecast.answered(unfinished)
-    found = forecast.forecast(lanes, answered, paces, limits, service, moment)
+    found = forecast.forecast(entries, answered, throughputs, limits, recent_usage, moment)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
-    _publish(context, found | validating, forecast.backlog(lanes, answered, paces))
-    soonest = forecast.soonest(lanes, answered, paces, moment)
+    _publish(context, found | validating, forecast.work_due(entries, answered, throughputs))
+    soonest = forecast.soonest(entries, answered, throughputs, moment)
     for batch in unfinished:
         _judge(context, batch, found.get(batch.id), moment)
-        out_of_reach = soonest.get(batch.id, 0.0) > batch.expires_at
-        if batch.status == "in_progress" and batch.out_of_reach != out_of_reach:
+        infeasible = soonest.get(batch.id, 0.0) > batch.expires_at
+        if batch.status == "in_progress" and batch.infeasible != infeasible:
             with context.database.write() as session:
-                batches.set_reach(session, batch, out_of_reach=out_of_reach)
-            log.info("batch is %s reach", "out of" if out_of_reach else "within", extra={"batch_id": batch.id})
+                batches.set_infeasible(session, batch, infeasible=infeasible)
+            log.info("batch is %s reach", "out of" if infeasible else "within", extra={"batch_id": batch.id})
 
 
 def _publish(
-    context: AppContext, found: Mapping[str, Forecast], backlog: Mapping[str, list[tuple[int, float]]]
+    context: AppContext, found: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
 ) -> None:
     """Replace what is published by this. A Redis that is away is no reason to stop."""
     values: dict[Any, Any] = {batch_id: _written(entry) for batch_id, entry in found.items()}
@@ -80,7 +82,7 @@ def _publish(
             pipeline.delete(FORECASTS)
             if values:
                 pipeline.hset(FORECASTS, mapping=values)
-            pipeline.set(BACKLOG, json.dumps(backlog))
+            pipeline.set(BACKLOG, json.dumps(seconds_due))
             pipeline.execute()
     except redis.RedisError as error:
         log.warning("forecasts not published: %s", error)
@@ -110,7 +112,7 @@ def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
     return {batch_id: Forecast(*json.loads(value)) for batch_id, value in zip(batch_ids, values, strict=True) if value}
 
 
-def backlog(context: AppContext, model: str, due_at: int) -> float:
+def seconds_due(context: AppContext, model: str, due_at: int) -> float:
     """Seconds of a model's work that go before what is due then, as published; 0 where nothing is known."""
     try:
         published = cast(str | None, context.redis.get(BACKLOG))
@@ -130,7 +132,7 @@ def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> N
         log.log(level, "batch is %s", state, extra={"batch_id": batch.id, "sla": state, "deadline": due, "done_at": at})
 
 
-def settle(session: Session, batch: Batch) -> None:
+def finalize_sla(session: Session, batch: Batch) -> None:
     """Set the SLA state in which a batch ends: whether it was done in time."""
     state = sla(time.time(), batch.created_at, deadline(batch), done=1.0, at=None)
     if state != batch.sla:

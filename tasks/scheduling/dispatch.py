@@ -12,7 +12,7 @@ from store import projects, segments, speeds
 from tasks import messages
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
-from tasks.scheduling.policy import Limits, Service, choose
+from tasks.scheduling.policy import Limits, RecentUsage, choose
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +28,16 @@ def run(context: AppContext) -> None:
         # Whoever frees a slot or plans a batch comes here after it, so what is true now needs no lock.
         if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
             return
-    wanted = gpu_sharing.wanted(context)
+    wanted = gpu_sharing.demands(context)
     with context.database.write(serial=True) as session:
         waiting, active = segments.waiting(session, total), segments.active(session)
         moment = time.time()
         concerned = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
-        service = Service(speeds.service(session, concerned, moment), moment)
+        recent_usage = RecentUsage(speeds.recent_usage(session, concerned, moment), moment)
         allowed = limits(context, session)
-        blocked = gpu_sharing.held_back(wanted, waiting)
+        blocked = gpu_sharing.blocked(wanted, waiting)
         allowed = replace(allowed, models={**allowed.models, **dict.fromkeys(blocked, 0)})
-        chosen = choose(waiting, active, allowed, service)
+        chosen = choose(waiting, active, allowed, recent_usage)
         seconds = context.settings.queue_seconds
         admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in chosen]
     for entry, epoch in admitted:
@@ -53,5 +53,5 @@ def limits(context: AppContext, session: Session) -> Limits:
         total=context.settings.max_segments,
         models={name: spec.max_segments for name, spec in context.models.items()},
         projects=projects.max_segments(session),
-        floor=context.settings.fair_share,
+        min_share=context.settings.fair_share,
     )

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from store.queue import Lane
+from store.queue import BacklogEntry
 from store.records import Batch
-from store.segments import Waiting
-from store.speeds import Pace, RequestClass, work
-from tasks.scheduling.policy import Limits, Policy, Service
-from tasks.scheduling.replay import Cost, Replay
+from store.segments import PendingSegment
+from store.speeds import RequestClass, Throughput, work
+from tasks.scheduling.policy import Limits, Policy, RecentUsage
+from tasks.scheduling.replay import Replay, SegmentCost
 
 SEGMENTS = 4000
 """Segments to replay at most, about: in a longer queue those of one batch are replayed several at a time."""
@@ -47,11 +47,11 @@ class Answered:
 
 
 def forecast(
-    lanes: Sequence[Lane],
+    entries: Sequence[BacklogEntry],
     answered: Mapping[str, Answered],
-    paces: Mapping[tuple[str, str], Pace],
+    throughputs: Mapping[tuple[str, str], Throughput],
     limits: Limits,
-    service: Service,
+    recent_usage: RecentUsage,
     now: float,
 ) -> dict[str, Forecast]:
     """A forecast for each batch with a lane, unless something it needs was never measured or cannot run.
@@ -60,28 +60,28 @@ def forecast(
         answered: by batch, for batches of one model.
         paces: by model and class of requests.
     """
-    replay = Replay(Policy(limits, service), now)
-    count = sum(lane.segments for lane in lanes)
-    ids = iter(range(count + len(lanes)))
+    replay = Replay(Policy(limits, recent_usage), now)
+    count = sum(entry.segments for entry in entries)
+    ids = iter(range(count + len(entries)))
     left: dict[str, int] = {}
     errors: dict[str, float] = {}
-    for lane in sorted(lanes):
-        pace = pace_of(lane.model, lane.request_class, paces)
-        done = answered.get(lane.batch_id)
-        lead, seconds = (0.0, math.inf) if pace is None else _cost(lane, done, pace)
-        pieces = 1 if lane.active else max(1, round(lane.segments * min(1.0, SEGMENTS / count)))
+    for entry in sorted(entries):
+        throughput = throughput_of(entry.model, entry.request_class, throughputs)
+        done = answered.get(entry.batch_id)
+        lead, seconds = (0.0, math.inf) if throughput is None else _cost(entry, done, throughput)
+        pieces = 1 if entry.active else max(1, round(entry.segments * min(1.0, SEGMENTS / count)))
         for number in range(pieces):
-            waiting = Waiting(
-                lane.out_of_reach, lane.due_at, lane.batch_id, number, next(ids), lane.model, lane.project_id
+            waiting = PendingSegment(
+                entry.infeasible, entry.due_at, entry.batch_id, number, next(ids), entry.model, entry.project_id
             )
-            if lane.active:
-                replay.resume(waiting, Cost(0.0 if lane.answered else lead, seconds))
+            if entry.active:
+                replay.resume(waiting, SegmentCost(0.0 if entry.answered else lead, seconds))
             else:
-                replay.submit(waiting, Cost(lead / pieces, seconds / pieces))
-        left[lane.batch_id] = left.get(lane.batch_id, 0) + pieces
-        if pace is not None:
-            error = _error(pace, done, seconds)
-            errors[lane.batch_id] = max(errors.get(lane.batch_id, 0.0), error)
+                replay.submit(waiting, SegmentCost(lead / pieces, seconds / pieces))
+        left[entry.batch_id] = left.get(entry.batch_id, 0) + pieces
+        if throughput is not None:
+            error = _error(throughput, done, seconds)
+            errors[entry.batch_id] = max(errors.get(entry.batch_id, 0.0), error)
     found = {}
     for at, ended in replay.run():
         left[ended.batch_id] -= 1
@@ -92,17 +92,20 @@ def forecast(
 
 
 def soonest(
-    lanes: Sequence[Lane], answered: Mapping[str, Answered], paces: Mapping[tuple[str, str], Pace], now: float
+    entries: Sequence[BacklogEntry],
+    answered: Mapping[str, Answered],
+    throughputs: Mapping[tuple[str, str], Throughput],
+    now: float,
 ) -> dict[str, float]:
     """When each batch could be done if nothing else ran and all went well, where its models were measured."""
     needed: dict[tuple[str, str], float] = {}
-    for lane in lanes:
-        pace, done = pace_of(lane.model, lane.request_class, paces), answered.get(lane.batch_id)
+    for entry in entries:
+        throughput, done = throughput_of(entry.model, entry.request_class, throughputs), answered.get(entry.batch_id)
         seconds = 0.0
-        if pace is not None:
-            seconds = _cost(lane, done, pace).work
-            seconds /= 1 + DEVIATIONS * _error(pace, done, seconds)
-        key = lane.batch_id, lane.model
+        if throughput is not None:
+            seconds = _cost(entry, done, throughput).work
+            seconds /= 1 + DEVIATIONS * _error(throughput, done, seconds)
+        key = entry.batch_id, entry.model
         needed[key] = needed.get(key, 0.0) + seconds
     found: dict[str, float] = {}
     for (batch_id, _), seconds in needed.items():
@@ -110,25 +113,25 @@ def soonest(
     return found
 
 
-def backlog(
-    lanes: Sequence[Lane], answered: Mapping[str, Answered], paces: Mapping[tuple[str, str], Pace]
+def work_due(
+    entries: Sequence[BacklogEntry], answered: Mapping[str, Answered], throughputs: Mapping[tuple[str, str], Throughput]
 ) -> dict[str, list[tuple[int, float]]]:
     """For each model (due_at, seconds of work that is due by then or sooner), where that was measured."""
     found: dict[str, dict[int, float]] = {}
-    for lane in sorted(lanes, key=lambda lane: lane.due_at):
-        pace = pace_of(lane.model, lane.request_class, paces)
-        if pace is not None:
-            ahead = found.setdefault(lane.model, {})
+    for entry in sorted(entries, key=lambda entry: entry.due_at):
+        throughput = throughput_of(entry.model, entry.request_class, throughputs)
+        if throughput is not None:
+            ahead = found.setdefault(entry.model, {})
             before = next(reversed(ahead.values()), 0.0)
-            ahead[lane.due_at] = before + _cost(lane, answered.get(lane.batch_id), pace).work
+            ahead[entry.due_at] = before + _cost(entry, answered.get(entry.batch_id), throughput).work
     return {model: list(ahead.items()) for model, ahead in found.items()}
 
 
-def single(size: int, pace: Pace, ahead: float, now: float) -> Forecast:
+def single(size: int, throughput: Throughput, ahead: float, now: float) -> Forecast:
     """A forecast for requests of `size` bytes in all, after `ahead` seconds of other work on the same engine."""
-    requests = size / pace.bytes_per_request
-    seconds = ahead + pace.lead_seconds + requests * pace.work_per_request / pace.work_per_second
-    error = 1 + DEVIATIONS * _error(pace, None, seconds)
+    requests = size / throughput.bytes_per_request
+    seconds = ahead + throughput.lead_seconds + requests * throughput.work_per_request / throughput.work_per_second
+    error = 1 + DEVIATIONS * _error(throughput, None, seconds)
     return Forecast(now + seconds, now + seconds / error, now + seconds * error)
 
 
@@ -141,29 +144,31 @@ def answered(batches: Iterable[Batch]) -> dict[str, Answered]:
     }
 
 
-def _cost(lane: Lane, done: Answered | None, pace: Pace) -> Cost:
+def _cost(entry: BacklogEntry, done: Answered | None, throughput: Throughput) -> SegmentCost:
     """Of all the lane's segments, one after the other."""
-    left = (lane.requests - lane.answered) * _work_per_request(lane, done, pace)
-    return Cost(pace.lead_seconds * lane.segments, left / pace.work_per_second)
+    left = (entry.requests - entry.answered) * _work_per_request(entry, done, throughput)
+    return SegmentCost(throughput.lead_seconds * entry.segments, left / throughput.work_per_second)
 
 
-def pace_of(model: str, kind: RequestClass, paces: Mapping[tuple[str, str], Pace]) -> Pace | None:
+def throughput_of(
+    model: str, kind: RequestClass, throughputs: Mapping[tuple[str, str], Throughput]
+) -> Throughput | None:
     """What was measured of the class, or else of the model's other one."""
-    return paces.get((model, kind)) or paces.get((model, "decode" if kind == "prefill" else "prefill"))
+    return throughputs.get((model, kind)) or throughputs.get((model, "decode" if kind == "prefill" else "prefill"))
 
 
-def _work_per_request(lane: Lane, done: Answered | None, pace: Pace) -> float:
+def _work_per_request(entry: BacklogEntry, done: Answered | None, throughput: Throughput) -> float:
     """Work of one of the lane's requests: the class's mean at first, then more and more that of the batch itself."""
-    usual = pace.work_per_request
-    if lane.request_class == "prefill" and lane.bytes and pace.bytes_per_request:
-        usual *= lane.bytes / lane.requests / pace.bytes_per_request
+    usual = throughput.work_per_request
+    if entry.request_class == "prefill" and entry.bytes and throughput.bytes_per_request:
+        usual *= entry.bytes / entry.requests / throughput.bytes_per_request
     if done is None:
         return usual
     return (PRIOR_REQUESTS * usual + work(done.requests, done.tokens)) / (PRIOR_REQUESTS + done.requests)
 
 
-def _error(pace: Pace, done: Answered | None, seconds: float) -> float:
+def _error(throughput: Throughput, done: Answered | None, seconds: float) -> float:
     """Relative standard error of the time that a lane takes: of the speed, then and until now, and of its requests."""
-    speed = pace.spread**2 * (1 / max(1.0, pace.measurements) + 1 / max(1.0, seconds))
+    speed = throughput.spread**2 * (1 / max(1.0, throughput.measurements) + 1 / max(1.0, seconds))
     requests = REQUEST_SPREAD**2 / (1 + (done.requests if done else 0))
     return math.sqrt(DRIFT**2 + speed + requests)

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from store.segments import Waiting
-from store.speeds import SERVICE_SECONDS
+from store.segments import PendingSegment
+from store.speeds import USAGE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Limits:
     total: int
     models: Mapping[str, int]
     projects: Mapping[str, int] = field(default_factory=dict)
-    floor: float = 0.25
+    min_share: float = 0.25
 
 
-class Service:
+class RecentUsage:
     """How long each project's segments ran lately: seconds that decay with SERVICE_SECONDS."""
 
     def __init__(self, seconds: Mapping[str, float], at: float) -> None:
@@ -41,7 +41,7 @@ class Service:
 
     def add(self, project_id: str, seconds: float, now: float) -> None:
         # Instead of shrinking what is old, what is new weighs more; shares come out the same.
-        age = (now - self._at) / SERVICE_SECONDS
+        age = (now - self._at) / USAGE_SECONDS
         if age > 50:
             self._seconds = {project: value * math.exp(-age) for project, value in self._seconds.items()}
             self._at, age = now, 0.0
@@ -55,16 +55,16 @@ class Service:
 class Policy:
     """Waiting segments and slots in use, from which `next` picks one segment after the other."""
 
-    def __init__(self, limits: Limits, service: Service | None = None) -> None:
+    def __init__(self, limits: Limits, recent_usage: RecentUsage | None = None) -> None:
         self.limits = limits
-        self.service = service or Service({}, 0.0)
-        self._queues: dict[str, dict[str, list[Waiting]]] = {}
+        self.recent_usage = recent_usage or RecentUsage({}, 0.0)
+        self._queues: dict[str, dict[str, list[PendingSegment]]] = {}
         self._models: Counter[str] = Counter()
         self._projects: Counter[str] = Counter()
         self._with_work: Counter[str] = Counter()
         self._used = 0
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: PendingSegment) -> None:
         """A segment that waits from now on."""
         queue = self._queues.setdefault(waiting.model, {}).setdefault(waiting.project_id, [])
         heapq.heappush(queue, waiting)
@@ -83,14 +83,14 @@ class Policy:
         if not self._with_work[project_id]:
             del self._with_work[project_id]
 
-    def next(self) -> Waiting | None:
+    def next(self) -> PendingSegment | None:
         """The segment to start now, which has its slot from here on; None if the limits allow none that waits."""
         if self._used >= self.limits.total:
             return None
         heads = list(self._heads())
         if not heads:
             return None
-        chosen = self._owed(heads) or min(heads)
+        chosen = self._underserved(heads) or min(heads)
         queue = self._queues[chosen.model][chosen.project_id]
         heapq.heappop(queue)
         if not queue:
@@ -99,7 +99,7 @@ class Policy:
         self.occupy(chosen.model, chosen.project_id)
         return chosen
 
-    def _heads(self) -> Iterable[Waiting]:
+    def _heads(self) -> Iterable[PendingSegment]:
         """The most urgent segment of each model and project that has a slot left."""
         for model, projects in self._queues.items():
             if self._models[model] < self.limits.models.get(model, 0):
@@ -107,28 +107,31 @@ class Policy:
                     if self._projects[project_id] < self.limits.projects.get(project_id, math.inf):
                         yield queue[0]
 
-    def _owed(self, heads: list[Waiting]) -> Waiting | None:
+    def _underserved(self, heads: list[PendingSegment]) -> PendingSegment | None:
         """The most urgent segment of the project that is furthest below its floor, if one is."""
-        share = self.limits.floor / len(self._with_work)
-        service = sum(map(self.service.of, self._with_work))
+        share = self.limits.min_share / len(self._with_work)
+        recent_usage = sum(map(self.recent_usage.of, self._with_work))
         slots = max(1.0, share * self.limits.total)
-        owed = [
-            (self.service.of(head.project_id), head)
+        underserved = [
+            (self.recent_usage.of(head.project_id), head)
             for head in heads
-            if self.service.of(head.project_id) < share * service and self._projects[head.project_id] < slots
+            if self.recent_usage.of(head.project_id) < share * recent_usage and self._projects[head.project_id] < slots
         ]
-        return min(owed)[1] if owed else None
+        return min(underserved)[1] if underserved else None
 
 
 def choose(
-    waiting: Iterable[Waiting], active: Mapping[tuple[str, str], int], limits: Limits, service: Service | None = None
-) -> list[Waiting]:
+    waiting: Iterable[PendingSegment],
+    active: Mapping[tuple[str, str], int],
+    limits: Limits,
+    recent_usage: RecentUsage | None = None,
+) -> list[PendingSegment]:
     """The segments to start now.
 
     Args:
         active: slots in use, per model and project.
     """
-    policy = Policy(limits, service)
+    policy = Policy(limits, recent_usage)
     for (model, project_id), slots in active.items():
         policy.occupy(model, project_id, slots)
     for entry in waiting:

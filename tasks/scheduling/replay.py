@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from store.segments import Waiting
+from store.segments import PendingSegment
 from tasks.scheduling.policy import Policy
 
 
-class Cost(NamedTuple):
+class SegmentCost(NamedTuple):
     """What a segment takes, in seconds: until its first answer, and of the engine's time."""
 
     lead: float
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 class _Run:
     """A segment on its way. In front of an engine it has a rank, the lowest goes first; in the engine also an end."""
 
-    segment: Waiting
+    segment: PendingSegment
     started: float
     left: float
     rank: tuple[float, int] | None = None
@@ -59,22 +59,22 @@ class Replay:
         self._capacities = capacities
         self._capacity = capacity
         self._engines: dict[str, _Engines] = {}
-        self._costs: dict[int, Cost] = {}
+        self._costs: dict[int, SegmentCost] = {}
         self._order = itertools.count()
         # (time, order, run): when a run's lead is over, or its work.
         self._events: list[tuple[float, int, _Run]] = []
 
-    def submit(self, waiting: Waiting, cost: Cost) -> None:
+    def submit(self, waiting: PendingSegment, cost: SegmentCost) -> None:
         """A segment that waits from now on. Infinite work never ends."""
         self._costs[waiting.segment_id] = cost
         self._policy.add(waiting)
 
-    def resume(self, running: Waiting, cost: Cost) -> None:
+    def resume(self, running: PendingSegment, cost: SegmentCost) -> None:
         """A segment that runs already; its cost is what is left."""
         self._policy.occupy(running.model, running.project_id)
         self._start(running, cost)
 
-    def run(self, until: float = math.inf) -> Iterator[tuple[float, Waiting]]:
+    def run(self, until: float = math.inf) -> Iterator[tuple[float, PendingSegment]]:
         """Let time pass until then; the segments that end, each with the time it does."""
         self._fill()
         while self._events and self._events[0][0] <= until:
@@ -93,7 +93,7 @@ class Replay:
         while (waiting := self._policy.next()) is not None:
             self._start(waiting, self._costs.pop(waiting.segment_id))
 
-    def _start(self, segment: Waiting, cost: Cost) -> None:
+    def _start(self, segment: PendingSegment, cost: SegmentCost) -> None:
         self._plan(self.now + cost.lead, _Run(segment, self.now, cost.work))
 
     def _plan(self, at: float, run: _Run) -> None:
@@ -117,7 +117,7 @@ class Replay:
         del engines.running[rank]
         self._give(engines)
         self._policy.release(run.segment.model, run.segment.project_id)
-        self._policy.service.add(run.segment.project_id, self.now - run.started, self.now)
+        self._policy.recent_usage.add(run.segment.project_id, self.now - run.started, self.now)
 
     def _give(self, engines: _Engines) -> None:
         """Give engines that are free to the runs whose turn it is."""

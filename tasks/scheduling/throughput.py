@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from sqlalchemy.orm import Session
 
 from store import segments, speeds
-from store.records import Part
-from store.speeds import Measured
+from store.records import ResultChunk
+from store.speeds import Measurement
 
 LEAST_SECONDS = 0.001
 
 
-class Meter:
+class ThroughputMeter:
     """Measures one run of a segment."""
 
-    def __init__(self, work: segments.Work, config_sha256: str) -> None:
-        self._work = work
-        self._key = (work.model["name"], config_sha256, work.request_class)
+    def __init__(self, segment: segments.SegmentLease, config_sha256: str) -> None:
+        self._segment = segment
+        self._key = (segment.model["name"], config_sha256, segment.request_class)
         self._at = time.time()
         self._excluded = 0.0
         self._begun = False
@@ -38,23 +38,23 @@ class Meter:
         finally:
             self._excluded += time.monotonic() - began
 
-    def measure(self, session: Session, part: Part) -> None:
+    def measure(self, session: Session, chunk: ResultChunk) -> None:
         """Record what was measured since the last part, in the transaction that adds this one."""
         moment = time.time()
         passed = max(LEAST_SECONDS, moment - self._at - self._excluded)
-        speeds.serve(session, self._work.project_id, passed)
-        rows = part.completed + part.failed - part.shared_requests
+        speeds.add_usage(session, self._segment.project_id, passed)
+        rows = chunk.completed + chunk.failed - chunk.shared_requests
         if rows == 0:  # all from the cache: the engine's lead is what comes now
             self._at, self._excluded = moment, 0.0
             return
         other = speeds.measured_at(session, *self._key[:2])
-        measured = Measured(
+        measured = Measurement(
             seconds=max(LEAST_SECONDS, moment - other) if other > self._at else passed,
             requests=rows,
-            bytes=self._work.bytes * rows / self._work.requests,
-            tokens=part.input_tokens + part.output_tokens - part.shared_input_tokens - part.shared_output_tokens,
+            bytes=self._segment.bytes * rows / self._segment.requests,
+            tokens=chunk.input_tokens + chunk.output_tokens - chunk.shared_input_tokens - chunk.shared_output_tokens,
         )
-        running = self._begun or segments.others_answer(session, self._work)
+        running = self._begun or segments.others_answer(session, self._segment)
         add = speeds.measure if running else speeds.measure_lead
         add(session, *self._key, measured)
         self._at, self._excluded, self._begun = time.time(), 0.0, True

@@ -42,13 +42,13 @@ SAMPLE_ID = "batch_sample"
 _samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
 
 
-def ring(context: AppContext) -> None:
+def enqueue_due(context: AppContext) -> None:
     """Take the deliveries that are due, as many as may be made at once, and ring for them."""
     with context.database.read() as session:
         if not webhooks.any_due(session):
             return
     with context.database.write(serial=True) as session:
-        taken = webhooks.take(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)
+        taken = webhooks.claim(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)
     for delivery_id, attempts in taken:
         messages.deliver(delivery_id, attempts)
 
@@ -66,13 +66,13 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
     with context.database.write() as session:
         if gone:
             webhooks.disable(session, attempt.webhook_id)
-        webhooks.settle(session, attempt, status_code=status, error=error, wait=wait)
+        webhooks.record_outcome(session, attempt, status_code=status, error=error, wait=wait)
     ids = {"delivery_id": delivery_id, "webhook_id": attempt.webhook_id, "event_id": attempt.event.id}
     if error is None:
         log.info("event delivered", extra={**ids, "attempt": attempt.number})
     else:
         log.warning("event not delivered: %s", error, extra={**ids, "attempt": attempt.number, "again_in": wait})
-    ring(context)
+    enqueue_due(context)
 
 
 def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:

@@ -39,11 +39,11 @@ def echo(name: str = "echo", **fields: Any) -> ModelSpec:
     return ModelSpec(name=name, engine="echo", engine_args=arguments, **fields)
 
 
-def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 30, **terms: Any) -> dict[int, Any]:
+def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 30, **timeouts: Any) -> dict[int, Any]:
     """The output line of each row, which must be exactly one."""
-    terms = {"start_timeout": 60, "idle_seconds": 60, **terms}
+    timeouts = {"start_timeout": 60, "idle_seconds": 60, **timeouts}
     lines: dict[int, Any] = {}
-    for answers in pipeline.run(spec, CHAT, table(bodies), request_timeout=request_timeout, **terms):
+    for answers in pipeline.run(spec, CHAT, table(bodies), request_timeout=request_timeout, **timeouts):
         for row in answers.to_pylist():
             assert row["line"] not in lines, "answered twice"
             lines[row["line"]] = {**row, **json.loads(row["answer"])}
@@ -82,7 +82,7 @@ def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
 
 def test_no_rows_make_no_engine() -> None:
     assert list(pipeline.run(echo(), CHAT, table([]), request_timeout=1, start_timeout=1, idle_seconds=1)) == []
-    assert actor.residents() == {}
+    assert actor.engine_actors() == {}
 
 
 def test_a_refused_row_is_that_rows_400() -> None:
@@ -128,7 +128,7 @@ def test_runs_leave_no_thread_behind_whether_they_end_or_are_closed() -> None:
 def test_replicas_share_the_rows(tmp_path: Path) -> None:
     spec = echo(replicas=2, latency_ms=50)
     run(spec, chat(*map(str, range(600))))
-    assert len(actor.residents()) == 2
+    assert len(actor.engine_actors()) == 2
     asked = [state["asked"] for state in actor.states().values()]
     assert sum(asked) == 600 and min(asked) >= 150
 
@@ -216,7 +216,7 @@ def test_an_engine_that_hangs_is_killed_and_its_row_found(monkeypatch: pytest.Mo
 def test_an_engine_that_cannot_start_says_why_and_is_not_kept() -> None:
     with pytest.raises(EngineStartError, match="no such weights"):
         run(echo(start_error="no such weights"), chat("hi"))
-    until(lambda: actor.residents() == {})
+    until(lambda: actor.engine_actors() == {})
 
 
 def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one() -> None:
@@ -227,7 +227,7 @@ def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one(
 def test_an_engine_that_finds_no_room_is_a_start_error_within_the_start_timeout() -> None:
     with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
         run(echo(num_gpus=1), chat("hi"), start_timeout=2)
-    until(lambda: actor.residents() == {})
+    until(lambda: actor.engine_actors() == {})
 
 
 def test_an_engine_that_always_dies_ends_the_run() -> None:
@@ -245,7 +245,7 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     until(lambda: not callers())
     until(lambda: all(state["in_flight"] == 0 for state in actor.states().values()))
     assert len(log.read_text().splitlines()) < 1000
-    assert len(actor.residents()) == 1, "the engine itself stays"
+    assert len(actor.engine_actors()) == 1, "the engine itself stays"
 
 
 def callers() -> list[psutil.Process]:
@@ -260,7 +260,7 @@ def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
     spec = echo()
     run(spec, chat("hi"), idle_seconds=1)
     process = psutil.Process(engine_pid(spec))
-    until(lambda: actor.residents() == {}, seconds=60)
+    until(lambda: actor.engine_actors() == {}, seconds=60)
     until(lambda: not process.is_running())
     assert said(run(spec, chat("again"))[0]) == "again"
 

@@ -15,7 +15,7 @@ from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import batches, events, segments
 from store.batches import PlannedSegment
 from store.database import Database
-from store.records import Batch, Part, Segment
+from store.records import Batch, ResultChunk, Segment
 
 NewBatch = Callable[..., Batch]
 
@@ -94,11 +94,11 @@ def test_a_batch_is_finished_once_every_segment_is_done_and_by_one_caller(
         session.execute(update(Batch).values(lease_expires_at=0.0))
         session.execute(update(Segment).where(Segment.number == 0).values(state="done"))
         batches.end_running(session)
-        assert batches.take_finishable(session, 60) == []
+        assert batches.claim_finishable(session, 60) == []
         session.execute(update(Segment).values(state="done"))
         batches.end_running(session)
-        assert batches.take_finishable(session, 60) == [batch.id]
-        assert batches.take_finishable(session, 60) == []
+        assert batches.claim_finishable(session, 60) == [batch.id]
+        assert batches.claim_finishable(session, 60) == []
     assert status(database, batch) == "finalizing"
 
 
@@ -119,7 +119,7 @@ def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Dat
     with database.read() as session:
         found = session.get_one(Batch, batch.id)
         assert (found.status, found.total, found.completed, found.failed) == ("finalizing", 5, 0, 5)
-        assert segments.parts(session, batch.id) == [("2" * 64, 3), ("3" * 64, 2)]
+        assert segments.chunks(session, batch.id) == [("2" * 64, 3), ("3" * 64, 2)]
 
 
 def test_of_a_plan_only_what_is_not_refused_is_left_to_run(database: Database, new_batch: NewBatch) -> None:
@@ -145,9 +145,9 @@ def test_a_cancelled_batch_waits_for_its_running_segments(database: Database, ne
         batches.cancel(session, batch.project_id, batch.id)
         segments.withdraw(session)
         assert list(segments.active(session).values()) == [1]
-        assert batches.take_finishable(session, 60) == []
+        assert batches.claim_finishable(session, 60) == []
         session.execute(update(Segment).where(Segment.number == 0).values(state="done"))
-        assert batches.take_finishable(session, 60) == [batch.id]
+        assert batches.claim_finishable(session, 60) == [batch.id]
 
 
 def test_a_batch_past_its_window_expires_once(database: Database, new_batch: NewBatch) -> None:
@@ -206,7 +206,7 @@ def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database,
         for number in range(2000):
             values = {"completed": 2, "failed": 1, "input_tokens": 5, "output_tokens": 5, "cached_tokens": 0}
             at = batch.created_at + 1 + number / 2
-            session.add(Part(batch_id=batch.id, segment_id=segment_id, sha256="2" * 64, created_at=at, **values))
+            session.add(ResultChunk(batch_id=batch.id, segment_id=segment_id, sha256="2" * 64, created_at=at, **values))
     with database.read() as session:
         found = segments.timeline(session, batch)
     assert 100 < len(found) <= segments.TIMELINE + 2

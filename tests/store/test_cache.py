@@ -41,7 +41,7 @@ def there(database: Database, project: str, *names: str) -> set[str]:
 
 def bound(database: Database, project: str, size: int | None) -> None:
     with database.write() as session:
-        projects.settle(session, project, cache_bytes=size)
+        projects.update(session, project, cache_bytes=size)
 
 
 def taken(database: Database, project: str) -> int:

@@ -11,14 +11,14 @@ from sqlalchemy import select, update
 from batchyard.errors import LeaseLost
 from store import segments
 from store.database import Database
-from store.leases import take_batch
-from store.records import Batch, Part, Segment
+from store.leases import acquire_batch
+from store.records import Batch, ResultChunk, Segment
 
 NewBatch = Callable[..., Batch]
 
 
-def a_part(work: segments.Work, completed: int = 1) -> Part:
-    return Part(
+def a_part(work: segments.SegmentLease, completed: int = 1) -> ResultChunk:
+    return ResultChunk(
         batch_id=work.batch_id,
         segment_id=work.lease.id,
         sha256="2" * 64,
@@ -31,7 +31,7 @@ def a_part(work: segments.Work, completed: int = 1) -> Part:
     )
 
 
-def started(database: Database) -> segments.Work:
+def started(database: Database) -> segments.SegmentLease:
     with database.write() as session:
         segment_id = session.scalars(select(Segment.id)).first()
         assert segment_id is not None
@@ -82,7 +82,7 @@ def test_an_old_holder_that_wakes_up_cannot_write_renew_or_end(database: Databas
         segments.append(session, new, a_part(new, completed=4))
     with database.read() as session:
         assert session.get_one(Batch, batch.id).completed == 4
-        assert len(segments.parts(session, batch.id)) == 1
+        assert len(segments.chunks(session, batch.id)) == 1
 
 
 def test_what_a_dead_holder_appended_is_there_for_the_next(database: Database, new_batch: NewBatch) -> None:
@@ -93,7 +93,7 @@ def test_what_a_dead_holder_appended_is_there_for_the_next(database: Database, n
     let_the_lease_run_out(database, first.lease.id)
     with database.write() as session:
         segments.recover(session)
-    assert started(database).parts == ["2" * 64]
+    assert started(database).chunks == ["2" * 64]
 
 
 def test_a_holder_that_renews_keeps_its_segment(database: Database, new_batch: NewBatch) -> None:
@@ -118,11 +118,11 @@ def test_a_holder_is_told_when_its_batch_is_cancelled(database: Database, new_ba
 def test_one_of_two_validators_gets_the_batch(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch()
     with database.write() as session:
-        first = take_batch(session, batch.id, "worker-1", 60)
+        first = acquire_batch(session, batch.id, "worker-1", 60)
         assert first is not None
-        assert take_batch(session, batch.id, "worker-2", 60) is None
+        assert acquire_batch(session, batch.id, "worker-2", 60) is None
     with database.write() as session:
         first.release(session)
-        assert take_batch(session, batch.id, "worker-2", 60) is not None
+        assert acquire_batch(session, batch.id, "worker-2", 60) is not None
     with pytest.raises(LeaseLost), database.write() as session:
         first.guard(session)

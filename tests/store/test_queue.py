@@ -9,11 +9,11 @@ import pytest
 
 from store import batches, queue, segments, speeds
 from store.database import Database
-from store.records import Batch, Part, Segment
+from store.records import Batch, ResultChunk, Segment
 
 
-def part(batch: Batch, segment_id: int, seconds_ago: float, completed: int) -> Part:
-    return Part(
+def chunk(batch: Batch, segment_id: int, seconds_ago: float, completed: int) -> ResultChunk:
+    return ResultChunk(
         batch_id=batch.id,
         segment_id=segment_id,
         sha256="2" * 64,
@@ -28,7 +28,7 @@ def part(batch: Batch, segment_id: int, seconds_ago: float, completed: int) -> P
 
 def test_an_empty_queue_has_nothing_and_no_deadline(database: Database, project: str) -> None:
     with database.read() as session:
-        now = queue.look(session)
+        now = queue.snapshot(session)
     assert (now.models, now.next_deadline_seconds) == ([], None)
     assert now.batches == {"cancelling": 0, "finalizing": 0, "in_progress": 0, "validating": 0}
 
@@ -41,7 +41,7 @@ def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_ba
         first = min(segments.waiting(session, 1)).segment_id
         segments.dispatch(session, first, 60)
     with database.read() as session:
-        now = queue.look(session)
+        now = queue.snapshot(session)
     assert now.batches["in_progress"] == 2
     assert now.batches["validating"] == 1
     assert now.next_deadline_seconds == pytest.approx(3600, abs=5)
@@ -59,17 +59,17 @@ def test_rates_are_of_the_last_minute_and_of_what_was_measured(
     with database.write() as session:
         segment = session.query(Segment).one()
         segment.epoch, segment_id = 1, segment.id
-        session.add(part(batch, segment_id, 20, 500))  # starts the clock: it was answered before
+        session.add(chunk(batch, segment_id, 20, 500))  # starts the clock: it was answered before
     with database.read() as session:
-        assert queue.look(session).models[0].rows_per_second is None
+        assert queue.snapshot(session).models[0].rows_per_second is None
     with database.write() as session:
-        session.add_all([part(batch, segment_id, 10, 100), part(batch, segment_id, 5, 100)])
+        session.add_all([chunk(batch, segment_id, 10, 100), chunk(batch, segment_id, 5, 100)])
     with database.read() as session:
-        (model,) = queue.look(session).models
+        (model,) = queue.snapshot(session).models
     assert model.rows_per_second == pytest.approx(10, rel=0.05)
     assert model.tokens_per_second == pytest.approx(40, rel=0.05)
     with database.read() as session:
-        assert speeds.recent(session, Part.batch_id, batch.id) == {batch.id: pytest.approx((10, 40), rel=0.05)}
+        assert speeds.recent(session, ResultChunk.batch_id, batch.id) == {batch.id: pytest.approx((10, 40), rel=0.05)}
 
 
 def test_what_has_ended_is_not_in_the_queue(database: Database, new_batch: Callable[..., Batch]) -> None:
@@ -78,4 +78,4 @@ def test_what_has_ended_is_not_in_the_queue(database: Database, new_batch: Calla
         batches.transition(session, batch.id, "in_progress", "finalizing")
         batches.transition(session, batch.id, "finalizing", "completed")
     with database.read() as session:
-        assert queue.look(session).models == []
+        assert queue.snapshot(session).models == []

@@ -109,7 +109,7 @@ def test_of_many_who_take_a_due_time_one_gets_it(database: Database, new_schedul
     def take(_: int) -> bool:
         together.wait()
         with database.write() as session:
-            return schedules.take(session, schedule, DUE + 60)
+            return schedules.claim(session, schedule, DUE + 60)
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(take, range(8))) == 1
@@ -123,8 +123,8 @@ def test_a_schedule_that_was_changed_or_deleted_since_it_was_read_is_not_taken(
         schedules.change(session, changed, paused=True, next_run_at=None)
         schedules.delete(session, deleted.project_id, deleted.id)
     with database.write() as session:
-        assert not schedules.take(session, changed, DUE + 60)
-        assert not schedules.take(session, deleted, DUE + 60)
+        assert not schedules.claim(session, changed, DUE + 60)
+        assert not schedules.claim(session, deleted, DUE + 60)
 
 
 def test_what_is_due_comes_longest_first_and_paused_schedules_never(

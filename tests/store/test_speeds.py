@@ -11,18 +11,18 @@ import pytest
 from store import speeds
 from store.database import Database
 from store.records import Speed
-from store.speeds import Measured, Pace
+from store.speeds import Measurement, Throughput
 
 KEY = ("m", "config", "decode")
 
 
-def measured(seconds: float, requests: int, tokens: int = 0) -> Measured:
-    return Measured(seconds=seconds, requests=requests, bytes=100.0 * requests, tokens=tokens)
+def measured(seconds: float, requests: int, tokens: int = 0) -> Measurement:
+    return Measurement(seconds=seconds, requests=requests, bytes=100.0 * requests, tokens=tokens)
 
 
-def known(database: Database) -> Pace | None:
+def known(database: Database) -> Throughput | None:
     with database.read() as session:
-        return speeds.paces(session, {"m": "config"}).get(("m", "decode"))
+        return speeds.throughputs(session, {"m": "config"}).get(("m", "decode"))
 
 
 def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
@@ -32,22 +32,22 @@ def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
         for _ in range(5):
             speeds.measure(session, *KEY, measured(1.0, 20, 380))
         speeds.measure_lead(session, *KEY, measured(5.0, 40, 760))  # of which the answers took two
-    pace = known(database)
-    assert pace is not None
-    assert pace.work_per_second == pytest.approx(400)
-    assert pace.work_per_request == pytest.approx(20)
-    assert pace.bytes_per_request == pytest.approx(100)
-    assert pace.lead_seconds == pytest.approx(3)
-    assert pace.spread == pytest.approx(0, abs=1e-6)
+    throughput = known(database)
+    assert throughput is not None
+    assert throughput.work_per_second == pytest.approx(400)
+    assert throughput.work_per_request == pytest.approx(20)
+    assert throughput.bytes_per_request == pytest.approx(100)
+    assert throughput.lead_seconds == pytest.approx(3)
+    assert throughput.spread == pytest.approx(0, abs=1e-6)
 
 
 def test_where_segments_have_one_part_their_whole_time_is_the_speed(database: Database) -> None:
     with database.write() as session:
         for _ in range(3):
             speeds.measure_lead(session, *KEY, measured(2.0, 10))
-    pace = known(database)
-    assert pace is not None
-    assert (pace.work_per_second, pace.lead_seconds) == (pytest.approx(5), 0.0)
+    throughput = known(database)
+    assert throughput is not None
+    assert (throughput.work_per_second, throughput.lead_seconds) == (pytest.approx(5), 0.0)
 
 
 def test_a_speed_of_another_configuration_is_not_this_ones(database: Database) -> None:
@@ -62,10 +62,10 @@ def test_a_speed_follows_a_machine_that_has_become_slower(database: Database) ->
         for speed in (100, 20):
             for _ in range(120):
                 speeds.measure(session, *KEY, measured(10.0, 10 * speed))
-    pace = known(database)
-    assert pace is not None
+    throughput = known(database)
+    assert throughput is not None
     old = math.exp(-1200 / speeds.MEMORY_SECONDS)
-    assert pace.work_per_second == pytest.approx((20 + 100 * old) / (1 + old), rel=0.02)
+    assert throughput.work_per_second == pytest.approx((20 + 100 * old) / (1 + old), rel=0.02)
 
 
 def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
@@ -73,10 +73,10 @@ def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
     with database.write() as session:
         for _ in range(400):
             speeds.measure(session, *KEY, measured(1.0, round(rng.gauss(1000, 200))))
-    pace = known(database)
-    assert pace is not None
-    assert pace.spread == pytest.approx(0.2, rel=0.15)
-    assert pace.measurements > 200
+    throughput = known(database)
+    assert throughput is not None
+    assert throughput.spread == pytest.approx(0.2, rel=0.15)
+    assert throughput.measurements > 200
 
 
 def test_a_part_right_after_another_segments_does_not_widen_the_spread(database: Database) -> None:
@@ -84,8 +84,8 @@ def test_a_part_right_after_another_segments_does_not_widen_the_spread(database:
         for _ in range(50):
             speeds.measure(session, *KEY, measured(1.0, 100))
         speeds.measure(session, *KEY, measured(0.001, 100))
-    pace = known(database)
-    assert pace is not None and pace.spread < 0.5
+    throughput = known(database)
+    assert throughput is not None and throughput.spread < 0.5
 
 
 def test_segments_that_measure_a_model_first_at_the_same_moment_are_all_counted(database: Database) -> None:

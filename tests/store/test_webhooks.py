@@ -38,7 +38,7 @@ def deliveries(database: Database) -> Sequence[Delivery]:
 
 def take(database: Database, at_once: int = 16, per_project: int = 16) -> list[tuple[str, int]]:
     with database.write(serial=True) as session:
-        return webhooks.take(session, at_once=at_once, per_project=per_project)
+        return webhooks.claim(session, at_once=at_once, per_project=per_project)
 
 
 def begin(database: Database, taken: tuple[str, int]) -> webhooks.Attempt | None:
@@ -49,7 +49,7 @@ def begin(database: Database, taken: tuple[str, int]) -> webhooks.Attempt | None
 def settle(database: Database, attempt: webhooks.Attempt | None, **outcome: Any) -> Delivery:
     assert attempt is not None
     with database.write() as session:
-        webhooks.settle(session, attempt, **outcome)
+        webhooks.record_outcome(session, attempt, **outcome)
     with database.read() as session:
         return session.get_one(Delivery, attempt.delivery_id)
 
@@ -231,7 +231,7 @@ def test_a_webhook_is_deleted_with_its_deliveries_while_one_is_being_sent(
         webhooks.remove(session, project, webhook.id)
     assert attempt is not None
     with database.write() as session:
-        webhooks.settle(session, attempt, status_code=200)
+        webhooks.record_outcome(session, attempt, status_code=200)
         assert webhooks.begin(session, attempt.delivery_id, 1) is None
     assert deliveries(database) == []
     with database.read() as session:

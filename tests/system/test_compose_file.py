@@ -112,7 +112,7 @@ class Deployment:
             "BATCHYARD_ALLOW_SIMULATED": "1",
             "SPT_NOENV": "1",
             "HOSTNAME": os.uname().nodename,
-            process.MARK: str(self.folder),
+            process.TAG: str(self.folder),
         }
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
@@ -161,7 +161,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Ite
         deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", postgresql)
         (folder / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
         yield deployment
-        process.end(process.marked(str(folder)), grace=10)
+        process.end(process.tagged(str(folder)), grace=10)
     shutil.rmtree(folder)
 
 

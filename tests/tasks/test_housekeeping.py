@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from store import segments
 from store.database import Database
-from store.leases import take_batch
+from store.leases import acquire_batch
 from store.records import Batch, Segment
 from tasks import heartbeat, housekeeping, messages
 from tasks.context import AppContext
@@ -48,7 +48,7 @@ def test_a_lease_ends_before_its_time_only_with_a_process_of_this_machine(
         epoch = segments.dispatch(session, segment_id, 60)
         assert epoch is not None and segments.start(session, segment_id, epoch, holder, 60)
         session.get_one(Batch, finishing.id).status = "finalizing"
-        assert take_batch(session, finishing.id, holder, 60)
+        assert acquire_batch(session, finishing.id, holder, 60)
     for name in ("segment", "finish"):
         monkeypatch.setattr(messages, name, lambda *_: None)
     housekeeping.tick(context)

@@ -41,11 +41,11 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
     assert time.monotonic() - began < 2
     assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
     with context.database.write() as session:
-        assert batches.take_validatable(session, 60) == []
+        assert batches.claim_validatable(session, 60) == []
     later = time.time() + batches.MESSAGE_SECONDS + 1
     with pytest.MonkeyPatch.context() as clock, context.database.write() as session:
         clock.setattr(time, "time", lambda: later)
-        assert batches.take_validatable(session, 60) == [answer.get_json()["id"]]
+        assert batches.claim_validatable(session, 60) == [answer.get_json()["id"]]
 
 
 def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from store.batches import TERMINAL
 from store.records import Batch, Event
 from tasks.finishing import result_previews
 from tasks.finishing.result_files import Row
-from tasks.finishing.result_previews import Place, Problems
+from tasks.finishing.result_previews import Cursor, Problems
 from tasks.intake import retry_input, submission
 from webapp.batches import announce, once, to_wire
 from webapp.files import send
@@ -31,7 +31,7 @@ ROWS = 20
 TEXT = 400
 """Characters shown of a request or an answer; files have all of it."""
 PLACE = re.compile(r"[0-9]{1,15}(-[0-9]{1,15}){3}|[0-9]{1,15}", re.ASCII)
-"""Where more requests begin: how many answers came before, or in an ended batch an excerpts.Place."""
+"""Where more requests begin: how many answers came before, or in an ended batch an excerpts.Cursor."""
 MAX_EVENTS = 20
 MIN_RATE_SECONDS = 10.0
 MAX_SUMMARY_BYTES = 256 * 1024
@@ -137,15 +137,15 @@ def _pair(row: Row) -> _Pair:
     return _Pair(row, asked, _cut(message) if said else "", error=row.status_code != 200)
 
 
-def _first_place(batch: Batch) -> Place | int:
-    return Place() if batch.status in TERMINAL else 0
+def _first_place(batch: Batch) -> Cursor | int:
+    return Cursor() if batch.status in TERMINAL else 0
 
 
-def _excerpt(batch: Batch, at: Place | int) -> dict[str, Any]:
+def _excerpt(batch: Batch, at: Cursor | int) -> dict[str, Any]:
     """A few requests with their answers, from a place on, and where the next ones are, as the template takes them."""
     context = current_context()
     rows: list[Row] = []
-    following: Place | int | None = None
+    following: Cursor | int | None = None
     try:
         if batch.plan_sha256 is None:
             pass  # its requests are not known yet, or cannot be read
@@ -167,7 +167,7 @@ def requests(batch_id: str) -> ResponseReturnValue:
     if not PLACE.fullmatch(asked):
         raise RequestError("There is no such place in this batch.", code="invalid_value", param="at")
     numbers = [int(number) for number in asked.split("-")]
-    at = Place(*numbers) if len(numbers) > 1 else numbers[0]
+    at = Cursor(*numbers) if len(numbers) > 1 else numbers[0]
     template = "requests.html" if "HX-Request" in flask.request.headers else "requests_page.html"
     return flask.render_template(template, batch=batch, **_excerpt(batch, at))
 

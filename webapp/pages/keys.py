@@ -68,7 +68,7 @@ def settle(project_id: str) -> ResponseReturnValue:
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
     with current_context().database.write() as session:
-        projects.settle(session, project_id, **asked.model_dump())
+        projects.update(session, project_id, **asked.model_dump())
     return flask.redirect(flask.url_for("pages.keys.show", _anchor=project_id), 303)
 
 

@@ -18,13 +18,16 @@ routes = Blueprint("models", __name__, url_prefix="/models")
 def show() -> ResponseReturnValue:
     context = current_context()
     with context.database.read() as session:
-        paces = speeds.paces(session, {name: spec.config_sha256 for name, spec in context.models.items()})
-    seen = metrics.look(context, with_processes=False)
+        throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
+    seen = metrics.collect(context, with_processes=False)
     return flask.render_template(
         "models.html",
         models=context.models.values(),
         contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
-        paces={name: {kind: pace for (model, kind), pace in paces.items() if model == name} for name in context.models},
+        throughputs={
+            name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
+            for name in context.models
+        },
         queues={queue.model: queue for queue in seen.queue.models},
         engines=None
         if seen.engines is None

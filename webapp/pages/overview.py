@@ -41,5 +41,5 @@ def show() -> ResponseReturnValue:
         older=asked.after is not None,
         more=more,
         limit=asked.limit,
-        seen=metrics.look(context, with_processes=False),
+        seen=metrics.collect(context, with_processes=False),
     )

@@ -43,13 +43,13 @@ class NoReply(Exception):
         super().__init__(self.reason)
 
 
-class Unfit(Exception):
-    """An endpoint does not pass a probe. `heard`: it answered at all; `fatal`: it is configured to be so."""
+class ProbeFailed(Exception):
+    """An endpoint does not pass a probe. `responded`: it answered at all; `fatal`: it is configured to be so."""
 
-    def __init__(self, reason: str, *, heard: bool = True, fatal: bool = False) -> None:
+    def __init__(self, reason: str, *, responded: bool = True, fatal: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.heard = heard
+        self.responded = responded
         self.fatal = fatal
 
 
@@ -83,7 +83,7 @@ class Client:
         """
         variable = endpoint.api_key_env
         if variable and not os.environ.get(variable):
-            raise Unfit(f"environment variable {variable} is not set", fatal=True)
+            raise ProbeFailed(f"environment variable {variable} is not set", fatal=True)
         root = endpoint.url.removesuffix("/v1")
         try:
             async with asyncio.timeout(PROBE_SECONDS):
@@ -93,15 +93,15 @@ class Client:
                 if endpoint.version is None and reply.status == 200:
                     endpoint.version = _version(await self._request("GET", endpoint, f"{root}/version"))
         except NoReply as error:
-            raise Unfit(error.reason, heard=False) from error
+            raise ProbeFailed(error.reason, responded=False) from error
         except TimeoutError as error:
-            raise Unfit(f"no answer to a probe within {PROBE_SECONDS:g} s", heard=False) from error
+            raise ProbeFailed(f"no answer to a probe within {PROBE_SECONDS:g} s", responded=False) from error
         if reply.status not in (200, 429):
-            raise Unfit(described(reply.status), fatal=reply.status in MISCONFIGURED)
+            raise ProbeFailed(described(reply.status), fatal=reply.status in MISCONFIGURED)
         listed = json_object(reply.data).get("data")
         names = [entry.get("id") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         if names and model not in names:
-            raise Unfit(f"it serves {', '.join(map(str, names[:8]))}, not {model}", fatal=True)
+            raise ProbeFailed(f"it serves {', '.join(map(str, names[:8]))}, not {model}", fatal=True)
 
     async def _request(self, method: str, endpoint: Endpoint, url: str, content: bytes | None = None) -> Reply:
         key = os.environ.get(endpoint.api_key_env, "").strip() if endpoint.api_key_env else ""

@@ -29,7 +29,7 @@ class EndpointFile(BaseModel):
     started_at: datetime
 
 
-class Found(NamedTuple):
+class DiscoveredServer(NamedTuple):
     """A server: base URL, and Unix time of its start. One that is started again at the same place is another."""
 
     url: str
@@ -42,10 +42,10 @@ class Folder:
     def __init__(self, path: Path, model: str) -> None:
         self._path = path
         self._model = model
-        self._read: dict[Path, tuple[tuple[int, int], Found | None]] = {}
+        self._read: dict[Path, tuple[tuple[int, int], DiscoveredServer | None]] = {}
         self._listed = True
 
-    def servers(self) -> frozenset[Found]:
+    def servers(self) -> frozenset[DiscoveredServer]:
         """The servers whose files are there now. A file is read again once it has changed, a broken one logged once.
 
         A folder that cannot be listed keeps the servers it had; one that does not exist has none.
@@ -75,7 +75,7 @@ class Folder:
             self._read[path] = before if before is not None and before[0] == mark else (mark, self._server(path))
         return frozenset(found for _, found in self._read.values() if found is not None)
 
-    def _server(self, path: Path) -> Found | None:
+    def _server(self, path: Path) -> DiscoveredServer | None:
         try:
             with path.open("rb") as file:
                 said = EndpointFile.model_validate_json(file.read(MAX_BYTES))
@@ -91,4 +91,4 @@ class Folder:
             return None
         started = said.started_at if said.started_at.tzinfo else said.started_at.replace(tzinfo=UTC)
         host = f"[{said.host}]" if ":" in said.host else said.host
-        return Found(f"http://{host}:{said.port}/v1", started.timestamp())
+        return DiscoveredServer(f"http://{host}:{said.port}/v1", started.timestamp())

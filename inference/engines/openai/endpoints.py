@@ -76,7 +76,7 @@ class Endpoint:
 
     url: str
     max_in_flight: int
-    heard_at: float
+    last_response_at: float
     api_key_env: str | None = None
     discovered: bool = False
     gone: bool = False
@@ -102,13 +102,13 @@ class Endpoint:
 
     def health(self, now: float) -> Health:
         if self.down:
-            silent = self.discovered and now - self.heard_at > STALE_SECONDS
+            silent = self.discovered and now - self.last_response_at > STALE_SECONDS
             return Health.STALE if silent else Health.UNHEALTHY
         return Health.DEGRADED if self._trouble > TROUBLE else Health.HEALTHY
 
     def due(self, now: float) -> bool:
         """Whether it is time for a probe."""
-        return now >= self.probe_at if self.down else now - self.heard_at >= QUIET_SECONDS
+        return now >= self.probe_at if self.down else now - self.last_response_at >= QUIET_SECONDS
 
     def state(self, now: float) -> dict[str, Any]:
         """For people: what it is, how it is, and what it has been given."""
@@ -125,7 +125,7 @@ class Endpoint:
     def usable(self) -> bool:
         return not self.down and not self.gone
 
-    def has_room(self, now: float) -> bool:
+    def has_capacity(self, now: float) -> bool:
         return self.usable and self.in_flight + 1 <= self.limit and now >= self._paused_until
 
     def expected_wait(self, now: float, unmeasured: float) -> float:
@@ -143,13 +143,13 @@ class Endpoint:
         self._answered_at = now
         self._trouble -= WEIGHT * self._trouble
         self._outages = 0
-        self.heard(now)
+        self.responded(now)
         if 2 * self.in_flight >= self.limit:  # a limit that is not in use is not tested either
             self.limit = min(self.max_in_flight, self.limit + (1 if self.limit < self.threshold else 1 / self.limit))
 
-    def heard(self, now: float) -> None:
+    def responded(self, now: float) -> None:
         """An answer that says nothing bad of the endpoint, such as 400."""
-        self.heard_at = now
+        self.last_response_at = now
         self._failures = 0
 
     def overloaded(self, now: float, began: float, reason: str) -> None:
@@ -163,10 +163,10 @@ class Endpoint:
         """It wants nothing for that long (Retry-After)."""
         self._paused_until = max(self._paused_until, now + seconds)
 
-    def failed(self, now: float, reason: str, *, heard: bool = True, fatal: bool = False) -> None:
-        """A request failed. `heard`: it answered at all; `fatal`: it will fail each time."""
-        if heard:
-            self.heard_at = now
+    def failed(self, now: float, reason: str, *, responded: bool = True, fatal: bool = False) -> None:
+        """A request failed. `responded`: it answered at all; `fatal`: it will fail each time."""
+        if responded:
+            self.last_response_at = now
         self._trouble += WEIGHT * (1 - self._trouble)
         self._failures += 1
         self.reason = reason
@@ -179,7 +179,7 @@ class Endpoint:
 
     def probed(self, now: float) -> None:
         """It passed a probe."""
-        self.heard(now)
+        self.responded(now)
         if self.down:
             self.down = False
             if self._outages:
@@ -188,21 +188,21 @@ class Endpoint:
                 self.reason = ""
             log.info("endpoint %s", self.health(now), extra={"endpoint": self.url})
 
-    def probe_failed(self, now: float, reason: str, *, heard: bool, fatal: bool) -> None:
+    def probe_failed(self, now: float, reason: str, *, responded: bool, fatal: bool) -> None:
         """It did not pass a probe. Probed again after a time that grows."""
         if not self.down:
-            self.failed(now, reason, heard=heard, fatal=fatal)
+            self.failed(now, reason, responded=responded, fatal=fatal)
             return
         self.reason = reason
-        if heard:
-            self.heard_at = now
+        if responded:
+            self.last_response_at = now
         self._outages += 1
         self.probe_at = now + backoff(self._outages, self.probe_delay)
 
 
 def choose(endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = None) -> Endpoint | None:
     """Of the endpoints with room, the one with the least expected wait; `avoid` only if there is no other."""
-    ready = [endpoint for endpoint in endpoints if endpoint.has_room(now)]
+    ready = [endpoint for endpoint in endpoints if endpoint.has_capacity(now)]
     if not ready:
         return None
     unmeasured = max((endpoint.speed or 0.0 for endpoint in ready), default=0.0) or 1.0

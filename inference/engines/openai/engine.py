@@ -25,21 +25,21 @@ from inference.engines.openai.client import (
     MISCONFIGURED,
     Client,
     NoReply,
+    ProbeFailed,
     Reply,
-    Unfit,
     described,
     json_object,
     refused,
 )
-from inference.engines.openai.discovery import Folder, Found
+from inference.engines.openai.discovery import DiscoveredServer, Folder
 from inference.engines.openai.endpoints import Endpoint, backoff, retry_after
-from inference.engines.openai.slots import Turns
+from inference.engines.openai.slots import SlotQueue
 
 ATTEMPTS = 5
 """Times a request may fail in an endpoint; where it was not run (429, 503, no connection) is not counted."""
-NO_ROOM = (429, 503)
+OVERLOADED = (429, 503)
 TOO_SLOW = (408, 504)
-AGAIN = (*NO_ROOM, *TOO_SLOW, 409)
+AGAIN = (*OVERLOADED, *TOO_SLOW, 409)
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +119,11 @@ class OpenAI(Engine):
         self._model = self._arguments.model or spec.name
         path = self._arguments.endpoint_folder
         self._folder = Folder(path, self._model) if path else None
-        self._endpoints: dict[Found, Endpoint] = {}
+        self._endpoints: dict[DiscoveredServer, Endpoint] = {}
         for given in self._arguments.endpoints:
             most = given.max_in_flight or spec.in_flight()
-            self._endpoints[Found(given.url, 0.0)] = self._endpoint(given.url, most, given.api_key_env)
-        self._turns = Turns(self._endpoints)
+            self._endpoints[DiscoveredServer(given.url, 0.0)] = self._endpoint(given.url, most, given.api_key_env)
+        self._slots = SlotQueue(self._endpoints)
         self._attempts: dict[asyncio.Timeout, Endpoint] = {}
         self._served_at = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
@@ -168,7 +168,7 @@ class OpenAI(Engine):
         return Endpoint(
             url=url,
             max_in_flight=most,
-            heard_at=time.monotonic() - (age or 0.0),
+            last_response_at=time.monotonic() - (age or 0.0),
             api_key_env=variable or self._arguments.api_key_env,
             discovered=age is not None,
             probe_delay=self._arguments.backoff_seconds,
@@ -188,11 +188,11 @@ class OpenAI(Engine):
             self._discover(await asyncio.to_thread(self._folder.servers))
         now = time.monotonic()
         await asyncio.gather(*(self._probe(endpoint) for endpoint in self._endpoints.values() if endpoint.due(now)))
-        self._turns.give()
+        self._slots.hand_out()
 
-    def _discover(self, servers: frozenset[Found]) -> None:
+    def _discover(self, servers: frozenset[DiscoveredServer]) -> None:
         for found in servers:
-            if Found(found.url, 0.0) not in self._endpoints and found not in self._endpoints:
+            if DiscoveredServer(found.url, 0.0) not in self._endpoints and found not in self._endpoints:
                 age = max(0.0, time.time() - found.started_at)
                 self._endpoints[found] = self._endpoint(found.url, self.spec.in_flight(), age=age)
         for key, endpoint in list(self._endpoints.items()):
@@ -203,9 +203,9 @@ class OpenAI(Engine):
     async def _probe(self, endpoint: Endpoint) -> None:
         try:
             await self._client.probe(endpoint, self._model)
-        except Unfit as unfit:
-            endpoint.probe_failed(time.monotonic(), unfit.reason, heard=unfit.heard, fatal=unfit.fatal)
-            if endpoint.down and not unfit.heard:
+        except ProbeFailed as unfit:
+            endpoint.probe_failed(time.monotonic(), unfit.reason, responded=unfit.responded, fatal=unfit.fatal)
+            if endpoint.down and not unfit.responded:
                 self._take_back(endpoint)
         else:
             endpoint.probed(time.monotonic())
@@ -223,7 +223,7 @@ class OpenAI(Engine):
 
     async def _answer(self, path: str, content: bytes) -> Answer:
         arrived = time.monotonic()
-        endpoint = await self._turns.take(lambda: max(arrived, self._served_at) + self.request_timeout)
+        endpoint = await self._slots.acquire(lambda: max(arrived, self._served_at) + self.request_timeout)
         self.answered_at = time.monotonic()  # however long it has waited, it begins only now
         deadline = time.monotonic() + self.request_timeout
         attempts = failures = 0
@@ -237,7 +237,7 @@ class OpenAI(Engine):
                 return outcome.answer
             pause = backoff(attempts, self._arguments.backoff_seconds)
             await asyncio.sleep(min(pause, deadline - time.monotonic()))
-            endpoint = await self._turns.take(lambda: deadline, last=endpoint)
+            endpoint = await self._slots.acquire(lambda: deadline, last=endpoint)
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
         return Answer.failed("engine_unavailable", message)
 
@@ -252,15 +252,15 @@ class OpenAI(Engine):
                     del self._attempts[scope]
             return self._judged(endpoint, began, beside, reply)
         except NoReply as error:
-            endpoint.failed(time.monotonic(), error.reason, heard=False)
+            endpoint.failed(time.monotonic(), error.reason, responded=False)
             return self._failure(endpoint, error.reason) if error.connected else Failure(None)
         except TimeoutError:
             now, reason = time.monotonic(), "no answer in time"
             endpoint.overloaded(now, began, reason)
-            endpoint.failed(now, reason, heard=False)
+            endpoint.failed(now, reason, responded=False)
             return Answer.timed_out(self.request_timeout) if now >= deadline else self._failure(endpoint, reason)
         finally:
-            self._turns.leave(endpoint)
+            self._slots.release(endpoint)
 
     def _judged(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> Answer | Failure:
         """What a reply means for its request, and for the endpoint."""
@@ -277,18 +277,18 @@ class OpenAI(Engine):
             endpoint.failed(now, reason, fatal=True)
             return Failure(None)
         if 400 <= status < 500 and status not in AGAIN:
-            endpoint.heard(now)
+            endpoint.responded(now)
             self._served_at = now
             return refused(reply)
-        if status in NO_ROOM or status in TOO_SLOW:
+        if status in OVERLOADED or status in TOO_SLOW:
             endpoint.overloaded(now, began, reason)
         if status != 429:
             endpoint.failed(now, reason)
         pause = min(retry_after(reply.retry_after, time.time()) or 0.0, self.request_timeout)
         if pause:
             endpoint.pause(now, pause)
-            asyncio.get_running_loop().call_later(pause, self._turns.give)
-        return Failure(None if status in NO_ROOM else refused(reply))
+            asyncio.get_running_loop().call_later(pause, self._slots.hand_out)
+        return Failure(None if status in OVERLOADED else refused(reply))
 
     def _failure(self, endpoint: Endpoint, reason: str) -> Failure:
         return Failure(Answer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))

@@ -11,7 +11,7 @@ from typing import Any
 from inference.engines.openai.endpoints import Endpoint, choose
 
 
-class Turns:
+class SlotQueue:
     """Hands out places, first come first served; who was given one before and comes again goes first."""
 
     def __init__(self, endpoints: Mapping[Any, Endpoint]) -> None:
@@ -19,7 +19,7 @@ class Turns:
         self._endpoints = endpoints
         self._waiting: deque[tuple[asyncio.Future[Endpoint], Endpoint | None]] = deque()
 
-    async def take(self, end: Callable[[], float], last: Endpoint | None = None) -> Endpoint | None:
+    async def acquire(self, end: Callable[[], float], last: Endpoint | None = None) -> Endpoint | None:
         """Wait for a place, and have it until `leave`; None: there was none until `end` (time.monotonic()).
 
         `last`: where the request was before. It goes there again only if there is no place elsewhere.
@@ -29,7 +29,7 @@ class Turns:
             self._waiting.append((turn, None))
         else:
             self._waiting.appendleft((turn, last))
-        self.give()
+        self.hand_out()
         try:
             while not turn.done():
                 left = end() - time.monotonic()
@@ -39,16 +39,16 @@ class Turns:
             return turn.result()
         except asyncio.CancelledError:
             if turn.done():
-                self.leave(turn.result())
+                self.release(turn.result())
             raise
         finally:
             turn.cancel()
 
-    def leave(self, endpoint: Endpoint) -> None:
+    def release(self, endpoint: Endpoint) -> None:
         endpoint.in_flight -= 1
-        self.give()
+        self.hand_out()
 
-    def give(self) -> None:
+    def hand_out(self) -> None:
         """Hand out the places that there are now."""
         now = time.monotonic()
         while self._waiting:

@@ -49,7 +49,7 @@ class JobStage(vLLMEngineStageUDF):  # type: ignore[misc]  # Ray has no types
         self._spec = spec
         self._endpoint = endpoint
         self._request_timeout = request_timeout
-        orphan_reaper.post(f"job/{os.getpid()}")
+        orphan_reaper.start(f"job/{os.getpid()}")
         vllm.set_environment(spec)
         logs = vllm.own_logs()
         try:

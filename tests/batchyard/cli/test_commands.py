@@ -228,7 +228,7 @@ def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Pa
     assert "20 of 20 requests answered" in result.stdout
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
     assert (tmp_path / "errors.jsonl").read_text() == ""
-    assert process.marked(str(tmp_path / "data")) == []
+    assert process.tagged(str(tmp_path / "data")) == []
 
 
 def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_secrets_can_be_read_by_their_owner_only(own: RunningStack) -> None:
 def test_everything_listens_on_this_machine_only(own: RunningStack) -> None:
     listening = [
         (entry.name(), connection.laddr)
-        for entry in process.marked(str(own.data))
+        for entry in process.tagged(str(own.data))
         for connection in entry.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -140,7 +140,7 @@ def test_a_killed_process_is_started_again(own: RunningStack, name: str) -> None
 
 
 def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: RunningStack) -> None:
-    before = process.marked(str(own.data))
+    before = process.tagged(str(own.data))
     assert len(before) > len(NAMES)
     own.process.kill()
     own.process.wait()
@@ -151,7 +151,7 @@ def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: Run
     again.process.send_signal(signal.SIGTERM)
     assert again.process.wait(60) == 0
     assert time.monotonic() - begun < 30
-    assert process.marked(str(own.data)) == []
+    assert process.tagged(str(own.data)) == []
     assert list((own.data / "run").glob("*.pid")) == []
 
 
@@ -162,7 +162,7 @@ def test_a_killed_up_takes_its_processes_with_it_on_linux(tmp_path: Path) -> Non
     stack = RunningStack.restart(tmp_path / "data", **SIMULATED)
     stack.process.kill()
     stack.process.wait()
-    eventually(lambda: process.marked(str(stack.data)) == [], "everything has ended", seconds=30)
+    eventually(lambda: process.tagged(str(stack.data)) == [], "everything has ended", seconds=30)
 
 
 def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: 
         assert "--port" in message
         message = refused(up(tmp_path / "data", "--port", "0", "--flower-port", str(port)))
         assert "--flower-port" in message
-    assert process.marked(str(tmp_path / "data")) == []
+    assert process.tagged(str(tmp_path / "data")) == []
 
 
 def test_wrong_models_stop_the_start(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_stranger_whose_pid_stands_in_an_old_pid_file_is_left_alone(tmp_path: 
 
 def test_what_an_earlier_stack_left_is_ended(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "data")
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, process.MARK: f"{folder.path}#web"}) as leftover:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, process.TAG: f"{folder.path}#web"}) as leftover:
         folder.hold()
         folder.release()
         assert leftover.poll() is not None

@@ -22,8 +22,8 @@ BASE: dict[str, dict[str, Any]] = {
 }
 
 
-def mistake(endpoint: str, **changes: Any) -> tuple[str, str] | None:
-    return bodies.mistake(endpoint, {"model": "m"} | BASE[endpoint] | changes)
+def validation_error(endpoint: str, **changes: Any) -> tuple[str, str] | None:
+    return bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | changes)
 
 
 def said(*messages: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("endpoint", "changes"), GOOD)
 def test_what_the_endpoint_takes_is_no_mistake(endpoint: str, changes: dict[str, Any]) -> None:
-    assert mistake(endpoint, **changes) is None
+    assert validation_error(endpoint, **changes) is None
 
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
@@ -106,7 +106,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 def test_a_mistake_has_its_place_and_what_would_be_right(
     endpoint: str, changes: dict[str, Any], param: str, right: str
 ) -> None:
-    found = mistake(endpoint, **changes)
+    found = validation_error(endpoint, **changes)
     assert found is not None
     assert found[0] == param
     assert right in found[1]
@@ -128,7 +128,7 @@ def test_a_million_mistakes_are_one_and_cost_no_memory(changes: dict[str, Any]) 
 
     tracemalloc.start()
     try:
-        found = mistake(CHAT, **changes)
+        found = validation_error(CHAT, **changes)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -146,7 +146,7 @@ VALUES = st.recursive(
 
 @given(endpoint=st.sampled_from(list(bodies.BODIES)), body=st.dictionaries(st.sampled_from(KEYS), VALUES))
 def test_any_body_at_all_has_at_most_one_mistake_with_a_short_message(endpoint: str, body: dict[str, Any]) -> None:
-    found = bodies.mistake(endpoint, {"model": "m"} | BASE[endpoint] | body)
+    found = bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | body)
     if found is not None:
         assert found[0].startswith("body")
         assert len(found[1]) < 350

@@ -19,14 +19,14 @@ from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference.engines.registry import ENGINES, check_arguments, engine_class
 from inference.residents import actor, orphan_reaper
-from inference.residents.admission import Gate, Rank
-from inference.residents.kept_replies import Replies, Reply, Run
+from inference.residents.admission import AdmissionQueue, Rank
+from inference.residents.kept_replies import EngineSession, KeptReplies, Reply
 from tests.support.rows import until
 
 OWNER = """
 import subprocess, sys, time
-from inference import guard
-guard.post(sys.argv[1])
+from inference.residents import orphan_reaper
+orphan_reaper.start(sys.argv[1])
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
@@ -52,17 +52,17 @@ def test_only_processes_with_the_mark_are_ended() -> None:
     ours, others = (
         subprocess.Popen(
             [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"],
-            env={**os.environ, orphan_reaper.MARK: mark},
+            env={**os.environ, orphan_reaper.TAG: mark},
             stdout=subprocess.PIPE,
         )
         for mark in marks
     )
     for process in (ours, others):
         assert process.stdout is not None and process.stdout.readline()
-    assert orphan_reaper.end(marks[0]) == 1
+    assert orphan_reaper.reap(marks[0]) == 1
     ours.wait(10)
     assert others.poll() is None
-    assert orphan_reaper.end(marks[1]) == 1
+    assert orphan_reaper.reap(marks[1]) == 1
     others.wait(10)
 
 
@@ -72,7 +72,7 @@ def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def test_the_gate_lets_in_what_fits_first_come_first_served() -> None:
     async def scene() -> list[str]:
-        gate, log = Gate(4), []
+        gate, log = AdmissionQueue(4), []
         doors = {name: asyncio.Event() for name in "abc"}
 
         async def enter(name: str, requests: int) -> None:
@@ -96,7 +96,7 @@ def test_the_gate_lets_in_what_fits_first_come_first_served() -> None:
 
 def test_the_gate_lets_in_the_lowest_rank_first() -> None:
     async def scene() -> list[Rank]:
-        gate, log = Gate(2), []
+        gate, log = AdmissionQueue(2), []
 
         async def enter(rank: Rank) -> None:
             async with gate.admit(1, rank):
@@ -115,7 +115,7 @@ def test_the_gate_lets_in_the_lowest_rank_first() -> None:
 
 def test_who_has_the_gate_alone_is_alone_and_a_cancelled_wait_blocks_nobody() -> None:
     async def scene() -> None:
-        gate = Gate(4)
+        gate = AdmissionQueue(4)
         await gate.drain()
         waiting = asyncio.create_task(gate.drain())
         after = asyncio.create_task(gate._enter(1, (0.0, 0)))
@@ -135,27 +135,27 @@ async def said(places: list[int]) -> list[Reply]:
 
 def test_a_line_is_asked_once_for_all_runs_of_the_same_work_until_one_of_them_is_over() -> None:
     async def scene() -> None:
-        replies, asked = Replies(), Counter[int]()
-        first, second = Run("first", "work", 4, 4), Run("second", "work", 4, 4)
+        replies, asked = KeptReplies(), Counter[int]()
+        first, second = EngineSession("first", "work", 4, 4), EngineSession("second", "work", 4, 4)
 
-        async def take(run: Run, lines: list[int]) -> list[Reply] | None:
+        async def collect(run: EngineSession, lines: list[int]) -> list[Reply] | None:
             async def ask(places: list[int]) -> list[Reply]:
                 asked.update(lines[place] for place in places)
                 await asyncio.sleep(0)
                 return await said([lines[place] for place in places])
 
-            return await replies.take(run, lines, ask)
+            return await replies.collect(run, lines, ask)
 
-        took = await asyncio.gather(take(first, [1, 2]), take(second, [3, 2, 1]), take(second, [4]))
+        took = await asyncio.gather(collect(first, [1, 2]), collect(second, [3, 2, 1]), collect(second, [4]))
         assert took == [await said([1, 2]), await said([3, 2, 1]), await said([4])]
         assert asked == {1: 1, 2: 1, 3: 1, 4: 1}
-        await take(Run("other", "other work", 4, 4), [1])
+        await collect(EngineSession("other", "other work", 4, 4), [1])
         assert asked[1] == 2, "another work's line is another request"
         replies.forget("first")
-        await take(second, [1])
+        await collect(second, [1])
         assert asked[1] == 2, "the second run goes on"
         replies.forget("second")
-        await take(second, [1])
+        await collect(second, [1])
         assert asked[1] == 3
 
     soon(scene())
@@ -163,7 +163,11 @@ def test_a_line_is_asked_once_for_all_runs_of_the_same_work_until_one_of_them_is
 
 def test_what_a_run_takes_along_as_it_is_cancelled_or_fails_is_asked_again() -> None:
     async def scene() -> None:
-        replies, first, second = Replies(), Run("first", "work", 4, 4), Run("second", "work", 4, 4)
+        replies, first, second = (
+            KeptReplies(),
+            EngineSession("first", "work", 4, 4),
+            EngineSession("second", "work", 4, 4),
+        )
         asked = asyncio.Event()
 
         async def never(_: list[int]) -> list[Reply]:
@@ -174,23 +178,23 @@ def test_what_a_run_takes_along_as_it_is_cancelled_or_fails_is_asked_again() -> 
         async def broken(_: list[int]) -> list[Reply]:
             raise OSError("broken")
 
-        cancelled = asyncio.create_task(replies.take(first, [0, 1], never))
-        failing = asyncio.create_task(replies.take(first, [2, 3], broken))
-        waiting = asyncio.create_task(replies.take(second, [0, 1], said))
+        cancelled = asyncio.create_task(replies.collect(first, [0, 1], never))
+        failing = asyncio.create_task(replies.collect(first, [2, 3], broken))
+        waiting = asyncio.create_task(replies.collect(second, [0, 1], said))
         await asked.wait()
         assert not waiting.done()
         cancelled.cancel()
         assert await waiting == await said([0, 1])
         with pytest.raises(OSError, match="broken"):
             await failing
-        assert await replies.take(second, [2, 3], said) == await said([0, 1])
+        assert await replies.collect(second, [2, 3], said) == await said([0, 1])
 
     soon(scene())
 
 
 def test_of_one_work_no_more_replies_are_kept_than_may_be_on_their_way() -> None:
     async def scene() -> None:
-        replies, run, asked = Replies(), Run("run", "work", 100, 2), 0
+        replies, run, asked = KeptReplies(), EngineSession("run", "work", 100, 2), 0
 
         async def ask(places: list[int]) -> list[Reply]:
             nonlocal asked
@@ -198,10 +202,10 @@ def test_of_one_work_no_more_replies_are_kept_than_may_be_on_their_way() -> None
             return await said(places)
 
         for line in range(20):
-            await replies.take(run, [line], ask)
-        await replies.take(run, [19], ask)
+            await replies.collect(run, [line], ask)
+        await replies.collect(run, [19], ask)
         assert asked == 20
-        await replies.take(run, [0], ask)
+        await replies.collect(run, [0], ask)
         assert asked == 21
 
     soon(scene())

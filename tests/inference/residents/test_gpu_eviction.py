@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 
-from batchyard.errors import NoRoom
+from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import actor, gpu_eviction
@@ -55,7 +55,7 @@ def test_a_model_has_no_room_while_another_works_on_the_gpu(monkeypatch: pytest.
     monkeypatch.setattr(gpu_eviction, "PATIENCE_SECONDS", 1.0)
     answers = start("busy", *map(str, range(1024)), latency_ms=1000)
     next(answers)
-    with pytest.raises(NoRoom, match="model waiting waits for a GPU: engines of busy are at work"):
+    with pytest.raises(GpuBusy, match="model waiting waits for a GPU: engines of busy are at work"):
         next(start("waiting", "hi"))
     assert next(answers).num_rows
     answers.close()

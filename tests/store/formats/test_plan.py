@@ -17,7 +17,7 @@ from batchyard.models import ModelSpec
 from inference.requests import ordering
 from store.artifacts import Artifacts
 from store.formats.plan import PlanWriter, SegmentSize
-from tasks.execution.deduplication import Copies
+from tasks.execution.deduplication import Duplicates
 from tasks.intake.validation import Report, Validator
 
 CHAT = "/v1/chat/completions"
@@ -120,7 +120,7 @@ def test_a_copy_gets_the_answer_under_its_own_name_and_says_whose_it_is(tmp_path
             "output_tokens": [5] * len(ran),
         }
     )
-    joined = Copies(rows).join(answers).to_pylist()
+    joined = Duplicates(rows).join(answers).to_pylist()
     shared = {json.loads(row["answer"])["custom_id"]: row for row in joined if row["shared"]}
     assert {row["line"] for row in joined} == {1, 2, 3, 4}
     assert set(shared) == {"b", "c"}

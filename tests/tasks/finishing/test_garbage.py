@@ -20,7 +20,7 @@ from sqlalchemy import func, select, update
 from store import batches, files
 from store.artifacts import INCOMING, SHARDS
 from store.batches import PlannedSegment
-from store.records import Batch, File, Part, Segment
+from store.records import Batch, File, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.finishing import garbage
 from tests.support.stacks import RunningStack
@@ -82,9 +82,9 @@ def a_running_batch(context: AppContext, source: File) -> Batch:
         )
         numbers: dict[str, Any] = dict.fromkeys(("input_tokens", "cached_tokens", "output_tokens"), 0)
         segment_id = session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)).one()
-        part = context.artifacts.put(b"part")
-        values = {"batch_id": batch.id, "segment_id": segment_id, "sha256": part, "created_at": time.time()}
-        session.add(Part(**values, completed=1, failed=0, **numbers))
+        chunk = context.artifacts.put(b"part")
+        values = {"batch_id": batch.id, "segment_id": segment_id, "sha256": chunk, "created_at": time.time()}
+        session.add(ResultChunk(**values, completed=1, failed=0, **numbers))
     return batch
 
 
@@ -98,9 +98,9 @@ def end(context: AppContext, batch: Batch) -> str:
     return output
 
 
-def parts(context: AppContext) -> int:
+def chunks(context: AppContext) -> int:
     with context.database.read() as session:
-        return session.scalar(select(func.count()).select_from(Part)) or 0
+        return session.scalar(select(func.count()).select_from(ResultChunk)) or 0
 
 
 def test_content_that_two_files_share_lives_until_both_are_gone(context: AppContext, upload: Upload) -> None:
@@ -136,20 +136,20 @@ def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(
 def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(context: AppContext, upload: Upload) -> None:
     running, ended = (a_running_batch(context, upload(b"input")) for _ in range(2))
     with context.database.read() as session:
-        part = session.scalars(select(Part.sha256)).first() or ""
+        chunk = session.scalars(select(ResultChunk.sha256)).first() or ""
     output = end(context, ended)
     let_time_pass(context, 23 * HOUR)
     everything(context)
-    assert parts(context) == 2
+    assert chunks(context) == 2
     let_time_pass(context, 2 * HOUR)
     everything(context)
-    assert parts(context) == 1
-    assert is_there(context, part)  # the same part, of the batch that runs
+    assert chunks(context) == 1
+    assert is_there(context, chunk)  # the same part, of the batch that runs
     end(context, running)
     let_time_pass(context, 2 * DAY)
     everything(context)
-    assert parts(context) == 0
-    assert not is_there(context, part)
+    assert chunks(context) == 0
+    assert not is_there(context, chunk)
     assert is_there(context, output)
 
 

@@ -49,10 +49,10 @@ def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
 
 
 def merged(
-    artifacts: Artifacts, plan: str, parts: list[str], never_run: tuple[str, str] | None = None
+    artifacts: Artifacts, plan: str, chunks: list[str], never_run: tuple[str, str] | None = None
 ) -> tuple[result_files.Merged, list[dict[str, object]], list[dict[str, object]]]:
     with artifacts.create() as output, artifacts.create() as errors:
-        summary = result_files.merge(artifacts, plan, parts, never_run, output, errors)
+        summary = result_files.merge(artifacts, plan, chunks, never_run, output, errors)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
     return summary, read[0], read[1]
 
@@ -72,10 +72,10 @@ def test_every_line_is_in_one_file_once_in_input_order(
     answers = [(line, chance.random() < 0.7) for line in planned if chance.random() < answered]
     chance.shuffle(answers)
     cuts = sorted(chance.choices(range(len(answers) + 1), k=3))
-    parts = [
+    chunks = [
         a_part(artifacts, answers[start:end]) for start, end in zip([0, *cuts], [*cuts, len(answers)], strict=True)
     ]
-    summary, output, errors = merged(artifacts, plan, parts, ("batch_expired", "too late"))
+    summary, output, errors = merged(artifacts, plan, chunks, ("batch_expired", "too late"))
     good = sorted(line for line, ok in answers if ok)
     assert [line["custom_id"] for line in output] == [f"id-{line}" for line in good]
     assert [line["custom_id"] for line in errors] == [f"id-{line}" for line in sorted(set(lines) - set(good))]
@@ -88,9 +88,9 @@ def test_every_line_is_in_one_file_once_in_input_order(
 
 def test_merging_twice_gives_the_same_bytes(artifacts: Artifacts) -> None:
     plan = a_plan(artifacts, [1, 2, 3, 4])
-    parts = [a_part(artifacts, [(4, True), (1, False)]), a_part(artifacts, [(2, True)])]
-    first = merged(artifacts, plan, parts, ("batch_cancelled", "stopped"))
-    assert merged(artifacts, plan, parts, ("batch_cancelled", "stopped")) == first
+    chunks = [a_part(artifacts, [(4, True), (1, False)]), a_part(artifacts, [(2, True)])]
+    first = merged(artifacts, plan, chunks, ("batch_cancelled", "stopped"))
+    assert merged(artifacts, plan, chunks, ("batch_cancelled", "stopped")) == first
 
 
 def test_a_missing_answer_is_a_fault_and_never_filled_in(artifacts: Artifacts) -> None:

@@ -17,7 +17,7 @@ from store import speeds
 from store.artifacts import Artifacts
 from store.formats import plan
 from store.formats.plan import PlanWriter
-from store.speeds import Measured
+from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.finishing import result_files
 from tasks.intake import lines, validation
@@ -310,10 +310,10 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     source = joined(nano("a", "word " * 500), nano("b", "fits"), a_request("c"), nano("d", "word " * 500))
     report, planned, sha256 = validate(source, artifacts)
     assert report.errors == []
-    ((number, part),) = planned.refused.items()
+    ((number, chunk),) = planned.refused.items()
     assert sorted(segment[:2] for segment in planned.segments) == [("echo", 1), ("nano", 1), ("nano", 2)]
     assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
-    with artifacts.open(part) as file:
+    with artifacts.open(chunk) as file:
         answers = pq.read_table(file)
     assert answers.schema.equals(result_files.ANSWERS)
     assert (answers["line"].to_pylist(), answers["ok"].to_pylist()) == ([1, 4], [False, False])
@@ -397,10 +397,10 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
 def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context: AppContext) -> None:
     key = ("echo", context.models["echo"].config_sha256, "decode")
 
-    def size_after(parts: int) -> int:
+    def size_after(chunks: int) -> int:
         with context.database.write() as session:
-            for _ in range(parts):
-                speeds.measure(session, *key, Measured(seconds=1.0, requests=100, bytes=1e4, tokens=900))
+            for _ in range(chunks):
+                speeds.measure(session, *key, Measurement(seconds=1.0, requests=100, bytes=1e4, tokens=900))
         return validation.segment_sizes(context)["echo"].requests
 
     assert size_after(0) == size_after(3) == 2000, "the first parts have the engine's start in them"

@@ -26,7 +26,7 @@ from store import batches, schedules
 from store.records import Batch, File, Schedule, ScheduleRun, now
 from tasks.context import AppContext
 from tasks.recurring import schedules as tasks
-from tasks.recurring.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, turn
+from tasks.recurring.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, scheduled_time
 from tests.support.stacks import a_chat
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -208,14 +208,16 @@ DAY = 86400
 def test_what_is_made_up_for_every_minute(
     catch_up: Any, late: int, time: int, following: int, missed_from: int | None, missed: bool
 ) -> None:
-    assert turn(EVERY_MINUTE, catch_up, START, START + late) == tasks.Turn(time, following, missed_from, missed)
+    assert scheduled_time(EVERY_MINUTE, catch_up, START, START + late) == tasks.ScheduledTime(
+        time, following, missed_from, missed
+    )
 
 
 @pytest.mark.parametrize(("late", "missed"), [(LATE_SECONDS, False), (LATE_SECONDS + 1, True)])
 def test_without_catching_up_a_time_is_missed_after_a_minute(late: int, missed: bool) -> None:
     daily = cron.parse("30 6 * * *", "Europe/Berlin")
-    assert turn(daily, "none", START, START + late).missed == missed
-    assert not turn(daily, "latest", START, START + late).missed
+    assert scheduled_time(daily, "none", START, START + late).missed == missed
+    assert not scheduled_time(daily, "latest", START, START + late).missed
 
 
 def test_a_long_outage_is_made_up_for_with_one_run_the_last_hundred_or_none(

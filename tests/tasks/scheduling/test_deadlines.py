@@ -15,7 +15,7 @@ from batchyard.errors import RateLimitError
 from batchyard.settings import Settings
 from store import batches, events, segments, speeds
 from store.records import Batch, File, Segment
-from store.speeds import Measured
+from store.speeds import Measurement
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.intake import submission
@@ -37,7 +37,7 @@ def measure(context: AppContext, requests_per_second: int) -> None:
     """Record that model echo was measured for ten minutes; each request has 100 bytes and 9 tokens."""
     config = context.models["echo"].config_sha256
     number = 60 * requests_per_second
-    measured = Measured(seconds=60.0, requests=number, bytes=100.0 * number, tokens=9 * number)
+    measured = Measurement(seconds=60.0, requests=number, bytes=100.0 * number, tokens=9 * number)
     with context.database.write() as session:
         for _ in range(10):
             speeds.measure(session, "echo", config, "decode", measured)
@@ -59,9 +59,9 @@ def test_every_batch_has_an_eta_once_its_model_was_measured(context: AppContext,
     left = {batch_id: entry.at - time.time() for batch_id, entry in found.items()}
     # Both have a slot, and the first has the engine until it is done.
     assert left == {first.id: pytest.approx(100, abs=3), second.id: pytest.approx(300, abs=3)}
-    assert deadlines.backlog(context, "echo", second.due_at) == pytest.approx(300, abs=3)
-    assert deadlines.backlog(context, "echo", first.due_at) == pytest.approx(100, abs=3)
-    assert deadlines.backlog(context, "echo", 0) == 0
+    assert deadlines.seconds_due(context, "echo", second.due_at) == pytest.approx(300, abs=3)
+    assert deadlines.seconds_due(context, "echo", first.due_at) == pytest.approx(100, abs=3)
+    assert deadlines.seconds_due(context, "echo", 0) == 0
 
 
 def test_what_is_answered_already_is_left_out(context: AppContext, new_batch: NewBatch) -> None:
@@ -87,7 +87,7 @@ def test_a_batch_at_risk_is_told_of_once(
     assert record.batch_id == batch.id
     with context.database.read() as session:
         found = session.get_one(Batch, batch.id)
-        assert (found.sla, found.out_of_reach) == ("at_risk", False)  # 1,000 s is too long, though it may go faster
+        assert (found.sla, found.infeasible) == ("at_risk", False)  # 1,000 s is too long, though it may go faster
 
 
 def test_what_cannot_be_done_in_time_goes_behind_what_can(context: AppContext, new_batch: NewBatch) -> None:
@@ -119,7 +119,7 @@ def test_a_batch_ends_as_late_or_in_time_whatever_was_expected_of_it(context: Ap
         session.execute(update(Batch).where(Batch.id == late.id).values(due_at=int(time.time()) - 1))
     for batch in (early, late):
         with context.database.write() as session:
-            deadlines.settle(session, session.get_one(Batch, batch.id))
+            deadlines.finalize_sla(session, session.get_one(Batch, batch.id))
     assert told(context, early) == ["batch.at_risk", "batch.on_track"]
     assert told(context, late) == ["batch.late"]
 
@@ -133,7 +133,7 @@ def test_without_redis_the_states_are_set_all_the_same(
     deadlines.tick(context)
     assert deadlines.read(context, [batch.id]) == {}
     assert told(context, batch) == ["batch.at_risk"]
-    assert metrics.look(context).engines is None
+    assert metrics.collect(context).engines is None
 
 
 def submit(context: AppContext, upload: Upload, requests: int) -> Batch:
@@ -152,7 +152,7 @@ def submit(context: AppContext, upload: Upload, requests: int) -> Batch:
             post_process=[],
             output_expires_after=None,
         )
-    submission.forewarn(context, batch)
+    submission.estimate_completion(context, batch)
     return batch
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from store import projects, segments, speeds
 from store.database import Database
 from store.records import Batch, Segment
-from store.segments import Waiting
+from store.segments import PendingSegment
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.policy import Limits, choose
@@ -73,7 +73,7 @@ def test_a_tier_puts_a_batch_before_others_whose_windows_end_sooner(
 def test_a_projects_own_limit_is_kept(database: Database, new_batch: Callable[..., Batch], project: str) -> None:
     new_batch(*[1] * 9)
     with database.write() as session:
-        projects.settle(session, project, tier=None, max_segments=2)
+        projects.update(session, project, tier=None, max_segments=2)
     with database.read() as session:
         limits = Limits(8, {"echo": 8}, projects.max_segments(session))
         assert len(choose(segments.waiting(session, 8), {}, limits)) == 2
@@ -81,28 +81,28 @@ def test_a_projects_own_limit_is_kept(database: Database, new_batch: Callable[..
 
 def test_service_is_forgotten_with_time(database: Database, project: str) -> None:
     with database.write() as session:
-        speeds.serve(session, project, 60.0)
+        speeds.add_usage(session, project, 60.0)
         moment = time.time()
-        assert speeds.service(session, [project], moment)[project] > 59
-        later = speeds.service(session, [project], moment + speeds.SERVICE_SECONDS)[project]
+        assert speeds.recent_usage(session, [project], moment)[project] > 59
+        later = speeds.recent_usage(session, [project], moment + speeds.USAGE_SECONDS)[project]
     assert 0.36 < later / 60 < 0.38
 
 
 def test_a_model_that_holds_what_another_waits_for_begins_nothing_that_is_due_later() -> None:
     now = time.time()
-    wants = [gpu_sharing.Want(1000, ["big"], now + 60)]
+    wants = [gpu_sharing.Demand(1000, ["big"], now + 60)]
 
-    def entry(model: str, due_at: float) -> Waiting:
-        return Waiting(False, due_at, "batch", 0, 0, model, "project")
+    def entry(model: str, due_at: float) -> PendingSegment:
+        return PendingSegment(False, due_at, "batch", 0, 0, model, "project")
 
-    assert gpu_sharing.held_back(wants, [entry("big", 2000), entry("big", 3000), entry("other", 3000)]) == {"big"}
-    assert gpu_sharing.held_back(wants, [entry("big", 2000), entry("big", 500)]) == set()
-    assert gpu_sharing.held_back([], [entry("big", 2000)]) == set()
+    assert gpu_sharing.blocked(wants, [entry("big", 2000), entry("big", 3000), entry("other", 3000)]) == {"big"}
+    assert gpu_sharing.blocked(wants, [entry("big", 2000), entry("big", 500)]) == set()
+    assert gpu_sharing.blocked([], [entry("big", 2000)]) == set()
 
 
 def test_a_want_of_room_is_forgotten_once_it_is_met(broker: str, new_context: Callable[..., AppContext]) -> None:
     context = new_context(redis_url=broker)
-    gpu_sharing.want(context, "small", 1000, ["big"])
-    assert [(want.due_at, want.holders) for want in gpu_sharing.wanted(context)] == [(1000, ["big"])]
-    gpu_sharing.found(context, "small")
-    assert gpu_sharing.wanted(context) == []
+    gpu_sharing.record_demand(context, "small", 1000, ["big"])
+    assert [(want.due_at, want.holders) for want in gpu_sharing.demands(context)] == [(1000, ["big"])]
+    gpu_sharing.clear_demand(context, "small")
+    assert gpu_sharing.demands(context) == []

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from store.queue import Lane
-from store.speeds import Pace
+from store.queue import BacklogEntry
+from store.speeds import Throughput
 from tasks.scheduling.deadlines import sla
 from tasks.scheduling.forecast import Answered, forecast
-from tasks.scheduling.policy import Limits, Service
+from tasks.scheduling.policy import Limits, RecentUsage
 
 HOUR = 3600.0
 
 
-def pace(requests_per_second: float, tokens: float = 0, **values: float) -> Pace:
+def throughput(requests_per_second: float, tokens: float = 0, **values: float) -> Throughput:
     """A model that was measured well; each request has `tokens` tokens, and is work for one more."""
-    measured = Pace(
+    measured = Throughput(
         work_per_second=requests_per_second * (1 + tokens),
         work_per_request=1 + tokens,
         bytes_per_request=100,
@@ -32,7 +32,7 @@ def pace(requests_per_second: float, tokens: float = 0, **values: float) -> Pace
     return replace(measured, **values)
 
 
-def lane(
+def backlog_entry(
     requests: int,
     *,
     batch: str = "mine",
@@ -44,8 +44,8 @@ def lane(
     active: bool = False,
     size: int = 100,
     kind: str = "decode",
-) -> Lane:
-    return Lane(batch, project, False, int(due), model, kind, active, segments, requests, size * requests, done)  # type: ignore[arg-type]
+) -> BacklogEntry:
+    return BacklogEntry(batch, project, False, int(due), model, kind, active, segments, requests, size * requests, done)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -53,102 +53,124 @@ class Case:
     """A queue, and the hours until the batch `mine` is done."""
 
     name: str
-    lanes: Sequence[Lane]
+    entries: Sequence[BacklogEntry]
     hours: float | None
-    paces: dict[tuple[str, str], Pace] = field(default_factory=lambda: {("m", "decode"): pace(1)})
+    throughputs: dict[tuple[str, str], Throughput] = field(default_factory=lambda: {("m", "decode"): throughput(1)})
     answered: dict[str, Answered] = field(default_factory=dict)
     limits: Limits = field(default_factory=lambda: Limits(2, {"m": 2, "n": 2, "o": 2}))
 
 
-TEN_AN_HOUR = {("m", "decode"): pace(10 / HOUR)}
+TEN_AN_HOUR = {("m", "decode"): throughput(10 / HOUR)}
 ONE_SLOT = Limits(1, {"m": 1, "n": 1})
-N_AND_M = {("m", "decode"): pace(1), ("n", "decode"): pace(2)}
-BOTH_CLASSES = {("m", "prefill"): pace(2, tokens=1000), ("m", "decode"): pace(1, tokens=100)}
+N_AND_M = {("m", "decode"): throughput(1), ("n", "decode"): throughput(2)}
+BOTH_CLASSES = {("m", "prefill"): throughput(2, tokens=1000), ("m", "decode"): throughput(1, tokens=100)}
 CASES = [
-    Case("1,000 rows, 100 done in 10 hours", [lane(1000, done=100, active=True)], 90, TEN_AN_HOUR),
-    Case("nothing was ever measured", [lane(1000)], None, {}),
-    Case("nothing is done, but the model is known from other batches", [lane(3600)], 1),
-    Case("all but one row is done", [lane(3600, done=3599, active=True)], 1 / HOUR),
-    Case("a batch that is due later waits", [lane(3600), lane(7200, batch="late", due=48 * HOUR)], 1, limits=ONE_SLOT),
-    Case("a batch that is due sooner goes first", [lane(3600), lane(7200, batch="soon", due=HOUR)], 3, limits=ONE_SLOT),
+    Case("1,000 rows, 100 done in 10 hours", [backlog_entry(1000, done=100, active=True)], 90, TEN_AN_HOUR),
+    Case("nothing was ever measured", [backlog_entry(1000)], None, {}),
+    Case("nothing is done, but the model is known from other batches", [backlog_entry(3600)], 1),
+    Case("all but one row is done", [backlog_entry(3600, done=3599, active=True)], 1 / HOUR),
+    Case(
+        "a batch that is due later waits",
+        [backlog_entry(3600), backlog_entry(7200, batch="late", due=48 * HOUR)],
+        1,
+        limits=ONE_SLOT,
+    ),
+    Case(
+        "a batch that is due sooner goes first",
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", due=HOUR)],
+        3,
+        limits=ONE_SLOT,
+    ),
     Case(
         "of what runs already only the rest is before it",
-        [lane(3600), lane(7200, batch="soon", done=3600, active=True)],
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", done=3600, active=True)],
         2,
         limits=ONE_SLOT,
     ),
     Case(
         "of a batch due later that runs already, the segment in hand is before it",
         [
-            lane(3600),
-            lane(1800, batch="late", due=48 * HOUR, active=True),
-            lane(72000, batch="late", due=48 * HOUR, segments=40),
+            backlog_entry(3600),
+            backlog_entry(1800, batch="late", due=48 * HOUR, active=True),
+            backlog_entry(72000, batch="late", due=48 * HOUR, segments=40),
         ],
         1.5,
         limits=ONE_SLOT,
     ),
-    Case("two segments share one engine", [lane(3600, segments=2)], 1),
+    Case("two segments share one engine", [backlog_entry(3600, segments=2)], 1),
     Case(
         "a longer segment that began at the same time lets it go first",
-        [lane(3600), lane(7200, batch="soon", due=HOUR)],
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", due=HOUR)],
         1,
         limits=Limits(2, {"m": 2}),
     ),
     Case(
         "a shorter segment that began at the same time is before it",
-        [lane(3600), lane(1800, batch="soon", due=HOUR)],
+        [backlog_entry(3600), backlog_entry(1800, batch="soon", due=HOUR)],
         1.5,
         limits=Limits(2, {"m": 2}),
     ),
-    Case("another model's queue is beside it", [lane(3600), lane(72000, batch="soon", model="n", due=1)], 1, N_AND_M),
+    Case(
+        "another model's queue is beside it",
+        [backlog_entry(3600), backlog_entry(72000, batch="soon", model="n", due=1)],
+        1,
+        N_AND_M,
+    ),
     Case(
         "another model's queue is before it where the slots are few",
-        [lane(3600), lane(7200, batch="soon", model="n", due=1)],
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", model="n", due=1)],
         2,
         N_AND_M,
         limits=ONE_SLOT,
     ),
-    Case("of a batch of two models the slower counts", [lane(3600), lane(3600, model="n")], 1, N_AND_M),
-    Case("a batch of two models, one never measured", [lane(3600), lane(3600, model="o")], None, N_AND_M),
-    Case("its engine is paused", [lane(3600)], None, limits=Limits(2, {"m": 0})),
-    Case("its model is served no more", [lane(3600, model="gone")], None, {("gone", "decode"): pace(1)}),
-    Case("its project may run nothing", [lane(3600)], None, limits=Limits(2, {"m": 2}, {"p": 0})),
+    Case(
+        "of a batch of two models the slower counts", [backlog_entry(3600), backlog_entry(3600, model="n")], 1, N_AND_M
+    ),
+    Case(
+        "a batch of two models, one never measured",
+        [backlog_entry(3600), backlog_entry(3600, model="o")],
+        None,
+        N_AND_M,
+    ),
+    Case("its engine is paused", [backlog_entry(3600)], None, limits=Limits(2, {"m": 0})),
+    Case("its model is served no more", [backlog_entry(3600, model="gone")], None, {("gone", "decode"): throughput(1)}),
+    Case("its project may run nothing", [backlog_entry(3600)], None, limits=Limits(2, {"m": 2}, {"p": 0})),
     Case(
         "another's paused engine holds up nobody",
-        [lane(3600), lane(3600, batch="soon", model="n", due=1)],
+        [backlog_entry(3600), backlog_entry(3600, batch="soon", model="n", due=1)],
         1,
         N_AND_M,
         limits=Limits(1, {"m": 1, "n": 0}),
     ),
     Case(
         "behind something that was never measured, nobody knows",
-        [lane(3600), lane(1, batch="soon", model="o", due=1)],
+        [backlog_entry(3600), backlog_entry(1, batch="soon", model="o", due=1)],
         None,
         limits=Limits(1, {"m": 1, "o": 1}),
     ),
-    Case("prefill-heavy rows take their own speed", [lane(7200, kind="prefill")], 1, BOTH_CLASSES),
-    Case("decode-heavy rows take theirs", [lane(3600)], 1, BOTH_CLASSES),
-    Case("prompts twice as long take twice the time", [lane(7200, kind="prefill", size=200)], 2, BOTH_CLASSES),
-    Case("a class that was never measured goes by the other", [lane(3600, kind="prefill")], 1),
+    Case("prefill-heavy rows take their own speed", [backlog_entry(7200, kind="prefill")], 1, BOTH_CLASSES),
+    Case("decode-heavy rows take theirs", [backlog_entry(3600)], 1, BOTH_CLASSES),
+    Case("prompts twice as long take twice the time", [backlog_entry(7200, kind="prefill", size=200)], 2, BOTH_CLASSES),
+    Case("a class that was never measured goes by the other", [backlog_entry(3600, kind="prefill")], 1),
     Case(
         "answers of this batch are twice as long as the model's usual ones",
-        [lane(36000, done=18000, active=True)],
+        [backlog_entry(36000, done=18000, active=True)],
         10,
-        {("m", "decode"): pace(1, tokens=99)},
+        {("m", "decode"): throughput(1, tokens=99)},
         {"mine": Answered(18000, 18000 * 199)},
     ),
     Case(
         "each segment takes a while to begin",
-        [lane(3600, segments=10)],
+        [backlog_entry(3600, segments=10)],
         1.5,
-        {("m", "decode"): pace(1, lead_seconds=180)},
+        {("m", "decode"): throughput(1, lead_seconds=180)},
         limits=ONE_SLOT,
     ),
     Case(
         "of which only the first one's takes time where segments begin while others run",
-        [lane(3600, segments=10)],
+        [backlog_entry(3600, segments=10)],
         1.05,
-        {("m", "decode"): pace(1, lead_seconds=180)},
+        {("m", "decode"): throughput(1, lead_seconds=180)},
         limits=Limits(2, {"m": 2}),
     ),
 ]
@@ -156,7 +178,9 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_eta_of(case: Case) -> None:
-    found = forecast(case.lanes, case.answered, case.paces, case.limits, Service({}, 0.0), now=0.0).get("mine")
+    found = forecast(case.entries, case.answered, case.throughputs, case.limits, RecentUsage({}, 0.0), now=0.0).get(
+        "mine"
+    )
     if case.hours is None:
         assert found is None
     else:
@@ -166,12 +190,12 @@ def test_the_eta_of(case: Case) -> None:
 
 
 def test_another_projects_urgent_batch_leaves_this_one_its_share() -> None:
-    lanes = [
-        lane(3600, segments=100),
-        lane(36000, batch="soon", project="q", due=1, segments=1000),
+    entries = [
+        backlog_entry(3600, segments=100),
+        backlog_entry(36000, batch="soon", project="q", due=1, segments=1000),
     ]
-    paces = {("m", "decode"): pace(1)}
-    found = forecast(lanes, {}, paces, replace(ONE_SLOT, floor=0.5), Service({}, 0.0), now=0.0)
+    throughputs = {("m", "decode"): throughput(1)}
+    found = forecast(entries, {}, throughputs, replace(ONE_SLOT, min_share=0.5), RecentUsage({}, 0.0), now=0.0)
     assert 3.6 < found["mine"].at / HOUR < 4.0  # a quarter of the time: half of an even share
     assert found["soon"].at / HOUR == pytest.approx(11)
 
@@ -179,9 +203,9 @@ def test_another_projects_urgent_batch_leaves_this_one_its_share() -> None:
 def test_the_range_narrows_as_more_is_measured() -> None:
     widths = []
     for done, measurements in ((0, 1), (100, 10), (5000, 1000)):
-        paces = {("m", "decode"): pace(1, spread=0.5, measurements=measurements)}
+        throughputs = {("m", "decode"): throughput(1, spread=0.5, measurements=measurements)}
         said = {"mine": Answered(done, 0)}
-        found = forecast([lane(10_000)], said, paces, ONE_SLOT, Service({}, 0.0), now=0.0)["mine"]
+        found = forecast([backlog_entry(10_000)], said, throughputs, ONE_SLOT, RecentUsage({}, 0.0), now=0.0)["mine"]
         widths.append((found.latest - found.earliest) / found.at)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.25
@@ -189,16 +213,18 @@ def test_the_range_narrows_as_more_is_measured() -> None:
 
 def test_a_long_queue_is_forecast_several_segments_at_a_time_and_comes_out_the_same() -> None:
     rng = random.Random(5)
-    lanes = [
-        lane(2000 * segments, batch=f"b{number:03}", due=number * HOUR, segments=segments, model=rng.choice("mn"))
+    entries = [
+        backlog_entry(
+            2000 * segments, batch=f"b{number:03}", due=number * HOUR, segments=segments, model=rng.choice("mn")
+        )
         for number, segments in enumerate(rng.choices(range(1, 400), k=60))
     ]
-    found = forecast(lanes, {}, N_AND_M, Limits(2, {"m": 1, "n": 1}), Service({}, 0.0), now=0.0)
+    found = forecast(entries, {}, N_AND_M, Limits(2, {"m": 1, "n": 1}), RecentUsage({}, 0.0), now=0.0)
     ahead = {"m": 0.0, "n": 0.0}
-    for entry in lanes:
+    for entry in entries:
         ahead[entry.model] += entry.requests / {"m": 1, "n": 2}[entry.model]
         assert found[entry.batch_id].at == pytest.approx(ahead[entry.model], rel=1e-6)
-    assert sum(entry.segments for entry in lanes) > 4000
+    assert sum(entry.segments for entry in entries) > 4000
 
 
 @pytest.mark.parametrize(
@@ -226,18 +252,20 @@ def test_the_sla_state_of_a_batch_with_a_day(
 def test_the_forecast_of_twenty_batches_of_three_models_is_right_though_single_requests_differ() -> None:
     """What the forecast knows are means; what happens are requests whose work varies by a factor."""
     rng = random.Random(1)
-    paces = {(model, "decode"): pace(speed, tokens=100) for model, speed in (("m", 3), ("n", 10), ("o", 30))}
+    throughputs = {
+        (model, "decode"): throughput(speed, tokens=100) for model, speed in (("m", 3), ("n", 10), ("o", 30))
+    }
     limits = Limits(2, dict.fromkeys("mno", 2))
-    lanes = []
+    entries = []
     for number in range(20):
         model = rng.choice("mno")
         requests = rng.randint(50, 2000)
-        lanes.append(lane(requests, batch=f"b{number}", model=model, due=rng.randint(1, 24) * HOUR))
-    expected = forecast(lanes, {}, paces, limits, Service({}, 0.0), now=0.0)
+        entries.append(backlog_entry(requests, batch=f"b{number}", model=model, due=rng.randint(1, 24) * HOUR))
+    expected = forecast(entries, {}, throughputs, limits, RecentUsage({}, 0.0), now=0.0)
     actual_lanes = [
-        entry._replace(requests=max(1, round(entry.requests * rng.lognormvariate(0, 0.2)))) for entry in lanes
+        entry._replace(requests=max(1, round(entry.requests * rng.lognormvariate(0, 0.2)))) for entry in entries
     ]
-    actual = forecast(actual_lanes, {}, paces, limits, Service({}, 0.0), now=0.0)
+    actual = forecast(actual_lanes, {}, throughputs, limits, RecentUsage({}, 0.0), now=0.0)
     errors = [abs(expected[name].at - actual[name].at) / actual[name].at for name in actual]
     assert statistics.median(errors) < 0.2
     assert all(math.isfinite(expected[name].latest) for name in actual)

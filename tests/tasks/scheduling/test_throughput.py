@@ -10,23 +10,25 @@ from sqlalchemy import select, update
 
 from store import segments
 from store.database import Database
-from store.records import Batch, Part, Segment, Speed
-from tasks.scheduling.throughput import Meter
+from store.records import Batch, ResultChunk, Segment, Speed
+from tasks.scheduling.throughput import ThroughputMeter
 
 
-def a_part(answered: int, shared: int) -> Part:
+def a_part(answered: int, shared: int) -> ResultChunk:
     tokens = {"input_tokens": 9 * answered, "shared_input_tokens": 9 * shared}
-    return Part(completed=answered, failed=0, output_tokens=0, shared_requests=shared, shared_output_tokens=0, **tokens)
+    return ResultChunk(
+        completed=answered, failed=0, output_tokens=0, shared_requests=shared, shared_output_tokens=0, **tokens
+    )
 
 
-def meters(database: Database, batch: Batch) -> list[Meter]:
+def meters(database: Database, batch: Batch) -> list[ThroughputMeter]:
     """Of the batch's segments, all started."""
     found = []
     with database.write() as session:
         for segment_id in session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)):
             work = segments.start(session, segment_id, segments.dispatch(session, segment_id, 30) or 0, "test", 30)
             assert work is not None
-            found.append(Meter(work, "config"))
+            found.append(ThroughputMeter(work, "config"))
     return found
 
 

@@ -64,7 +64,7 @@ class Yard:
 
     def work(self, context: AppContext | None = None) -> Delivery:
         """Do all that is due now; the newest delivery then."""
-        sender.ring(self.context)
+        sender.enqueue_due(self.context)
         while self.messages:
             sender.deliver(context or self.context, *self.messages.pop(0))
         with self.context.database.read() as session:

@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from store import keys, speeds
-from store.speeds import Measured
+from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState
@@ -27,7 +27,7 @@ def test_a_model_that_was_not_measured_says_so(client: FlaskClient) -> None:
 def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
     client: FlaskClient, context: AppContext
 ) -> None:
-    measured = Measured(seconds=10.0, requests=40, bytes=4000.0, tokens=2000)
+    measured = Measurement(seconds=10.0, requests=40, bytes=4000.0, tokens=2000)
     with context.database.write() as session:
         speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measured)
         speeds.measure(session, "echo", "0" * 64, "prefill", measured)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from inference.engines.openai import endpoints
 from inference.engines.openai.endpoints import Endpoint, Health, choose
-from inference.engines.openai.slots import Turns
+from inference.engines.openai.slots import SlotQueue
 
 ENDS: dict[str, Callable[[Endpoint, float], None]] = {
     "good": lambda one, now: one.answered(now, now - 1, 1),
     "bad": lambda one, now: one.failed(now, "bad"),
     "fatal": lambda one, now: one.failed(now, "fatal", fatal=True),
     "busy": lambda one, now: one.overloaded(now, now, "busy"),
-    "refused": lambda one, now: one.heard(now),
+    "refused": lambda one, now: one.responded(now),
 }
 """How a request may end."""
 events = st.sampled_from(["take", *ENDS, "pause", "probe", "silent", "gone", "later"])
@@ -43,17 +43,17 @@ def test_no_endpoint_gets_more_than_its_limit_and_none_that_is_not_usable_gets_a
             assert chosen.health(now) in (Health.HEALTHY, Health.DEGRADED) and not chosen.gone
             chosen.in_flight += 1
             assert chosen.in_flight <= chosen.limit
-            assert chosen is not one or not any(other.has_room(now) for other in all_ if other is not one)
+            assert chosen is not one or not any(other.has_capacity(now) for other in all_ if other is not one)
         elif event in ENDS and one.in_flight:
             ENDS[event](one, now)
             one.in_flight -= 1
         elif event == "pause":
             one.pause(now, 5)
-            assert not one.has_room(now + 4.9)
+            assert not one.has_capacity(now + 4.9)
         elif event == "probe":
             one.probed(now)
         elif event == "silent":
-            one.probe_failed(now, "silent", heard=False, fatal=False)
+            one.probe_failed(now, "silent", responded=False, fatal=False)
         elif event == "gone":
             one.gone = not one.gone
         elif event == "later":
@@ -68,7 +68,7 @@ def test_an_endpoint_whose_requests_fail_now_and_then_is_degraded_and_asked_less
         endpoint.in_flight = 1
         endpoint.answered(1.0, 0.0, 1)
     flaky.failed(1.0, "bad")
-    flaky.heard(1.0)
+    flaky.responded(1.0)
     flaky.failed(1.0, "bad")
     assert (flaky.health(1.0), steady.health(1.0)) == ("degraded", "healthy")
     for _ in range(15):
@@ -85,7 +85,7 @@ def test_an_endpoint_is_unhealthy_after_three_failures_in_a_row_or_one_that_will
     endpoint.failed(1.0, "bad")
     endpoint.failed(2.0, "bad")
     assert endpoint.health(2.0) == "degraded" and endpoint.usable
-    endpoint.failed(3.0, "bad", heard=False)
+    endpoint.failed(3.0, "bad", responded=False)
     assert endpoint.health(3.0) == "unhealthy" and not endpoint.usable
     assert endpoint.health(1e9) == "unhealthy", "only what was found through a file can be stale"
     endpoint.probed(4.0)
@@ -95,9 +95,9 @@ def test_an_endpoint_is_unhealthy_after_three_failures_in_a_row_or_one_that_will
 
 def test_an_endpoint_of_a_file_is_stale_when_it_has_answered_nothing_for_five_minutes() -> None:
     endpoint = Endpoint("http://a/v1", 100, 0.0, discovered=True)
-    endpoint.probe_failed(300.0, "no connection", heard=False, fatal=False)
+    endpoint.probe_failed(300.0, "no connection", responded=False, fatal=False)
     assert (endpoint.health(300.0), endpoint.health(301.0)) == ("unhealthy", "stale")
-    endpoint.probe_failed(400.0, "HTTP 500", heard=True, fatal=False)
+    endpoint.probe_failed(400.0, "HTTP 500", responded=True, fatal=False)
     assert (endpoint.health(700.0), endpoint.health(701.0)) == ("unhealthy", "stale")
     endpoint.probed(800.0)
     assert endpoint.health(9999.0) == "healthy"
@@ -147,19 +147,19 @@ def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_ne
     async def scene() -> None:
         endpoint = Endpoint("http://a/v1", 1, 0.0)
         endpoint.probed(0.0)
-        turns, order = Turns({0: endpoint}), []
+        turns, order = SlotQueue({0: endpoint}), []
 
         async def come(name: str, last: Endpoint | None) -> None:
-            assert await turns.take(lambda: math.inf, last) is endpoint
+            assert await turns.acquire(lambda: math.inf, last) is endpoint
             order.append(name)
-            turns.leave(endpoint)
+            turns.release(endpoint)
 
-        assert await turns.take(lambda: math.inf) is endpoint
+        assert await turns.acquire(lambda: math.inf) is endpoint
         tasks = [asyncio.create_task(come(*each)) for each in (("first", None), ("second", None), ("again", endpoint))]
         await asyncio.sleep(0)
-        gone = asyncio.create_task(turns.take(lambda: math.inf, endpoint))
+        gone = asyncio.create_task(turns.acquire(lambda: math.inf, endpoint))
         await asyncio.sleep(0)
-        turns.leave(endpoint)
+        turns.release(endpoint)
         gone.cancel()  # it has been given the place, and has not noticed yet
         await asyncio.wait([gone, *tasks], timeout=5)
         assert gone.cancelled() and order == ["again", "first", "second"] and endpoint.in_flight == 0

@@ -125,7 +125,7 @@ def marked() -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             if (
-                process.environ().get(orphan_reaper.MARK, "").startswith(node)
+                process.environ().get(orphan_reaper.TAG, "").startswith(node)
                 and "inference.residents.orphan_reaper" not in process.cmdline()
             ):
                 found.append(process)
