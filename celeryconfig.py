@@ -6,12 +6,12 @@ record's lease decides. Late acknowledgement, redelivery, restarts and two beats
 
 from kombu import Queue
 
-from batchyard import settings
-from tasks.execution import result_cache
-from tasks.finishing import garbage
+from batchyard import queues, settings
 
 _settings = settings.load()
 METRICS_SECONDS = 10.0
+EVICTION_SECONDS = 60.0
+COLLECTION_SECONDS = 10.0
 
 broker_url = _settings.broker_url
 broker_connection_retry_on_startup = True
@@ -23,18 +23,9 @@ accept_content = ["json"]
 task_serializer = "json"
 result_serializer = "json"
 
-task_queues = [Queue("batch_job_queue"), Queue("post"), Queue("housekeeping"), Queue("webhooks")]
-task_default_queue = "housekeeping"
-task_routes = {
-    "batch.validate": {"queue": "batch_job_queue"},
-    "batch.segment": {"queue": "batch_job_queue"},
-    "batch.merge": {"queue": "post"},
-    "batch.finish": {"queue": "post"},
-    "post.*": {"queue": "post"},
-    "housekeeping.*": {"queue": "housekeeping"},
-    "schedule.*": {"queue": "housekeeping"},
-    "webhook.*": {"queue": "webhooks"},
-}
+task_queues = [Queue(name) for name in queues.NAMES]
+task_default_queue = queues.HOUSEKEEPING
+task_routes = queues.ROUTES
 
 task_acks_late = True
 task_track_started = True
@@ -53,9 +44,10 @@ worker_soft_shutdown_timeout = 5.0
 worker_send_task_events = True
 
 
-def _every(task: str, seconds: float, *, ticks: int = 1) -> dict[str, object]:
-    """A task that beat rings; one that waited longer than `ticks` of them is done by the next."""
-    return {"task": task, "schedule": float(seconds), "options": {"expires": ticks * seconds}}
+def _every(task: str, seconds: float, *args: float, ticks: int = 1) -> dict[str, object]:
+    """A periodic task; a message that waited longer than `ticks` periods is dropped, because the next one does its
+    work."""
+    return {"task": task, "schedule": float(seconds), "args": args, "options": {"expires": ticks * seconds}}
 
 
 beat_schedule = {
@@ -64,8 +56,8 @@ beat_schedule = {
     "webhooks": _every("webhook.ring", _settings.housekeeping_seconds, ticks=10),
     "schedules": _every("schedule.tick", _settings.housekeeping_seconds, ticks=10),
     "metrics": _every("housekeeping.metrics", METRICS_SECONDS),
-    "cache": _every("housekeeping.evict", result_cache.INTERVAL_SECONDS),
-    "garbage": _every("housekeeping.collect", garbage.INTERVAL_SECONDS),
+    "cache": _every("housekeeping.evict", EVICTION_SECONDS),
+    "garbage": _every("housekeeping.collect", COLLECTION_SECONDS, COLLECTION_SECONDS),
 }
 # Flower is not told of what beat rings, two tasks a second: they would fill its list, and say nothing of a batch.
 task_annotations = {entry["task"]: {"send_events": False} for entry in beat_schedule.values()}

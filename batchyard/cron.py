@@ -6,7 +6,6 @@ or hour is a `*` or `*/n` goes by what the clock shows.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import zoneinfo
@@ -18,6 +17,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from batchyard.errors import RequestError
+from batchyard.wording import nearest
 
 # How far back `last` looks first for times that are frequent.
 _SPAN_SECONDS = 3600
@@ -83,10 +83,8 @@ def _unusable(reason: str) -> RequestError:
 
 def _zone(name: str) -> tzinfo:
     if name not in zones():
-        near = difflib.get_close_matches(name.lower(), [known.lower() for known in zones()], n=1, cutoff=0)
-        nearest = next(known for known in zones() if known.lower() == near[0])
         raise RequestError(
-            f"Invalid value for 'timezone': there is no {name[:64]!r}; did you mean '{nearest}'?",
+            f"Invalid value for 'timezone': there is no {name[:64]!r}; did you mean '{nearest(name, zones())}'?",
             code="invalid_value",
             param="timezone",
         )

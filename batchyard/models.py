@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import json
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, ValidationInfo, field_validator
 
 from batchyard.errors import ConfigurationError
+from batchyard.wording import nearest
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 CAPACITY = 128
@@ -100,8 +100,7 @@ def _spec(path: Path, name: str, entry: Any, allow_simulated: bool) -> ModelSpec
     for key in entry:
         if key == "name" or key not in ModelSpec.model_fields:
             known = [field for field in ModelSpec.model_fields if field != "name"]
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0)[0]
-            raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest}?")
+            raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest(key, known)}?")
     if entry.get("engine") == "auto":
         entry = {**entry, "engine": "vllm" if vllm_installed() else "transformers"}
     try:

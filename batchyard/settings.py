@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchyard import durations
 from batchyard.errors import ConfigurationError
+from batchyard.wording import nearest
 
 PREFIX = "BATCHYARD_"
 
@@ -172,8 +172,7 @@ def _refuse_unknown(environment: Mapping[str, str | None]) -> None:
     known = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
     for name in environment:
         if name.startswith(PREFIX) and name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)
-            raise ConfigurationError(f"unknown setting {name}: did you mean {nearest[0]}?")
+            raise ConfigurationError(f"unknown setting {name}: did you mean {nearest(name, known)}?")
 
 
 CLIENT_VARIABLES = {

@@ -15,8 +15,9 @@ from typing import Any
 
 import psutil
 
-from batchyard.cli.client import TERMINAL, Client
+from batchyard.cli.client import Client
 from batchyard.local import background
+from batchyard.statuses import TERMINAL
 
 CHAT = "/v1/chat/completions"
 RESULTS = Path(__file__).parent / "results"

@@ -18,7 +18,8 @@ from typing import Any
 import harness
 import psutil
 
-from batchyard.cli.client import TERMINAL, Client
+from batchyard.cli.client import Client
+from batchyard.statuses import TERMINAL
 
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",

@@ -26,10 +26,10 @@ import harness
 import orjson
 import psutil
 
-from batchyard.cli.client import TERMINAL
 from batchyard.local import background
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
+from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats.plan import PlanWriter, SegmentSize
 from tasks.intake.validation import Report, Validator

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
+from batchyard.statuses import RUNNING, TERMINAL, TRANSITIONS
 from store import events, listing
 from store.database import changed
 from store.records import Artifact, Batch, Event, File, ResultChunk, Segment, Sla, new_id, now
@@ -27,21 +28,8 @@ class PlannedSegment(NamedTuple):
     request_class: RequestClass = "decode"
 
 
-TRANSITIONS: dict[str, frozenset[str]] = {
-    "validating": frozenset({"in_progress", "failed", "cancelling"}),
-    "in_progress": frozenset({"finalizing", "cancelling"}),
-    "finalizing": frozenset({"completed", "expired", "cancelling"}),
-    "cancelling": frozenset({"cancelled"}),
-    "failed": frozenset(),
-    "completed": frozenset(),
-    "expired": frozenset(),
-    "cancelled": frozenset(),
-}
 # A new batch whose message nobody has taken after this long is told of again.
 MESSAGE_SECONDS = 30.0
-TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
-# A list of what a status may be is found by its index; what it may not be is not.
-RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
 
 
 def create(

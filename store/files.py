@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
+from batchyard.statuses import TERMINAL
 from store import listing
-from store.batches import TERMINAL
 from store.records import Artifact, Batch, File, new_id, now
 
 # Seconds after which a batch's input expires, unless the client says otherwise.

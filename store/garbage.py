@@ -8,8 +8,8 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, delete, func, select
 from sqlalchemy.orm import Session
 
+from batchyard.statuses import RUNNING, TERMINAL
 from store import files
-from store.batches import RUNNING, TERMINAL
 from store.records import Batch, File, ResultChunk, Schedule
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import select, true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from batchyard import wording
 from batchyard.errors import NotFoundError, RequestError
 from store import listing
 from store.records import Project, new_id, now
@@ -69,7 +70,8 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
     """The tier, which is one of these or none. Raises RequestError."""
     if tier is not None and tier not in tiers:
         raise RequestError(
-            f"There is no tier '{tier[:100]}'; there are: {', '.join(tiers) or 'none'} (BATCHYARD_TIERS).",
+            f"There is no tier '{wording.cut(tier, wording.MAX_NAME)}'; there are: {', '.join(tiers) or 'none'} "
+            "(BATCHYARD_TIERS).",
             code="invalid_value",
             param="tier",
         )

@@ -10,8 +10,8 @@ from typing import NamedTuple, get_args
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
+from batchyard.statuses import RUNNING
 from store import speeds
-from store.batches import RUNNING
 from store.records import Batch, Segment, Sla
 from store.speeds import RequestClass
 

@@ -13,8 +13,8 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
+from batchyard.statuses import RUNNING
 from store import listing
-from store.batches import RUNNING
 from store.database import changed
 from store.records import Batch, Schedule, ScheduleRun, new_id, now
 

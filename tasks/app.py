@@ -81,8 +81,8 @@ def run_schedules() -> None:
 
 
 @app.task(name="housekeeping.collect")
-def collect_garbage() -> None:
-    garbage.tick(context())
+def collect_garbage(interval_seconds: float) -> None:
+    garbage.tick(context(), interval_seconds)
 
 
 @app.task(name="housekeeping.evict")

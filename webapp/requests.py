@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import secrets
 import socket
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
 
 from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
+from batchyard.wording import MAX_NAME, nearest
 from store import keys
 from store.artifacts import Artifacts, Writer
 from tasks.context import AppContext
@@ -167,7 +167,7 @@ def _single(fields: MultiDict[str, str]) -> Iterator[tuple[str, str]]:
     """Names and values. Raises RequestError for a name that is given twice."""
     for name, values in fields.lists():
         if len(values) > 1:
-            raise RequestError(f"'{name[:100]}' is given twice.", code="invalid_value", param=name[:100])
+            raise RequestError(f"'{name[:MAX_NAME]}' is given twice.", code="invalid_value", param=name[:MAX_NAME])
         yield name, values[0]
 
 
@@ -181,9 +181,11 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     if first["type"] == "missing":
         raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
     if first["type"] == "extra_forbidden":
-        known = difflib.get_close_matches(param, model.model_fields, n=1)
-        hint = f" Did you mean '{known[0]}'?" if known else ""
-        raise RequestError(f"Unknown parameter: '{param[:100]}'.{hint}", code="unknown_parameter", param=param[:100])
+        known = nearest(param, model.model_fields, cutoff=0.6)
+        hint = f" Did you mean '{known}'?" if known else ""
+        raise RequestError(
+            f"Unknown parameter: '{param[:MAX_NAME]}'.{hint}", code="unknown_parameter", param=param[:MAX_NAME]
+        )
     code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
     message = first["msg"].removeprefix("Value error, ")
     raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param)

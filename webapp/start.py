@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.models import Endpoint
+from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.intake import prompts, submission
-from tasks.intake.lines import LineError, cut
-from tasks.intake.validation import MAX_MESSAGE, Validator
+from tasks.intake.lines import LineError
+from tasks.intake.validation import Validator
 from webapp import wire
 from webapp.batches import Idempotency, announce, once
 from webapp.document import operation

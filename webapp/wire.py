@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from batchyard import durations
 from batchyard.models import Endpoint
+from batchyard.statuses import Status
 from store.records import Sla
 from tasks.steps import registry
 
@@ -99,7 +100,6 @@ class RetryBatch(BaseModel):
 
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 
 class FileObject(BaseModel):

@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from batchyard.cli import client, completion, requests, view
+from batchyard.cli import completion, requests, view
 from batchyard.cli.client import Client
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, plain, say, table
 from batchyard.cli.watch import finished, follow, interruptible, watch
 from batchyard.errors import ConfigurationError
+from batchyard.statuses import TERMINAL
 
 
 @click.command()
@@ -74,7 +75,7 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
         return view.facts(found[0]) if batch_id else view.overview(found)
 
     found = look()
-    awaited = {batch["id"] for batch in found if batch_id or batch["status"] not in client.TERMINAL}
+    awaited = {batch["id"] for batch in found if batch_id or batch["status"] not in TERMINAL}
     if live:
         with interruptible("what was watched goes on"):
             found = follow(look, draw)
@@ -171,7 +172,7 @@ def models(data: Path | None, as_json: bool) -> None:
 
 
 def _no_files(batch: dict[str, Any]) -> str:
-    if batch["status"] in client.TERMINAL:
+    if batch["status"] in TERMINAL:
         return (
             f"batch {batch['id']} is {batch['status']} and has no results; `batchyard status {batch['id']}` tells why"
         )
@@ -187,6 +188,6 @@ def _follow(server: Client, batch_id: str) -> None:
         sys.stdout.buffer.write(lines)
         sys.stdout.buffer.flush()
         have += lines.count(b"\n")
-        if batch["status"] in client.TERMINAL:
+        if batch["status"] in TERMINAL:
             return finished(batch)
         time.sleep(1)

@@ -15,7 +15,6 @@ from dotenv import dotenv_values
 from batchyard.errors import AuthenticationError, ConfigurationError, NotFoundError, RequestError, UnavailableError
 from batchyard.local.data_folder import local_state
 
-TERMINAL = ("completed", "failed", "expired", "cancelled")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchyard import durations
-from batchyard.cli.client import TERMINAL
 from batchyard.cli.output import lines_of, when
+from batchyard.statuses import TERMINAL
 
 BAR = 24
 

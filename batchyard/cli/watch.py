@@ -14,9 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from batchyard.cli import view
-from batchyard.cli.client import TERMINAL, Client
+from batchyard.cli.client import Client
 from batchyard.cli.output import complain
 from batchyard.errors import UnavailableError
+from batchyard.statuses import TERMINAL
 
 Batches = list[dict[str, Any]]
 POLL_SECONDS = 0.5

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import psutil
 
+from batchyard.backoff import Backoff
+
 # Not a BATCHYARD_* name: settings refuse unknown ones, and nobody sets this in a shell by accident.
 TAG = "_BATCHYARD_STACK"
 LOG_BYTES = 32 * 1024 * 1024
+BACKOFF = Backoff(first=1.0, longest=30.0)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -74,7 +77,7 @@ class Child:
         if time.monotonic() - self.started > 60:
             self.failures = 0
         self.failures += 1
-        wait = min(30.0, 2.0 ** (self.failures - 1))
+        wait = BACKOFF.seconds(self.failures)
         self.due = time.monotonic() + wait
         return wait
 

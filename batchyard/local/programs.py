@@ -8,13 +8,10 @@ import socket
 import sys
 from pathlib import Path
 
+from batchyard import queues
 from batchyard.errors import ConfigurationError
 from batchyard.local import ports
 
-QUEUES = "batch_job_queue,post,housekeeping"
-# Receivers of webhooks may hang: a worker of their own waits for them, in threads, which cost next to nothing.
-WEBHOOK_QUEUE = "webhooks"
-WEBHOOK_THREADS = 20
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
@@ -87,12 +84,23 @@ def ray(folder: Path, port: int) -> list[str]:
 
 
 def worker(name: str, concurrency: int, level: str) -> list[str]:
-    options = ["-n", f"{name}@%h", "-c", str(concurrency), "-Q", QUEUES, "--prefetch-multiplier", "1", "-l", level]
+    options = [
+        "-n",
+        f"{name}@%h",
+        "-c",
+        str(concurrency),
+        "-Q",
+        ",".join(queues.BATCH_WORKER),
+        "--prefetch-multiplier",
+        "1",
+        "-l",
+        level,
+    ]
     return [*_CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
 
 
 def webhooks(name: str, level: str) -> list[str]:
-    options = ["-n", f"webhooks-{name}@%h", "-P", "threads", "-c", str(WEBHOOK_THREADS), "-Q", WEBHOOK_QUEUE]
+    options = ["-n", f"webhooks-{name}@%h", "-P", "threads", "-c", str(queues.WEBHOOK_THREADS), "-Q", queues.WEBHOOKS]
     options += ["--prefetch-multiplier", "1", "-l", level]
     return [*_CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
 

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 
+from batchyard import queues
 from batchyard.errors import BatchyardError
 from batchyard.local import ports, process, programs
 from batchyard.local.data_folder import DataFolder
@@ -170,7 +171,7 @@ class Stack:
         if "ray_address" not in given:
             children["ray"] = make("ray", programs.ray(folder.short / "ray", ray_port), grace=7.0)
             children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
-        concurrency, level = self.settings.max_segments + 2, self.settings.log_level.upper()
+        concurrency, level = self.settings.max_segments + queues.SPARE_PROCESSES, self.settings.log_level.upper()
         children["worker"] = make("worker", programs.worker(folder.name, concurrency, level), grace=9.0)
         children["webhooks"] = make("webhooks", programs.webhooks(folder.name, level), grace=9.0)
         for name in ("worker", "webhooks"):

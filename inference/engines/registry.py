@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 
 from pydantic import ValidationError
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
+from batchyard.wording import nearest
 from inference.engine import Capabilities, Engine
 
 ENGINES = {
@@ -27,8 +27,7 @@ def capabilities(name: str) -> type[Capabilities]:
         ConfigurationError: no engine has that name; names the nearest.
     """
     if name not in ENGINES:
-        nearest = difflib.get_close_matches(name, ENGINES, n=1, cutoff=0)[0]
-        raise ConfigurationError(f"no engine is named {name!r}; did you mean {nearest}?")
+        raise ConfigurationError(f"no engine is named {name!r}; did you mean {nearest(name, ENGINES)}?")
     module, attribute = ENGINES[name].split(":")
     found: type[Capabilities] = getattr(import_module(module), attribute)
     return found
@@ -57,10 +56,9 @@ def check_arguments(spec: ModelSpec) -> None:
         return
     for key in spec.engine_args:
         if key not in schema.model_fields and schema.model_config.get("extra") != "allow":
-            nearest = difflib.get_close_matches(key, schema.model_fields, n=1, cutoff=0)[0]
             raise ConfigurationError(
                 f"models.{spec.name}.engine_args.{key}: engine {spec.engine} has no such argument; "
-                f"did you mean {nearest}?"
+                f"did you mean {nearest(key, schema.model_fields)}?"
             )
     try:
         schema.model_validate(spec.engine_args)

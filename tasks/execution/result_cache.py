@@ -14,7 +14,6 @@ from batchyard import output_lines
 from store import cache, segments
 from tasks.context import AppContext
 
-INTERVAL_SECONDS = 60
 EVICTION_SECONDS = 20.0
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchyard import output_lines
+from batchyard.backoff import Backoff
 from batchyard.errors import EngineError, GpuBusy, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
@@ -41,7 +42,7 @@ FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
 BEAT_SECONDS = 1.0
 CLUSTER_BEATS = 3
-RETRY_SECONDS = 5.0
+BACKOFF = Backoff(first=5.0)
 
 
 class _Stopped(Exception):
@@ -110,7 +111,7 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
 
 def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool) -> None:
     with context.database.write() as session:
-        segments.fail(session, segment, error, RETRY_SECONDS * 2**segment.attempts, counted=counted)
+        segments.fail(session, segment, error, BACKOFF.seconds(segment.attempts + 1), counted=counted)
     progress.count(context, segment.model["name"], {"retries": 1})
 
 

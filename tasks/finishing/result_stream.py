@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchyard.errors import ConflictError, RequestError
-from store import batches, segments
+from batchyard.statuses import TERMINAL
+from store import segments
 from store.artifacts import Artifacts
 from store.records import Batch
 from tasks.context import AppContext
@@ -27,7 +28,7 @@ def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> I
         chunks = segments.chunks(session, batch.id)
     there = sum(rows for _, rows in chunks)
     answered = batch.completed + batch.failed
-    if batch.status in batches.TERMINAL and there < answered:
+    if batch.status in TERMINAL and there < answered:
         raise ConflictError(
             f"Batch '{batch.id}' has ended, and its answers are in its files now: output_file_id "
             f"{batch.output_file_id}, error_file_id {batch.error_file_id}.",

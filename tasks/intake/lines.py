@@ -10,8 +10,9 @@ from typing import IO, Any
 
 import orjson
 
+from batchyard.wording import quoted
+
 MAX_LINE_BYTES = 16 * 1024 * 1024
-MAX_QUOTE = 100
 ESCAPED_COLON = re.compile(rb"\\u003a", re.IGNORECASE)
 
 
@@ -22,15 +23,6 @@ class LineError(Exception):
     code: str
     message: str
     param: str | None = None
-
-
-def quoted(text: str) -> str:
-    """What a client sent, as it may stand in a message."""
-    return cut(repr(text[:MAX_QUOTE]), MAX_QUOTE)
-
-
-def cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def numbered_lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:

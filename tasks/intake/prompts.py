@@ -12,6 +12,7 @@ from typing import IO, Any, Literal
 import orjson
 
 from batchyard.errors import RequestError
+from batchyard.wording import MAX_LIST, MAX_NAME
 from store.artifacts import Artifacts, Writer
 
 Format = Literal["txt", "csv", "jsonl"]
@@ -146,7 +147,7 @@ def _rows(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
             return
         if template is None and "prompt" not in columns and len(columns) != 1:
             raise RequestError(
-                f"The table has no column 'prompt', but {', '.join(columns)[:200]}; "
+                f"The table has no column 'prompt', but {', '.join(columns)[:MAX_LIST]}; "
                 "say how to use them with a template, such as 'Translate {text}'.",
                 code="invalid_value",
                 param="template",
@@ -196,7 +197,9 @@ def _fill(template: str, values: dict[str, Any], number: int) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name not in values:
-            raise _wrong(number, f"has no {name[:100]!r}, which the template names; it has {', '.join(values)[:200]}")
+            raise _wrong(
+                number, f"has no {name[:MAX_NAME]!r}, which the template names; it has {', '.join(values)[:MAX_LIST]}"
+            )
         return str(values[name])
 
     return _PLACE.sub(value, template)

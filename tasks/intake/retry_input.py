@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 
 from batchyard.errors import ConflictError
-from store import batches, files
+from batchyard.statuses import TERMINAL
+from store import files
 from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.context import AppContext
@@ -19,7 +20,7 @@ def write(context: AppContext, batch: Batch) -> Writer:
     Raises:
         ConflictError: the batch has not ended, has no such line, or a file that is needed is gone.
     """
-    if batch.status not in batches.TERMINAL:
+    if batch.status not in TERMINAL:
         raise _conflict(f"Cannot retry a batch with status '{batch.status}'; wait for its end, or cancel it.")
     if batch.status == "failed":
         raise _conflict("The input of this batch failed validation; correct the lines its errors name and upload it.")

@@ -16,6 +16,7 @@ import orjson
 from batchyard import output_lines
 from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
+from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests import bodies, ordering
@@ -27,14 +28,12 @@ from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
-from tasks.intake.lines import LineError, cut, numbered_lines, parse, quoted
+from tasks.intake.lines import LineError, numbered_lines, parse
 from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
 
 MAX_ERRORS = 1000
-MAX_MESSAGE = 350
-MAX_PARAM = 100
 # A segment's end costs a tenth of a second of CPU, and until then nothing else takes its place.
 SEGMENT_SECONDS = 30
 # It fills its engines so many times at least, however slow they are.
@@ -58,7 +57,7 @@ class Report:
         self.count += 1
         if len(self._first) == MAX_ERRORS and (line or 0) >= self._first[-1][0]:
             return
-        message, param = cut(error.message, MAX_MESSAGE), error.param and cut(error.param, MAX_PARAM)
+        message, param = cut(error.message, MAX_MESSAGE), error.param and cut(error.param, MAX_NAME)
         entry = {"code": error.code, "line": line, "message": message, "param": param}
         bisect.insort(self._first, (line or 0, entry), key=lambda first: first[0])
         del self._first[MAX_ERRORS:]

@@ -15,13 +15,14 @@ from sqlalchemy.orm import Session
 
 from batchyard.cron import Cron
 from batchyard.errors import RequestError
+from batchyard.wording import MAX_MESSAGE, cut
 from store import files
 from store.artifacts import Writer
 from store.records import File, Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
-from tasks.intake.lines import LineError, cut, numbered_lines, parse
-from tasks.intake.validation import MAX_MESSAGE, Validator
+from tasks.intake.lines import LineError, numbered_lines, parse
+from tasks.intake.validation import Validator
 
 _PLACE = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
 

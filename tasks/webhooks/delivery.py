@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 
 import orjson
 from standardwebhooks import Webhook as Signer
 
-from batchyard import __version__
+from batchyard import __version__, retry_after
+from batchyard.backoff import Backoff
 from batchyard.errors import RateLimitError, RequestError
-from batchyard.local.programs import WEBHOOK_THREADS
+from batchyard.queues import WEBHOOK_THREADS
 from store import webhooks
 from store.records import Event, Webhook, new_id, now
 from tasks import messages
@@ -31,10 +30,7 @@ AT_ONCE_PER_PROJECT = 4
 # Waits of 5, 7.5, 11 … seconds, and then of an hour: the last attempt is about a day after the first. A wait is about
 # half of all that were before it, so a receiver that was down hears of everything within about half as long again.
 ATTEMPTS = 38
-FIRST_WAIT_SECONDS = 5.0
-GROWTH = 1.5
-LONGEST_WAIT_SECONDS = 3600.0
-JITTER = 0.1
+BACKOFF = Backoff(first=5.0, growth=1.5, longest=3600.0, jitter=(1.0, 1.1))
 GONE = 410
 # A sample is sent by the thread that answers its request, and its receiver may hang: most threads are for the others.
 SAMPLES_AT_ONCE = 4
@@ -107,7 +103,11 @@ def _send(context: AppContext, url: str, secrets: list[str], event: Event) -> tu
         return None, 0.0, "the receiver's answer is not HTTP"
     if 200 <= answer.status < 300:
         return answer.status, 0.0, None
-    return answer.status, seconds(answer.retry_after), f"the receiver answered {answer.status}"
+    return (
+        answer.status,
+        retry_after.seconds(answer.retry_after, time.time()) or 0.0,
+        f"the receiver answered {answer.status}",
+    )
 
 
 def payload(event: Event) -> dict[str, Any]:
@@ -135,18 +135,6 @@ def signed(event: Event, secrets: list[str]) -> tuple[bytes, dict[str, str]]:
 
 
 def pause(attempt: int, retry_after: float = 0.0) -> float:
-    """Seconds from a failed attempt, counted from 1, to the next: GROWTH times the last, or what the receiver asks."""
-    usual = min(FIRST_WAIT_SECONDS * GROWTH ** (attempt - 1), LONGEST_WAIT_SECONDS) * random.uniform(1, 1 + JITTER)
-    return max(usual, min(retry_after, LONGEST_WAIT_SECONDS))
-
-
-def seconds(retry_after: str | None) -> float:
-    """What a Retry-After header asks for: a number, or a date; 0 for anything else."""
-    if retry_after is None:
-        return 0.0
-    if retry_after.isascii() and retry_after.isdigit():
-        return float(retry_after)
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return 0.0
+    """Seconds from failed attempt number `attempt` (from 1) to the next: the back-off, or longer if the receiver
+    asks."""
+    return max(BACKOFF.seconds(attempt), min(retry_after, BACKOFF.longest))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
+from batchyard.statuses import TERMINAL, TRANSITIONS
 from store import batches, events, segments
 from store.batches import PlannedSegment
 from store.database import Database
@@ -25,20 +26,20 @@ def status(database: Database, batch: Batch) -> str:
         return session.get_one(Batch, batch.id).status
 
 
-@given(st.lists(st.sampled_from(sorted(batches.TRANSITIONS)), max_size=12))
+@given(st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
 def test_no_path_leaves_a_terminal_status(path: list[str]) -> None:
     current = "validating"
     for following in path:
-        if following in batches.TRANSITIONS[current]:
-            assert current not in batches.TERMINAL
+        if following in TRANSITIONS[current]:
+            assert current not in TERMINAL
             current = following
 
 
 def test_every_status_can_reach_a_terminal_one() -> None:
-    reaching = set(batches.TERMINAL)
-    while more := {s for s, following in batches.TRANSITIONS.items() if following & reaching} - reaching:
+    reaching = set(TERMINAL)
+    while more := {s for s, following in TRANSITIONS.items() if following & reaching} - reaching:
         reaching |= more
-    assert reaching == set(batches.TRANSITIONS)
+    assert reaching == set(TRANSITIONS)
 
 
 def test_the_side_that_loses_a_transition_changes_nothing(database: Database, new_batch: NewBatch) -> None:

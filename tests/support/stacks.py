@@ -18,8 +18,9 @@ from typing import Any
 import openai
 import psutil
 
+from batchyard.statuses import TERMINAL
+
 ROOT = Path(__file__).parents[2]
-TERMINAL = {"completed", "failed", "expired", "cancelled"}
 
 
 @dataclass

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from store.batches import TRANSITIONS
-from tests.support.stacks import TERMINAL, RunningStack, a_chat
+from batchyard.statuses import TERMINAL, TRANSITIONS
+from tests.support.stacks import RunningStack, a_chat
 
 MODELS = """
 [models.quick]

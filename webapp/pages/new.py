@@ -14,11 +14,11 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import RequestError
+from batchyard.wording import cut
 from store import files
 from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.intake import preview, prompts, submission
-from tasks.intake.lines import cut
 from tasks.intake.preview import Preview
 from webapp import start
 from webapp.files import uploaded

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
+
+from batchyard.backoff import Backoff
 
 FIRST = 16
 """Requests given to a new endpoint at once, before it has answered any."""
@@ -30,6 +30,8 @@ STALE_SECONDS = 300.0
 QUIET_SECONDS = 10.0
 """A usable endpoint that has answered nothing for so long is probed."""
 MAX_DELAY = 60.0
+"""Most seconds between two attempts or two probes."""
+BACKOFF = Backoff(0.5, longest=MAX_DELAY, jitter=(0.0, 1.0))
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ class Endpoint:
         speed: answers per second, a moving average; None before the first.
         reason: what went wrong last, which is why it is unhealthy if it is.
         probe_at: when it is to be probed next, while it is unhealthy.
-        probe_delay: seconds that the time between its probes begins with.
+        backoff: the time between its probes while it is unhealthy.
         version: what its server says it is; None: not asked yet.
     """
 
@@ -86,7 +88,7 @@ class Endpoint:
     speed: float | None = None
     reason: str = "not probed yet"
     probe_at: float = -math.inf
-    probe_delay: float = 0.5
+    backoff: Backoff = BACKOFF
     version: str | None = None
     down: bool = True
     _outages: int = 0
@@ -174,7 +176,7 @@ class Endpoint:
             self.down = True
             self.version = None
             self._outages += 1
-            self.probe_at = now + backoff(self._outages, self.probe_delay)
+            self.probe_at = now + self.backoff.seconds(self._outages)
             log.warning("endpoint unhealthy", extra={"endpoint": self.url, "reason": reason})
 
     def probed(self, now: float) -> None:
@@ -197,7 +199,7 @@ class Endpoint:
         if responded:
             self.last_response_at = now
         self._outages += 1
-        self.probe_at = now + backoff(self._outages, self.probe_delay)
+        self.probe_at = now + self.backoff.seconds(self._outages)
 
 
 def choose(endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = None) -> Endpoint | None:
@@ -207,22 +209,3 @@ def choose(endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = N
         return None
     unmeasured = max((endpoint.speed or 0.0 for endpoint in ready), default=0.0) or 1.0
     return min(ready, key=lambda endpoint: (endpoint is avoid, endpoint.expected_wait(now, unmeasured)))
-
-
-def backoff(attempt: int, base: float) -> float:
-    """Seconds to wait after the n-th failure, from 1: exponential with full jitter (Brooker, AWS Architecture Blog)."""
-    return random.uniform(0, min(MAX_DELAY, base * 2 ** min(attempt - 1, 30)))
-
-
-def retry_after(header: str | None, unix_time: float) -> float | None:
-    """Seconds that a Retry-After header asks for, as a number or an HTTP date; None where it says nothing."""
-    if header is None:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(header).timestamp() - unix_time
-        except ValueError:
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None

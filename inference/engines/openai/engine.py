@@ -18,6 +18,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from batchyard import retry_after
+from batchyard.backoff import Backoff
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
@@ -32,7 +34,7 @@ from inference.engines.openai.client import (
     refused,
 )
 from inference.engines.openai.discovery import DiscoveredServer, Folder
-from inference.engines.openai.endpoints import Endpoint, backoff, retry_after
+from inference.engines.openai.endpoints import MAX_DELAY, Endpoint
 from inference.engines.openai.slots import SlotQueue
 
 ATTEMPTS = 5
@@ -117,6 +119,7 @@ class OpenAI(Engine):
         super().__init__(spec, request_timeout)
         self._arguments = OpenAIArguments.model_validate(spec.engine_args)
         self._model = self._arguments.model or spec.name
+        self._backoff = Backoff(self._arguments.backoff_seconds, longest=MAX_DELAY, jitter=(0.0, 1.0))
         path = self._arguments.endpoint_folder
         self._folder = Folder(path, self._model) if path else None
         self._endpoints: dict[DiscoveredServer, Endpoint] = {}
@@ -171,7 +174,7 @@ class OpenAI(Engine):
             last_response_at=time.monotonic() - (age or 0.0),
             api_key_env=variable or self._arguments.api_key_env,
             discovered=age is not None,
-            probe_delay=self._arguments.backoff_seconds,
+            backoff=self._backoff,
         )
 
     async def _keep_watch(self) -> None:
@@ -235,7 +238,7 @@ class OpenAI(Engine):
             failures += outcome.answer is not None
             if outcome.answer is not None and failures == ATTEMPTS:
                 return outcome.answer
-            pause = backoff(attempts, self._arguments.backoff_seconds)
+            pause = self._backoff.seconds(attempts)
             await asyncio.sleep(min(pause, deadline - time.monotonic()))
             endpoint = await self._slots.acquire(lambda: deadline, last=endpoint)
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
@@ -284,7 +287,7 @@ class OpenAI(Engine):
             endpoint.overloaded(now, began, reason)
         if status != 429:
             endpoint.failed(now, reason)
-        pause = min(retry_after(reply.retry_after, time.time()) or 0.0, self.request_timeout)
+        pause = min(retry_after.seconds(reply.retry_after, time.time()) or 0.0, self.request_timeout)
         if pause:
             endpoint.pause(now, pause)
             asyncio.get_running_loop().call_later(pause, self._slots.hand_out)

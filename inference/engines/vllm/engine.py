@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -24,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
+from batchyard.wording import nearest
 from inference.engine import Answer, Engine, first_unsupported
 from inference.engines.weights import model_sha256
 
@@ -246,8 +246,7 @@ def check_names(arguments: Mapping[str, Any], *kinds: Any) -> None:
     known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
     for key in arguments:
         if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0)[0]
-            raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest}?")
+            raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest(key, known)}?")
 
 
 def defaults(spec: ModelSpec) -> dict[str, Any]:

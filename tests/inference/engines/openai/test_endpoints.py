@@ -11,6 +11,7 @@ from email.utils import format_datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchyard import retry_after
 from inference.engines.openai import endpoints
 from inference.engines.openai.endpoints import Endpoint, Health, choose
 from inference.engines.openai.slots import SlotQueue
@@ -140,7 +141,7 @@ def test_retry_after_is_a_number_of_seconds_or_a_date() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     date = format_datetime(now + timedelta(seconds=90), usegmt=True)
     headers = ["7", date, format_datetime(now - timedelta(hours=1), usegmt=True), "soon", "nan", None]
-    assert [endpoints.retry_after(header, now.timestamp()) for header in headers] == [7, 90, 0, None, None, None]
+    assert [retry_after.seconds(header, now.timestamp()) for header in headers] == [7, 90, 0, None, None, None]
 
 
 def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_next() -> None:

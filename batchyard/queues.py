@@ -1,0 +1,31 @@
+"""Celery's queues: their names, what goes to which, and how many tasks each worker runs at once.
+
+Whoever starts a worker (`batchyard up`, docker-compose.yml) and whoever sends to one reads this.
+"""
+
+from __future__ import annotations
+
+BATCHES = "batch_job_queue"
+POST_PROCESSING = "post"
+HOUSEKEEPING = "housekeeping"
+WEBHOOKS = "webhooks"
+
+NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
+BATCH_WORKER = (BATCHES, POST_PROCESSING, HOUSEKEEPING)
+"""The queues of the worker that runs batches."""
+SPARE_PROCESSES = 2
+"""Processes of that worker beside one per segment: validation, finishing and housekeeping never wait for a segment."""
+WEBHOOK_THREADS = 20
+"""Threads of the worker that delivers to webhooks: receivers may hang, and a waiting thread costs next to nothing."""
+
+ROUTES = {
+    "batch.validate": {"queue": BATCHES},
+    "batch.segment": {"queue": BATCHES},
+    "batch.merge": {"queue": POST_PROCESSING},
+    "batch.finish": {"queue": POST_PROCESSING},
+    "post.*": {"queue": POST_PROCESSING},
+    "housekeeping.*": {"queue": HOUSEKEEPING},
+    "schedule.*": {"queue": HOUSEKEEPING},
+    "webhook.*": {"queue": WEBHOOKS},
+}
+"""The queue of each task, by its name."""

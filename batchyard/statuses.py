@@ -1,0 +1,21 @@
+"""The statuses of a batch, as OpenAI names them, and how it moves from one to the next."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+
+TRANSITIONS: dict[str, frozenset[str]] = {
+    "validating": frozenset({"in_progress", "failed", "cancelling"}),
+    "in_progress": frozenset({"finalizing", "cancelling"}),
+    "finalizing": frozenset({"completed", "expired", "cancelling"}),
+    "cancelling": frozenset({"cancelled"}),
+    "failed": frozenset(),
+    "completed": frozenset(),
+    "expired": frozenset(),
+    "cancelled": frozenset(),
+}
+TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
+RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
+"""A query finds a list of statuses by its index; it does not find "none of these" so."""

@@ -1,0 +1,30 @@
+"""How messages quote what somebody wrote: cut to a length, and with the nearest name that would have been right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+MAX_MESSAGE = 350
+"""Characters of one message in a batch's `errors`."""
+MAX_NAME = 100
+"""Characters of a name, a parameter or a value that a message repeats."""
+MAX_LIST = 200
+"""Characters of a list of names that a message repeats."""
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, with `...` for its end where it has more than `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def quoted(text: str) -> str:
+    """The text as a Python literal of at most MAX_NAME characters, so that no control character gets through."""
+    return cut(repr(text[:MAX_NAME]), MAX_NAME)
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.0) -> str | None:
+    """The known name that is most like `name`, upper and lower case alike; None if none reaches `cutoff` (0 to 1)."""
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
+    return by_folded[matches[0]] if matches else None
