@@ -13,7 +13,7 @@ import openai
 from dotenv import dotenv_values
 
 from batchyard.errors import AuthenticationError, ConfigurationError, NotFoundError, RequestError, UnavailableError
-from batchyard.local.data_folder import local_state
+from batchyard.local_state import local_state
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -21,7 +21,7 @@ from batchyard.cli.output import json_option, table
 from batchyard.cli.watch import finished, interruptible, watch
 from batchyard.errors import ConfigurationError
 from batchyard.local import background
-from batchyard.local.data_folder import local_state
+from batchyard.local_state import local_state
 from batchyard.settings import Settings
 
 # The key under which `run` marks its batches, so that the same run finds its batch again.

@@ -14,7 +14,7 @@ from batchyard.cli import client
 from batchyard.cli.client import Client
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import process
-from batchyard.local.data_folder import local_state
+from batchyard.local_state import local_state
 
 END_SECONDS = 40
 

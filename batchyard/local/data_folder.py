@@ -19,8 +19,8 @@ import psutil
 
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
+from batchyard.local_state import STATE_FILE
 
-STATE_FILE = "stack.json"
 FREE_BYTES = 256 * 1024 * 1024
 # The kernel's limit for a socket's path is 107 bytes (103 on macOS); Ray's are this much longer than its folder.
 _SOCKET_BYTES = 103
@@ -103,7 +103,7 @@ class DataFolder:
 
     @property
     def state_file(self) -> Path:
-        return self.run / STATE_FILE
+        return self.path / STATE_FILE
 
     def write_state(self, url: str, flower: str) -> None:
         """Say where the running stack, this process, answers: for the terminal commands."""
@@ -131,12 +131,3 @@ class DataFolder:
                 stream.write(make())  # no line break: people put what they read into a header
             draft.rename(file)
         return file.read_text().strip()
-
-
-def local_state(data: Path) -> dict[str, Any]:
-    """`url`, `flower`, `pid` and `started` of the stack that runs on a data folder; empty if none does."""
-    try:
-        state = dict(json.loads((data / "run" / STATE_FILE).read_text()))
-        return state if psutil.Process(state["pid"]).create_time() == state["started"] else {}
-    except (FileNotFoundError, NotADirectoryError, psutil.Error):
-        return {}

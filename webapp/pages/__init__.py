@@ -14,7 +14,7 @@ from typing import Any
 import flask
 from flask import Blueprint, Flask, Response, current_app
 
-from batchyard.local.data_folder import local_state
+from batchyard.local_state import local_state
 from webapp.errors import is_page
 from webapp.pages import batches, files, formats, keys, models, new, overview, schedules, sessions
 from webapp.requests import current_context

@@ -1,0 +1,21 @@
+"""The state file of a running local stack: its place in the data folder, and its content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+STATE_FILE = Path("run", "stack.json")
+"""The state file's path below the data folder."""
+
+
+def local_state(data: Path) -> dict[str, Any]:
+    """Return `url`, `flower`, `pid` and `started` of the stack that runs on a data folder; empty if none runs."""
+    try:
+        state = dict(json.loads((data / STATE_FILE).read_text()))
+        return state if psutil.Process(state["pid"]).create_time() == state["started"] else {}
+    except (FileNotFoundError, NotADirectoryError, psutil.Error):
+        return {}
