@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 
 import orjson
 
@@ -22,6 +23,22 @@ def line(custom_id: str, status_code: int | None, body: bytes | None, error: dic
     return orjson.dumps(
         {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error}
     ).decode()
+
+
+def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, message: str) -> list[str]:
+    """Output lines for requests that no engine answered, as JSON. Their ids depend on `lines` alone.
+
+    Args:
+        lines: physical line numbers in the input.
+        custom_ids: one for each of `lines`.
+    """
+    error = {"code": code, "message": message}
+    return [
+        orjson.dumps(
+            {"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error}
+        ).decode()
+        for line, custom_id in zip(lines, custom_ids, strict=True)
+    ]
 
 
 def error_code(line: str) -> str:

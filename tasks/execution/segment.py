@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from batchyard import output_lines
 from batchyard.backoff import Backoff
@@ -30,9 +29,8 @@ from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.deduplication import Duplicates
 from tasks.execution.result_cache import TOKENS, Cache
-from tasks.finishing import finalize, result_files
 from tasks.heartbeat import Heartbeat
-from tasks.scheduling import dispatch, gpu_sharing
+from tasks.scheduling import gpu_sharing
 from tasks.scheduling.throughput import ThroughputMeter
 
 log = logging.getLogger(__name__)
@@ -79,13 +77,13 @@ class _Interruption:
             self._waiting = False
 
 
-def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
-    """Run a dispatched segment. Does nothing if the message is old; keeps what was answered, whatever happens."""
+def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
+    """Run a dispatched segment; False if the message is old. Keeps what was answered, whatever happens."""
     with context.database.write() as session:
         segment = segments.start(session, segment_id, epoch, holder, context.settings.lease_seconds)
     if segment is None:
         log.info("old message", extra={"segment_id": segment_id, "epoch": epoch})
-        return
+        return False
     ids = {"batch_id": segment.batch_id, "segment_id": segment_id, "epoch": epoch}
     log.info("segment started", extra=ids)
     try:
@@ -105,8 +103,7 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
         raise
     else:
         log.info("segment ended", extra=ids)
-    finalize.start_ready(context)
-    dispatch.run(context)
+    return True
 
 
 def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool) -> None:
@@ -226,8 +223,7 @@ def _answer(
 def _unanswered(context: AppContext, segment: segments.SegmentLease) -> pa.Table:
     rows = plan.segment(context.artifacts, segment.plan_sha256, segment.number)
     for sha256 in segment.chunks:
-        with context.artifacts.open(sha256) as file:
-            rows = _without(rows, pq.read_table(file, columns=["line"])["line"])
+        rows = _without(rows, chunks.read(context.artifacts, sha256, ["line"])["line"])
     return rows
 
 
@@ -238,12 +234,12 @@ def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
 def _engine_error(rows: pa.Table, segment: segments.SegmentLease) -> pa.Table:
     """Error lines for requests whose segment has failed as often as it may."""
     message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
-    lines = result_files.error_lines(rows, "engine_unavailable", message)
-    zeros = pa.array([0] * rows.num_rows, pa.int64())
-    for name in TOKENS:
-        lines = lines.append_column(name, zeros)
-    none = pa.array([False] * rows.num_rows)
-    return lines.add_column(1, "ok", none).append_column("shared", none)
+    answers = output_lines.unanswered(
+        rows["line"].to_pylist(), rows["custom_id"].to_pylist(), "engine_unavailable", message
+    )
+    none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
+    columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
+    return pa.table(columns)
 
 
 class _ChunkWriter:

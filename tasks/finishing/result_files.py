@@ -6,7 +6,6 @@ each bucket is then sorted in memory and written, one after the other.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from batchyard import output_lines
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, Writer
 from store.formats import plan
 from store.formats.chunks import SCHEMA as ANSWERS
+from store.formats.chunks import read as read_chunk
 
 # Lines of a bucket, which is held in memory; more only where a batch would need more than MAX_BUCKETS files.
 BUCKET_LINES = 8192
@@ -97,8 +97,7 @@ def merge(
         answers = _Buckets(Path(folder), "answers", ANSWERS, width)
         requests = _Buckets(Path(folder), "requests", REQUESTS, width)
         for sha256 in chunks:
-            with artifacts.open(sha256) as file:
-                answers.add(pq.read_table(file))
+            answers.add(read_chunk(artifacts, sha256))
         for table in plan.requests(artifacts, plan_sha256):
             requests.add(table)
         answers.close()
@@ -114,7 +113,7 @@ def merge(
             good = answered.filter(answered["ok"])
             bad = answered.filter(pc.invert(answered["ok"])).drop_columns("ok")
             if never_run is not None and lacking.num_rows:
-                bad = pa.concat_tables([bad, error_lines(lacking, *never_run)]).sort_by("line")
+                bad = pa.concat_tables([bad, _error_lines(lacking, *never_run)]).sort_by("line")
             _write(good, output)
             _write(bad, errors)
             completed += good.num_rows
@@ -128,17 +127,9 @@ def _write(table: pa.Table, file: Writer) -> None:
         file.write("\n".join([*table["answer"].to_pylist(), ""]).encode())
 
 
-def error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
-    """Output lines for requests that were never run: columns line and answer, from line and custom_id."""
-    error = {"code": code, "message": message}
-    answers = [
-        json.dumps(
-            {"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error},
-            ensure_ascii=False,
-            separators=(",", ":"),
-        )
-        for line, custom_id in zip(requests["line"].to_pylist(), requests["custom_id"].to_pylist(), strict=True)
-    ]
+def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
+    """Columns `line` and `answer` for requests without an answer."""
+    answers = output_lines.unanswered(requests["line"].to_pylist(), requests["custom_id"].to_pylist(), code, message)
     return pa.table({"line": requests["line"], "answer": pa.array(answers, pa.string())})
 
 
