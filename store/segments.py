@@ -172,7 +172,7 @@ def fail(session: Session, segment: SegmentLease, error: str, delay: float, *, c
     Only counted failures, those of the engine, make up the attempts after which its requests are given up.
     """
     segment.lease.release(
-        session, state="pending", error=error, attempts=Segment.attempts + counted, not_before=time.time() + delay
+        session, state="pending", error=error, attempts=Segment.attempts + int(counted), not_before=time.time() + delay
     )
 
 
