@@ -14,16 +14,16 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from store import files, segments
 from store.artifacts import Artifacts
+from store.formats.chunks import read as read_chunk
+from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing import result_stream
 from tasks.finishing.result_files import Row
-from tasks.intake.lines import MAX_LINE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +188,7 @@ def of_running(context: AppContext, batch: Batch) -> Problems:
 
 
 def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:
-    with artifacts.open(sha256) as file:
-        table = pq.read_table(file)
+    table = read_chunk(artifacts, sha256)
     for entry in table.filter(pc.invert(table["ok"])).to_pylist():
         answer = orjson.loads(entry["answer"])
         code, message = _reason(answer)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import TERMINAL
 from store import segments
 from store.artifacts import Artifacts
+from store.formats.chunks import read as read_chunk
 from store.records import Batch
 from tasks.context import AppContext
 
@@ -52,7 +52,6 @@ def tables(
     first = 0
     for sha256, rows in chunks:
         if first + rows > start and first < stop:
-            with artifacts.open(sha256) as file:
-                found = pq.read_table(file, columns=columns)
-            yield found.slice(max(start - first, 0), min(stop - first, rows) - max(start - first, 0))
+            table = read_chunk(artifacts, sha256, columns)
+            yield table.slice(max(start - first, 0), min(stop - first, rows) - max(start - first, 0))
         first += rows

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
 from batchyard.wording import quoted
+from store.formats.lines import MAX_LINE_BYTES
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
 ESCAPED_COLON = re.compile(rb"\\u003a", re.IGNORECASE)
 
 
@@ -23,18 +22,6 @@ class LineError(Exception):
     code: str
     message: str
     param: str | None = None
-
-
-def numbered_lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Physical line numbers, from 1, and lines that are not blank; of a line that is too long only its start."""
-    number = 0
-    while raw := source.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        rest = raw
-        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = source.readline(MAX_LINE_BYTES + 1)
-        if raw.strip():
-            yield number, raw
 
 
 def parse(number: int, raw: bytes) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import IO, Any
 import orjson
 
 from batchyard.errors import RequestError
+from store.formats.lines import numbered_lines
 from tasks.context import AppContext
-from tasks.intake.lines import LineError, numbered_lines, parse
+from tasks.intake.lines import LineError, parse
 from tasks.intake.prompts import Prompt, Recipe
 from tasks.intake.validation import Report, Validator
 

@@ -15,9 +15,10 @@ from store import batches, files, speeds
 from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
+from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File, Project
 from tasks.context import AppContext
-from tasks.intake.lines import MAX_LINE_BYTES, LineError, parse
+from tasks.intake.lines import LineError, parse
 from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.steps import registry

@@ -22,13 +22,14 @@ from inference.engines import registry
 from inference.requests import bodies, ordering
 from inference.requests.context_length import ContextLength
 from store import batches, speeds
+from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
 from store.records import Batch, now
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
-from tasks.intake.lines import LineError, numbered_lines, parse
+from tasks.intake.lines import LineError, parse
 from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,11 @@ from batchyard.errors import RequestError
 from batchyard.wording import MAX_MESSAGE, cut
 from store import files
 from store.artifacts import Writer
+from store.formats.lines import numbered_lines
 from store.records import File, Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
-from tasks.intake.lines import LineError, numbered_lines, parse
+from tasks.intake.lines import LineError, parse
 from tasks.intake.validation import Validator
 
 _PLACE = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")

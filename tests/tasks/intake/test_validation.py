@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from batchyard.models import ModelSpec
 from store import speeds
 from store.artifacts import Artifacts
+from store.formats import lines as jsonl
 from store.formats import plan
 from store.formats.plan import PlanWriter
 from store.speeds import Measurement
@@ -289,7 +290,8 @@ def test_embedding_inputs_are_limited_over_the_whole_file(artifacts: Artifacts) 
 
 
 def test_a_line_longer_than_the_limit_is_one_error(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
+    for reader in (jsonl, lines):
+        monkeypatch.setattr(reader, "MAX_LINE_BYTES", 1000)
     long = json.dumps(a_request("long", body={"user": "x" * 5000})).encode()
     source = b"\n".join([json.dumps(a_request("a")).encode(), long, json.dumps(a_request("b")).encode()])
     assert errors_of(source, artifacts) == [("invalid_json_line", 2, None)]
