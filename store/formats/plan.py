@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import array
 import math
-import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +21,7 @@ import pyarrow.parquet as pq
 from store.artifacts import Artifacts, Writer
 from store.batches import PlannedSegment
 from store.formats import chunks
+from store.formats.request_sorter import Queue, RequestSorter, Row
 from store.speeds import RequestClass
 
 SCHEMA = pa.schema(
@@ -42,8 +40,6 @@ BYTES_PER_TOKEN = 4
 ORDINARY_OUTPUT = 256
 # A request that may be answered with so many times the mean is long, and should not be the last to begin.
 LONG = 2
-SORTED_AT_ONCE = 512
-CACHE_KIB = 16 * 1024
 
 
 def request_class(size: int, output_tokens: int) -> RequestClass:
@@ -77,7 +73,7 @@ class PlanWriter:
         )
         self._sizes = sizes
         self._artifacts = artifacts
-        self._sorter = _Sorter()
+        self._sorter = RequestSorter()
         self._queues: dict[tuple[str, bool], int] = {}
         self.segments: list[PlannedSegment] = []
         self.refused: dict[int, str] = {}
@@ -110,9 +106,9 @@ class PlanWriter:
     def close(self) -> None:
         """Write the plan."""
         with closing(self._sorter) as sorter:
-            found = sorter.queues()
+            totals = sorter.queues()
             for (model, _), queue in self._queues.items():
-                self._cut(model, found[queue], sorter.sorted(queue))
+                self._cut(model, totals[queue], sorter.sorted(queue))
         self._writer.close()
 
     def discard(self) -> None:
@@ -120,7 +116,7 @@ class PlanWriter:
         self._sorter.close()
         self._writer.close()
 
-    def _cut(self, model: str, queue: _Queue, requests: Iterator[tuple[Any, ...]]) -> None:
+    def _cut(self, model: str, queue: Queue, requests: Iterator[Row]) -> None:
         # Segments of one size, so that the last is not too small to keep an engine busy beside another.
         most = self._sizes[model]
         size = math.ceil(queue.runs / math.ceil(queue.runs / most.requests))
@@ -156,53 +152,6 @@ class PlanWriter:
         oks = pa.array(np.zeros(len(rows.lines), dtype=bool))
         table = pa.Table.from_arrays([_numbers(rows.lines), oks, rows.answers.column()], schema=chunks.SCHEMA)
         return chunks.write(self._artifacts, table)
-
-
-@dataclass(frozen=True)
-class _Queue:
-    """Requests of one model: how many, of them to run, and the most tokens they may all be answered with."""
-
-    requests: int
-    runs: int
-    tokens: int
-
-
-class _Sorter:
-    """Sorts in a database of its own in a temporary folder, whose sort goes through files as well."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="batchyard-plan-")
-        self._rows: list[tuple[Any, ...]] = []
-        self._database = sqlite3.connect(Path(self._folder.name) / "requests.db", isolation_level=None)
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{CACHE_KIB}"):
-            self._database.execute(f"PRAGMA {pragma}")
-        columns = "queue INTEGER, order_key, fingerprint, line INTEGER, tokens INTEGER, custom_id, body, answer"
-        self._database.execute(f"CREATE TABLE requests ({columns})")
-        self._database.execute("BEGIN")
-
-    def add(self, row: tuple[Any, ...]) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= SORTED_AT_ONCE:
-            self._store()
-
-    def _store(self) -> None:
-        self._database.executemany("INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._rows)
-        self._rows.clear()
-
-    def queues(self) -> dict[int, _Queue]:
-        self._store()
-        runs = "COUNT(*) - COUNT(fingerprint) + COUNT(DISTINCT fingerprint)"
-        rows = self._database.execute(f"SELECT queue, COUNT(*), {runs}, SUM(tokens) FROM requests GROUP BY queue")
-        return {queue: _Queue(*found) for queue, *found in rows}
-
-    def sorted(self, queue: int) -> Iterator[tuple[Any, ...]]:
-        return self._database.execute(
-            "SELECT * FROM requests WHERE queue = ? ORDER BY order_key, fingerprint, line", (queue,)
-        )
-
-    def close(self) -> None:
-        self._database.close()
-        self._folder.cleanup()
 
 
 class _Texts:
