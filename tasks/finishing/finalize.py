@@ -10,6 +10,7 @@ from typing import Any
 from batchyard import __version__
 from batchyard.models import ModelSpec
 from store import batches, segments
+from store.formats import results
 from store.leases import Lease
 from store.records import AMOUNTS, Batch, File
 from tasks import messages
@@ -123,7 +124,7 @@ class _Results:
             else []
             for name in (OUTPUT, ERRORS)
         ]
-        return result_files.rows(source, *files)
+        return results.rows(source, *files)
 
     def create(self) -> Any:
         return self._context.artifacts.create()

@@ -20,10 +20,10 @@ from store import files, segments
 from store.artifacts import Artifacts
 from store.formats.chunks import read as read_chunk
 from store.formats.lines import MAX_LINE_BYTES
+from store.formats.results import Row
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing import result_stream
-from tasks.finishing.result_files import Row
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.finishing.result_files import Row
+from store.formats.results import Row
 from tasks.steps.registry import Results, StepOptions, register
 
 BLOCK_ROWS = 2000

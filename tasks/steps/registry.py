@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from store.artifacts import Writer
-    from tasks.finishing.result_files import Row
+    from store.formats.results import Row
 
 
 class StepOptions(BaseModel):

@@ -31,8 +31,8 @@ from batchyard.statuses import TRANSITIONS
 from inference.engines import registry
 from store.artifacts import Artifacts
 from store.database import Database
+from store.formats.results import Row
 from store.records import Batch, File
-from tasks.finishing.result_files import Row
 from tasks.steps import registry as step_registry
 from tests.support.stacks import ROOT, RunningStack
 

@@ -16,9 +16,9 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from batchyard.statuses import TERMINAL
 from store import batches, events, files, segments
+from store.formats.results import Row
 from store.records import Batch, Event
 from tasks.finishing import result_previews
-from tasks.finishing.result_files import Row
 from tasks.finishing.result_previews import Cursor, Problems
 from tasks.intake import retry_input, submission
 from webapp.batches import announce, once, to_wire

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from store.artifacts import Artifacts, Writer
-from tasks.finishing.result_files import Row
+from store.formats.results import Row
 from tasks.steps import registry
 from tasks.steps.score import last_number, matches
 
