@@ -24,8 +24,8 @@ from batchyard import __version__
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
+from inference.engines import orphan_reaper
 from inference.engines.registry import check_arguments, engine_class
-from inference.residents import orphan_reaper
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import EngineSession, KeptReplies, Reply, reply
 

@@ -20,9 +20,9 @@ from batchyard import output_lines
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer
+from inference.engines import orphan_reaper
 from inference.engines.vllm import engine as vllm
 from inference.engines.vllm.job import JobArguments
-from inference.residents import orphan_reaper
 
 INVALID = ("TypeError", "ValueError", "VLLMValidationError")
 """Errors of vLLM that are about the request."""

@@ -17,15 +17,16 @@ import pytest
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
+from inference.engines import orphan_reaper
 from inference.engines.registry import ENGINES, check_arguments, engine_class
-from inference.residents import actor, orphan_reaper
+from inference.residents import actor
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import EngineSession, KeptReplies, Reply
 from tests.support.rows import until
 
 OWNER = """
 import subprocess, sys, time
-from inference.residents import orphan_reaper
+from inference.engines import orphan_reaper
 orphan_reaper.start(sys.argv[1])
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print(child.pid, flush=True)

@@ -20,8 +20,9 @@ import ray
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
+from inference.engines import orphan_reaper
 from inference.engines.vllm import engine as module
-from inference.residents import actor, orphan_reaper
+from inference.residents import actor
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
@@ -126,7 +127,7 @@ def marked() -> list[psutil.Process]:
         try:
             if (
                 process.environ().get(orphan_reaper.TAG, "").startswith(node)
-                and "inference.residents.orphan_reaper" not in process.cmdline()
+                and "inference.engines.orphan_reaper" not in process.cmdline()
             ):
                 found.append(process)
         except psutil.Error:

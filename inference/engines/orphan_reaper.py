@@ -1,4 +1,4 @@
-"""Ends the processes of an engine whose owner has died: `python -m inference.residents.orphan_reaper MARK OWNER_PID`.
+"""Ends the processes of an engine whose owner has died: `python -m inference.engines.orphan_reaper MARK OWNER_PID`.
 
 An engine's own processes (vLLM's EngineCore and workers) outlive an owner that is killed with SIGKILL. They are found
 by an environment variable that they inherit, because a dead process has no children any more.
@@ -25,7 +25,7 @@ def start(tag: str) -> None:
     """Mark every process this one starts from now on, and start a guard that ends them should this one die."""
     os.environ[TAG] = tag
     subprocess.Popen(
-        [sys.executable, "-m", "inference.residents.orphan_reaper", tag, str(os.getpid())],
+        [sys.executable, "-m", "inference.engines.orphan_reaper", tag, str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
