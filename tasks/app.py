@@ -8,12 +8,11 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
-from tasks import housekeeping, metrics
+from tasks import advance, housekeeping, metrics
 from tasks.context import context
-from tasks.execution import result_cache, segment
+from tasks.execution import result_cache
 from tasks.finishing import finalize, garbage
 from tasks.heartbeat import holder
-from tasks.intake import validation
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
 from tasks.steps import registry
@@ -30,12 +29,12 @@ def _configure_logging(**_: Any) -> None:
 
 @app.task(name="batch.validate", bind=True)
 def validate(task: Task, batch_id: str) -> None:
-    validation.run(context(), batch_id, holder(task.request.id))
+    advance.validate(context(), batch_id, holder(task.request.id))
 
 
 @app.task(name="batch.segment", bind=True)
 def run_segment(task: Task, segment_id: int, epoch: int) -> None:
-    segment.run(context(), segment_id, epoch, holder(task.request.id))
+    advance.run_segment(context(), segment_id, epoch, holder(task.request.id))
 
 
 @app.task(name="batch.merge", bind=True)

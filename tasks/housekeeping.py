@@ -6,10 +6,9 @@ import logging
 
 from store import batches, leases, segments
 from tasks import messages
+from tasks.advance import advance
 from tasks.context import AppContext
-from tasks.finishing import finalize
 from tasks.heartbeat import has_died
-from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
 
@@ -33,5 +32,4 @@ def tick(context: AppContext) -> None:
         log.warning("completion window has passed", extra={"batch_id": batch_id})
     for batch_id in unvalidated:
         messages.validate(batch_id)
-    finalize.start_ready(context)
-    dispatch.run(context)
+    advance(context)

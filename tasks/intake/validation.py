@@ -27,10 +27,8 @@ from store.formats.plan import PlanWriter, SegmentSize
 from store.records import Batch, now
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
 from tasks.intake.lines import LineError, parse
-from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
 
@@ -73,15 +71,15 @@ class Report:
         return found
 
 
-def run(context: AppContext, batch_id: str, holder: str) -> None:
-    """Validate a batch and plan it, or end it as failed. Does nothing if somebody else does, or did."""
+def run(context: AppContext, batch_id: str, holder: str) -> bool:
+    """Validate a batch and plan it, or end it as failed. False if another holder does so, or did."""
     with hold_batch(context, batch_id, holder, pause=0.0) as lease:
         if lease is None:
-            return
+            return False
         with context.database.read() as session:
             batch = session.get_one(Batch, batch_id)
         if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
-            return
+            return False
         report, settings = Report(), context.settings
         validator = Validator(context.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
         try:
@@ -112,8 +110,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> None:
     for number in () if report.count else plan.refused:
         progress.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(context, batch_id)
-    finalize.start_ready(context)  # no request may be left to run
-    dispatch.run(context)
+    return True
 
 
 def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
