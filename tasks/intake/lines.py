@@ -1,4 +1,4 @@
-"""Lines: a request file's JSON objects by their physical line number, and what is wrong with a line that is none."""
+"""Lines: a request file's JSON objects, and why a line is not a valid request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ESCAPED_COLON = re.compile(rb"\\u003a", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class LineError(Exception):
-    """What is wrong with one line."""
+    """Why a line is not a valid request."""
 
     code: str
     message: str
@@ -25,7 +25,12 @@ class LineError(Exception):
 
 
 def parse(number: int, raw: bytes) -> dict[str, Any]:
-    """A line's JSON object. Raises LineError."""
+    """Return a line's JSON object. Raises LineError."""
+    return parse_with_body(number, raw)[0]
+
+
+def parse_with_body(number: int, raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a line's JSON object, and its body as JSON without blanks. Raises LineError."""
     if len(raw) > MAX_LINE_BYTES:
         raise LineError("invalid_json_line", f"The line is longer than {MAX_LINE_BYTES} bytes.")
     if number == 1 and raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
@@ -33,38 +38,39 @@ def parse(number: int, raw: bytes) -> dict[str, Any]:
             "invalid_json_line", "The file starts with a byte order mark (BOM); save it as UTF-8 without one."
         )
     try:
-        parsed = orjson.loads(raw)
+        request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         reason = error.msg if raw.isascii() else _encoding_error(raw) or error.msg
         if b"\r" in raw.rstrip():
             reason += "; a line ends with a line feed, a carriage return alone does not end it"
         raise LineError("invalid_json_line", f"The line is not valid JSON: {reason}.") from None
-    if not isinstance(parsed, dict):
+    if not isinstance(request, dict):
         raise LineError("invalid_json_line", "The line is valid JSON but not an object.")
-    _refuse_repeated_keys(raw, parsed)
-    return parsed
-
-
-def _refuse_repeated_keys(raw: bytes, parsed: dict[str, Any]) -> None:
-    """Raises LineError where a key repeats in one object, which the parser takes no notice of.
-
-    Of a repeated key's values only the last is left, so that what was parsed has fewer colons than the line; that tells
-    at a fraction of what parsing again costs. Where a colon is written as an escape the count says nothing.
-    """
     try:
-        left = orjson.dumps(parsed).count(b":")
-        if left != raw.count(b":") or ESCAPED_COLON.search(raw):
-            json.loads(raw, object_pairs_hook=_object, parse_int=float)
+        envelope = orjson.dumps({name: None if name == "body" else value for name, value in request.items()})
+        body = orjson.dumps([request.get("body")])[1:-1]  # in a list it is as deep as in the line
+        _refuse_repeated_keys(raw, envelope.count(b":") + body.count(b":"))
     except (orjson.JSONEncodeError, RecursionError):
         raise LineError("invalid_json_line", "The line is nested more than 254 levels deep.") from None
+    return request, body
 
 
-def _object(pairs: list[tuple[str, Any]]) -> None:
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise LineError("invalid_json_line", f"The key {quoted(key)} is repeated in one object.")
-        seen.add(key)
+def _refuse_repeated_keys(raw: bytes, colons: int) -> None:
+    """Raise LineError if a key repeats in one object of the line, which the parser ignores.
+
+    The parser keeps the last value of a repeated key, so its result, written as JSON, has fewer colons (`colons`) than
+    the line. Counting them costs a fraction of parsing again. If the line escapes a colon, the count proves nothing.
+    """
+    if colons != raw.count(b":") or ESCAPED_COLON.search(raw):
+        json.loads(raw, object_pairs_hook=_refuse_repeated, parse_int=float)
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise LineError("invalid_json_line", f"The key {quoted(name)} is repeated in one object.")
+        names.add(name)
 
 
 def _encoding_error(raw: bytes) -> str | None:

@@ -21,6 +21,7 @@ from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests import bodies, ordering
 from inference.requests.context_length import ContextLength
+from inference.requests.fingerprint import fingerprint
 from store import batches, speeds
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
@@ -28,7 +29,7 @@ from store.records import Batch, now
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
-from tasks.intake.lines import LineError, parse
+from tasks.intake.lines import LineError, parse, parse_with_body
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class Validator:
         for number, raw in numbered_lines(source):
             requests += 1
             try:
-                request = parse(number, raw)
+                request, body_json = parse_with_body(number, raw)
                 if isinstance(request.get("custom_id"), str):
                     hashes.append(hash(request["custom_id"]))
                 model = self.check(request)
@@ -172,7 +173,7 @@ class Validator:
             if self._endpoint == "/v1/embeddings":
                 inputs += len(bodies.prompts(request["body"]["input"]))
             if plan and not report.count and requests <= self._max_requests:  # with an error the plan is of no use
-                self._plan(plan, model, number, request)
+                self._plan(plan, model, number, request, body_json)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
         self._report_limit(report, requests, self._max_requests, "requests")
@@ -214,22 +215,23 @@ class Validator:
             model = self._models[name] = _Model(self._specs[name])
         return model
 
-    def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any]) -> None:
+    def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any], body_json: bytes) -> None:
         custom_id, body = request["custom_id"], request["body"]
-        written = orjson.dumps(body)
-        refusal = self._model(model).context_length.refusal(self._endpoint, body, len(written))
+        refusal = self._model(model).context_length.refusal(self._endpoint, body, len(body_json))
         if refusal is not None:
             answer = output_lines.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
-            plan.add(model, number, custom_id, written, answer)
+            plan.add(model, number, custom_id, body_json, answer)
             return
+        # The order key and the fingerprint each serialise their share of the body again, with sorted keys: the engine
+        # gets the client's key order, but requests that differ in it only are alike.
         plan.add(
             model,
             number,
             custom_id,
-            written,
+            body_json,
             output_limit=bodies.output_limit(self._endpoint, body),
             order_key=ordering.order_key(self._endpoint, body),
-            fingerprint=ordering.fingerprint(self._endpoint, body),
+            fingerprint=fingerprint(self._endpoint, body),
         )
 
     def _report_limit(self, report: Report, found: int, most: int | None, what: str) -> None:
