@@ -7,14 +7,11 @@ holds one path computes each shared prefix once (SGLang, arXiv 2312.07104, theor
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
-
-from inference.engine import NO_OPS
 
 PIECE = 64
 """Bytes that are compared as one: the blocks that engines cache are of 16 tokens and more."""
@@ -33,12 +30,3 @@ def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
         checksum = zlib.crc32(text[start : start + PIECE], checksum)
         key += checksum.to_bytes(4)
     return bytes(key)
-
-
-def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
-    """The same for requests that ask for the same and get the same answer; None where an answer is up to chance."""
-    if endpoint != "/v1/embeddings" and body.get("temperature") != 0 and body.get("seed") is None:
-        return None
-    asked = {name: value for name, value in body.items() if value is not None and name not in NO_OPS}
-    text = orjson.dumps([endpoint, asked], option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(text, digest_size=16).digest()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from inference.requests.sampling import Sampling, choose, penalise
+from inference.engines.transformers.sampling import choose, penalise
+from inference.requests.sampling import Sampling
 
 if TYPE_CHECKING:
     import torch

@@ -19,8 +19,9 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine, first_unsupported
 from inference.engines.transformers.decoding import Decoder, Sample
+from inference.engines.transformers.sampling import generator
 from inference.engines.weights import model_sha256
-from inference.requests.sampling import MODEL_DEFAULTS, Sampling, generator
+from inference.requests.sampling import Sampling
 
 COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"}) | {
     "presence_penalty",
@@ -37,6 +38,8 @@ SUPPORTED = {
     "/v1/completions": COMMON | {"prompt"},
     "/v1/embeddings": frozenset({"model", "input", "encoding_format"}),
 }
+MODEL_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+"""Sampling defaults that a model's generation_config.json may set, the same as vLLM reads."""
 COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens in /v1/completions."""
 

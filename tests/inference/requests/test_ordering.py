@@ -1,16 +1,15 @@
-"""Requests that begin alike stand together, and only such that must get the same answer are the same."""
+"""Requests that begin alike stand together."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.requests.ordering import PIECE, fingerprint, order_key
+from inference.requests.ordering import PIECE, order_key
 
-CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 def chat(*contents: str, **body: Any) -> dict[str, Any]:
@@ -44,32 +43,3 @@ def test_tools_come_before_messages_as_in_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "find", "description": "x" * 200}}]
     keys = [order_key(CHAT, chat(text, tools=tools)) for text in ("first", "other")]
     assert shared(*keys) >= 200 // PIECE * 4
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "body", "deterministic"),
-    [
-        (CHAT, chat("a", temperature=0), True),
-        (CHAT, chat("a", temperature=0.0), True),
-        (CHAT, chat("a", seed=7), True),
-        (CHAT, chat("a"), False),
-        (CHAT, chat("a", temperature=None, seed=None), False),
-        (CHAT, chat("a", temperature=0.1), False),
-        (EMBEDDINGS, {"model": "m", "input": "a"}, True),
-    ],
-)
-def test_only_what_chance_does_not_touch_has_a_fingerprint(
-    endpoint: str, body: dict[str, Any], deterministic: bool
-) -> None:
-    assert (fingerprint(endpoint, body) is not None) == deterministic
-
-
-def test_what_asks_for_the_same_has_one_fingerprint() -> None:
-    same = [
-        {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": "a"}]},
-        {"messages": [{"content": "a", "role": "user"}], "temperature": 0, "model": "m", "max_tokens": None},
-        chat("a", temperature=0, user="somebody", metadata={"a": "b"}),
-    ]
-    assert len({fingerprint(CHAT, body) for body in same}) == 1
-    other = [chat("b", temperature=0), chat("a", temperature=0, max_tokens=1), chat("a", temperature=0, seed=1)]
-    assert len({fingerprint(CHAT, body) for body in [same[0], *other]}) == 4

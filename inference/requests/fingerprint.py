@@ -1,0 +1,23 @@
+"""The fingerprint of a request, by which requests with the same answer are deduplicated and cached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from inference.engine import NO_OPS
+
+
+def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
+    """Return a digest (16 bytes), equal for requests that must get the same answer; None if sampling is random.
+
+    Null values and parameters without effect do not count.
+    """
+    if endpoint != "/v1/embeddings" and body.get("temperature") != 0 and body.get("seed") is None:
+        return None
+    parameters = {name: value for name, value in body.items() if value is not None and name not in NO_OPS}
+    text = orjson.dumps([endpoint, parameters], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).digest()
