@@ -1,6 +1,6 @@
-"""HTTP in, HTTP out: routes, authentication and errors. A route parses, asks the store once, and answers.
+"""The HTTP API and the pages. A route parses the request, makes one call, and answers.
 
-Knows the store and the names of tasks; never Ray or an engine.
+Imports the store and tasks, never Ray or an engine.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ MODULES = (files, batches, events, webhooks, schedules, models, keys, projects, 
 
 
 def create_app(context: AppContext | None = None) -> Flask:
-    """The WSGI application, over `context` or one made from the environment. Raises ConfigurationError."""
+    """Return the WSGI application. Its context comes from the environment unless given. Raises ConfigurationError."""
     if context is None:
         configuration = settings.load()
         logs.configure(configuration.log_level)
         context = build(configuration)
-    # A request gives the interpreter's lock away at each query and each answer of Redis, and waits for it this long
-    # when other threads are busy: at Python's 5 ms, a few requests at once take a hundred.
+    # A request releases the GIL at each query and each Redis call. It then waits up to one switch interval to get it
+    # back from a busy thread: at Python's default of 5 ms, a few concurrent requests take 100 ms each.
     sys.setswitchinterval(SWITCH_SECONDS)
     celery = Celery("batchyard")
     celery.config_from_object("celeryconfig")
-    # A request does not wait for a broker that is away or hangs: housekeeping sends the message again.
-    impatient = {"max_retries": 0, "socket_timeout": REDIS_SECONDS}
-    celery.conf.broker_transport_options = {**celery.conf.broker_transport_options, **impatient}
+    # A request must not wait for a broker that is down or hangs: housekeeping sends the message again.
+    transport_options = {"max_retries": 0, "socket_timeout": REDIS_SECONDS}
+    celery.conf.broker_transport_options = {**celery.conf.broker_transport_options, **transport_options}
     celery.set_default()
 
     app = Flask(__name__)
@@ -64,7 +64,8 @@ def create_app(context: AppContext | None = None) -> Flask:
     for module in MODULES:
         app.register_blueprint(module.routes)
     pages.register(app)
-    # What is there now stays: looking through it at each full collection would stop all requests for 0.1 s.
+    # The objects that exist now live as long as the process. Scanning them would stop all requests for 0.1 s at each
+    # full collection.
     gc.collect()
     gc.freeze()
     return app

@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, look at, cancel, retry, and read answers while it runs."""
+"""/v1/batches: create, list, retrieve, cancel, retry, and read answers while the batch runs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from webapp.requests import caller, current_context, parse_body, query
 
 routes = Blueprint("batches", __name__)
 
-
 Idempotency = tuple[str, str] | None
+"""The idempotency key of a request and the SHA-256 of its content; None without a key."""
 
 
 class ListBatches(BaseModel):
@@ -46,19 +46,19 @@ class Idempotent(BaseModel):
     idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
 
 
-def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
-    """Batches as OpenAI's batch objects, with their artifacts and live rates looked up together."""
+def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
+    """Return batches as OpenAI's batch objects. Artifacts and live rates are read in one query for all."""
     context = current_context()
-    ids = [batch.id for batch in found]
+    ids = [batch.id for batch in records]
     with context.database.read() as session:
         artifacts = batches.artifacts(session, ids)
         retries = batches.retries(session, ids)
         scheduled = schedules.of_batches(session, ids)
-    running = [batch.id for batch in found if batch.status in ("validating", "in_progress")]
-    live, expected = progress.read(context, running), deadlines.read(context, running)
+    running = [batch.id for batch in records if batch.status in ("validating", "in_progress")]
+    rates, forecasts = progress.read(context, running), deadlines.read(context, running)
     return [
         wire.BatchObject(
-            **{name: getattr(batch, name) for name in _SAME},
+            **{name: getattr(batch, name) for name in _COPIED},
             errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
             request_counts=wire.RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
             usage=wire.Usage(
@@ -78,8 +78,8 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
                     output_tokens=batch.shared_output_tokens,
                 ),
                 simulated=batch.simulated,
-                **{name: live.get(batch.id, {}).get(name) for name in ("rows_per_second", "tokens_per_second")},
-                **_eta(expected.get(batch.id)),
+                **{name: rates.get(batch.id, {}).get(name) for name in ("rows_per_second", "tokens_per_second")},
+                **_eta(forecasts.get(batch.id)),
                 sla=batch.sla,
                 due_at=deadlines.deadline(batch),
                 input_sha256=batch.input_sha256,
@@ -96,24 +96,24 @@ def to_wire(found: Sequence[Batch]) -> list[wire.BatchObject]:
                 schedule_id=scheduled.get(batch.id),
             ),
         )
-        for batch in found
+        for batch in records
     ]
 
 
-def _eta(expected: Forecast | None) -> dict[str, float | None]:
+def _eta(forecast: Forecast | None) -> dict[str, float | None]:
     names = {"eta_seconds": "at", "eta_earliest_seconds": "earliest", "eta_latest_seconds": "latest"}
-    if expected is None:
+    if forecast is None:
         return dict.fromkeys(names)
-    moment = time.time()
-    return {name: max(0.0, getattr(expected, attribute) - moment) for name, attribute in names.items()}
+    now = time.time()
+    return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
 
 
-def _answer(batch: Batch) -> wire.BatchObject:
+def _object(batch: Batch) -> wire.BatchObject:
     return to_wire([batch])[0]
 
 
-_OWN = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
-_SAME = [name for name in wire.BatchObject.model_fields if name not in _OWN]
+_COMPUTED = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
+_COPIED = [name for name in wire.BatchObject.model_fields if name not in _COMPUTED]
 
 
 @routes.post("/v1/batches")
@@ -124,54 +124,54 @@ def create() -> wire.BatchObject:
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
     owner, context = caller(), current_context()
-    asked = parse_body(wire.CreateBatch)
-    submission.check_window(context.settings, asked.completion_window)
-    idempotency = _idempotency(asked)
+    body = parse_body(wire.CreateBatch)
+    submission.check_window(context.settings, body.completion_window)
+    idempotency = _idempotency(body)
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.submit(
             context,
             session,
             owner.project_id,
-            input_file=submission.input_file(session, owner.project_id, asked.input_file_id),
-            endpoint=asked.endpoint,
-            completion_window=asked.completion_window,
-            metadata=asked.metadata,
-            post_process=asked.post_process,
-            output_expires_after=asked.output_expires_after.seconds if asked.output_expires_after else None,
+            input_file=submission.input_file(session, owner.project_id, body.input_file_id),
+            endpoint=body.endpoint,
+            completion_window=body.completion_window,
+            metadata=body.metadata,
+            post_process=body.post_process,
+            output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             idempotency=idempotency,
         )
     if existing is None:
         announce(batch)
-    return _answer(batch)
+    return _object(batch)
 
 
-def _idempotency(asked: BaseModel, *about: str) -> Idempotency:
-    """The request's Idempotency-Key and the SHA-256 of what is asked; None without a key. Raises RequestError."""
+def _idempotency(body: BaseModel, *path: str) -> Idempotency:
+    """Return the request's Idempotency-Key and the SHA-256 of its path and body. Raises RequestError."""
     key = flask.request.headers.get("Idempotency-Key")
     if key is None:
         return None
     if not 1 <= len(key) <= 255:
         raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
-    said = json.dumps([*about, asked.model_dump(mode="json")], sort_keys=True)
-    return key, hashlib.sha256(said.encode()).hexdigest()
+    content = json.dumps([*path, body.model_dump(mode="json")], sort_keys=True)
+    return key, hashlib.sha256(content.encode()).hexdigest()
 
 
 @contextmanager
 def once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Session, Batch | None]]:
-    """A transaction to make a batch in, and the batch that was made for the same key already.
+    """Yield a transaction for creating a batch, and the existing batch of the same key or None.
 
     Raises:
         ConflictError: the key was used for something else.
     """
-    # Serial, so that of two posts at the same moment one finds what the other has made.
+    # Serial: the second of two concurrent posts sees the first one's batch.
     with current_context().database.write(serial=idempotency is not None) as session:
         yield session, batches.repeated(session, owner.project_id, idempotency) if idempotency else None
 
 
 def announce(batch: Batch) -> None:
-    """Tell of a new batch: to its client when it will be done, and to a worker that there is work.
+    """Estimate a new batch's completion for its client, and enqueue its validation for a worker.
 
-    The message goes once the answer is on its way: it is the record that counts, nobody waits for the message.
+    The message is sent after the response. Housekeeping enqueues a batch again whose message is lost.
     """
     submission.estimate_completion(current_context(), batch)
 
@@ -186,13 +186,14 @@ def announce(batch: Batch) -> None:
 def list_() -> wire.BatchPage:
     """List the project's batches, newest first."""
     owner = caller()
-    asked = query(ListBatches)
+    params = query(ListBatches)
     with current_context().database.read() as session:
-        found, more = batches.page(session, owner.project_id, after=asked.after, limit=asked.limit)
-    return wire.BatchPage.of(to_wire(found), more=more)
+        records, has_more = batches.page(session, owner.project_id, after=params.after, limit=params.limit)
+    return wire.BatchPage.of(to_wire(records), has_more=has_more)
 
 
-def _get(batch_id: str) -> Batch:
+def get_batch(batch_id: str) -> Batch:
+    """Return a batch of the caller's project. Raises NotFoundError."""
     owner = caller()
     with current_context().database.read() as session:
         return batches.get(session, owner.project_id, batch_id)
@@ -202,7 +203,7 @@ def _get(batch_id: str) -> Batch:
 @operation(wire.BatchObject, refusals=(404,))
 def retrieve(batch_id: str) -> wire.BatchObject:
     """Look at a batch."""
-    return _answer(_get(batch_id))
+    return _object(get_batch(batch_id))
 
 
 @routes.post("/v1/batches/<batch_id>/cancel")
@@ -212,7 +213,7 @@ def cancel(batch_id: str) -> wire.BatchObject:
     owner = caller()
     with current_context().database.write() as session:
         batch = batches.cancel(session, owner.project_id, batch_id)
-    return _answer(batch)
+    return _object(batch)
 
 
 @routes.get("/v1/batches/<batch_id>/results")
@@ -224,9 +225,9 @@ def results(batch_id: str) -> Response:
     the same lines again, so a reader goes on where it was cut off. Answers can be read this way for a while after
     the batch has ended; then its files have them.
     """
-    batch = _get(batch_id)
-    asked = query(ListResults)
-    lines = result_stream.lines(current_context(), batch, asked.after, asked.limit)
+    batch = get_batch(batch_id)
+    params = query(ListResults)
+    lines = result_stream.lines(current_context(), batch, params.after, params.limit)
     return Response(lines, mimetype="application/jsonl")
 
 
@@ -238,27 +239,27 @@ def retry(batch_id: str) -> wire.BatchObject:
     The body may be left out.
     """
     owner = caller()
-    asked = parse_body(wire.RetryBatch, optional=True)
-    idempotency = _idempotency(asked, batch_id)
+    body = parse_body(wire.RetryBatch, optional=True)
+    idempotency = _idempotency(body, batch_id)
     context = current_context()
     with context.database.read() as session:
-        made = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
-    if made is not None:
-        return _answer(made)
-    old = _get(batch_id)
-    window = asked.completion_window or old.completion_window
+        earlier = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
+    if earlier is not None:
+        return _object(earlier)
+    original = get_batch(batch_id)
+    window = body.completion_window or original.completion_window
     submission.check_window(context.settings, window)
-    source = retry_input.write(context, old)
+    source = retry_input.write(context, original)
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.retry(
             context,
             session,
-            old,
+            original,
             source,
             completion_window=window,
-            metadata=asked.metadata,
+            metadata=body.metadata,
             idempotency=idempotency,
         )
     if existing is None:
         announce(batch)
-    return _answer(batch)
+    return _object(batch)

@@ -1,7 +1,7 @@
-"""The OpenAPI document, made from the models of webapp.wire: /openapi.json, and /docs to browse it.
+"""The OpenAPI document at /openapi.json, and /docs to browse it.
 
-Each route declares what it takes and answers with `operation`; the routes themselves read their requests, after the
-caller is known.
+Each route declares its parameters and responses with `operation`. spectree validates nothing: a route authenticates
+its caller first, then reads its request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _tree = SpecTree(
     validation_error_status=400,
     validation_error_model=wire.ErrorObject,
 )
-# What spectree has no word for, by operation.
+# Properties that spectree cannot declare, by operation id.
 _media_types: dict[str, str] = {}
 _optional_bodies: set[str] = set()
 
@@ -59,17 +59,17 @@ def operation(
     headers: type[BaseModel] | None = None,
     body_optional: bool = False,
 ) -> Callable[[Callable[P, Any]], Callable[P, ResponseReturnValue]]:
-    """Declare a route: its `answer` with `status`, the statuses it refuses with, and what it takes.
+    """Declare a route: the model of its `answer` with `status`, its error statuses, and its parameters.
 
     Args:
-        media_type: of an answer that is no JSON object.
-        public: asks for no key.
-        others: what it answers with further statuses.
-        query, json, form, headers: what the route takes there.
+        media_type: media type of an answer that is not JSON.
+        public: the route needs no key.
+        others: models of answers with other statuses.
+        query, json, form, headers: models of the parameters in each of these places.
         body_optional: the body may be left out.
     """
-    refused = {*refusals, *(() if public else (400, 401, 429, 503))}
-    answers: dict[str, Any] = {f"HTTP_{code}": wire.ErrorObject for code in sorted(refused)}
+    error_codes = {*refusals, *(() if public else (400, 401, 429, 503))}
+    answers: dict[str, Any] = {f"HTTP_{code}": wire.ErrorObject for code in sorted(error_codes)}
     answers |= {f"HTTP_{code}": model for code, model in {status: answer, **others}.items()}
 
     def declare(route: Callable[P, Any]) -> Callable[P, ResponseReturnValue]:
@@ -79,7 +79,7 @@ def operation(
             _media_types[name] = media_type
         if body_optional:
             _optional_bodies.add(name)
-        declared: Callable[P, ResponseReturnValue] = _tree.validate(
+        view: Callable[P, ResponseReturnValue] = _tree.validate(
             query=query,
             json=json,
             form=form,
@@ -90,24 +90,24 @@ def operation(
             tags=[module],
             security={} if public else None,
         )(route)
-        return declared
+        return view
 
     return declare
 
 
 @functools.cache
 def document() -> dict[str, Any]:
-    """The OpenAPI 3.1 document of the current application."""
-    found: dict[str, Any] = _tree.spec
-    for path in found["paths"].values():
-        for declared in path.values():
-            if declared["operationId"] in _optional_bodies:
-                declared["requestBody"]["required"] = False
-            media_type = _media_types.get(declared["operationId"])
+    """Return the OpenAPI 3.1 document of the current application."""
+    spec: dict[str, Any] = _tree.spec
+    for path in spec["paths"].values():
+        for entry in path.values():
+            if entry["operationId"] in _optional_bodies:
+                entry["requestBody"]["required"] = False
+            media_type = _media_types.get(entry["operationId"])
             if media_type is not None:
                 schema = {"type": "string", "format": "binary"}
-                declared["responses"]["200"]["content"] = {media_type: {"schema": schema}}
-    return found
+                entry["responses"]["200"]["content"] = {media_type: {"schema": schema}}
+    return spec
 
 
 @routes.get("/openapi.json")
@@ -122,7 +122,7 @@ def docs() -> str:
 
 @routes.get("/docs/<name>")
 def docs_file(name: str) -> flask.Response:
-    """The files of Swagger UI, from the package that carries them."""
+    """Send a file of Swagger UI from its package."""
     if not name.startswith("swagger_"):
         flask.abort(404)
     with resources.as_file(resources.files("offapi")) as folder:

@@ -1,4 +1,4 @@
-"""Errors as OpenAI answers them: JSON with message, type, param and code, all four always; on a web page, a page."""
+"""Error responses: OpenAI's JSON with message, type, param and code, all four always; an HTML page on the pages."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ log = logging.getLogger(__name__)
 
 
 def is_page() -> bool:
-    """Whether a person asks: for one of the pages, or with a browser for something that is not there."""
+    """True for the pages, and for a browser's request that matches no route."""
     request = flask.request
     if request.url_rule is not None:
         return "pages" in request.blueprints
     return not request.path.startswith("/v1/") and "text/html" in request.headers.get("Accept", "")
 
 
-def answer(status: int, message: str, type_: str, param: str | None = None, code: str | None = None) -> Response:
+def error_response(
+    status: int, message: str, type_: str, param: str | None = None, code: str | None = None
+) -> Response:
     if is_page():
-        return _page(status, message)
+        return _error_page(status, message)
     response = jsonify(error={"message": message, "type": type_, "param": param, "code": code})
     response.status_code = status
     return response
 
 
-def _page(status: int, message: str) -> Response:
+def _error_page(status: int, message: str) -> Response:
     if status == AuthenticationError.status:
-        if flask.request.headers.get("HX-Request"):  # a part of a page whose session has ended: the page has to go
+        if flask.request.headers.get("HX-Request"):  # htmx swaps in only a part: reload the whole page
             return Response(status=status, headers={"HX-Refresh": "true"})
-        asked = flask.request.full_path.rstrip("?") if flask.request.method == "GET" else None
-        return flask.make_response(flask.redirect(flask.url_for("pages.sessions.show", next=asked), 303))
+        path = flask.request.full_path.rstrip("?") if flask.request.method == "GET" else None
+        return flask.make_response(flask.redirect(flask.url_for("pages.sessions.show", next=path), 303))
     return flask.make_response(flask.render_template("error.html", status=status, message=message), status)
 
 
 def register(app: Flask) -> None:
     @app.errorhandler(BatchyardError)
-    def _ours(error: BatchyardError) -> Response:
+    def _batchyard(error: BatchyardError) -> Response:
         if error.status >= 500:
             log.error("request failed: %s", error)
-        response = answer(error.status, error.message, error.type, error.param, error.code)
+        response = error_response(error.status, error.message, error.type, error.param, error.code)
         if isinstance(error, ConflictError):
-            response.headers["x-should-retry"] = "false"  # the SDK tries a 409 again otherwise
+            response.headers["x-should-retry"] = "false"  # the SDK retries a 409 by default
         if isinstance(error, RateLimitError):
             response.headers["Retry-After"] = str(math.ceil(error.retry_after))
         return response
@@ -56,7 +58,7 @@ def register(app: Flask) -> None:
     def _http(error: HTTPException) -> Response:
         status = error.code or 500
         kind = "invalid_request_error" if status < 500 else "server_error"
-        response = answer(status, error.description or error.name, kind)
+        response = error_response(status, error.description or error.name, kind)
         for name, value in error.get_headers():
             if name.lower() == "allow":
                 response.headers[name] = value
@@ -65,8 +67,8 @@ def register(app: Flask) -> None:
     @app.errorhandler(SQLAlchemyError)
     def _database(error: SQLAlchemyError) -> Response:
         log.exception("database error")
-        return answer(500, "The server had an error; its log says more.", "server_error")
+        return error_response(500, "The server had an error; its log says more.", "server_error")
 
     @app.errorhandler(500)
     def _unexpected(error: Exception) -> Response:
-        return answer(500, "The server had an error; its log says more.", "server_error")
+        return error_response(500, "The server had an error; its log says more.", "server_error")

@@ -1,4 +1,4 @@
-"""/v1/batches/{id}/events: what has happened to a batch, as its webhooks are told."""
+"""/v1/batches/{id}/events: the events of a batch, as its webhooks receive them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class EventPage(wire.Page[EventObject]):
 def list_(batch_id: str) -> EventPage:
     """List what has happened to a batch, oldest first."""
     owner = caller()
-    asked = query(ListEvents)
+    params = query(ListEvents)
     with current_context().database.read() as session:
         batch = batches.get(session, owner.project_id, batch_id)
-        found, more = events.page(session, batch, after=asked.after, limit=asked.limit)
-    return EventPage.of([EventObject.model_validate(delivery.payload(event)) for event in found], more=more)
+        records, has_more = events.page(session, batch, after=params.after, limit=params.limit)
+    data = [EventObject.model_validate(delivery.payload(event)) for event in records]
+    return EventPage.of(data, has_more=has_more)

@@ -1,4 +1,4 @@
-"""/v1/files: upload, list, look at, download, delete."""
+"""/v1/files: upload, list, retrieve, download, delete."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def to_wire(file: File) -> wire.FileObject:
 
 
 def uploaded() -> tuple[Upload, str] | None:
-    """The file of the form, as far as it has been stored, and its base name; None if none was sent."""
-    sent = flask.request.files.get("file")
+    """Return the file of the form and its base name; None if none was sent. The file is not committed yet."""
+    part = flask.request.files.get("file")
     upload = getattr(flask.request, "upload", None)
-    if sent is None or upload is None:
+    if part is None or upload is None:
         return None
-    name = PurePosixPath((sent.filename or "").replace("\\", "/")).name
+    name = PurePosixPath((part.filename or "").replace("\\", "/")).name
     return upload, "".join(character for character in name if character.isprintable())[-255:] or "file"
 
 
@@ -57,10 +57,10 @@ def uploaded() -> tuple[Upload, str] | None:
 def create() -> wire.FileObject:
     """Upload a file."""
     owner = caller()
-    sent = uploaded()
-    if sent is None:
+    file_and_name = uploaded()
+    if file_and_name is None:
         raise RequestError("Missing required parameter: 'file'.", code="missing_required_parameter", param="file")
-    upload, name = sent
+    upload, name = file_and_name
     options = form(UploadForm)
     expires_after = options.expires_after.seconds if options.expires_after else None
     if expires_after is None and options.purpose == "batch":
@@ -84,20 +84,21 @@ def create() -> wire.FileObject:
 def list_() -> wire.FilePage:
     """List the project's files."""
     owner = caller()
-    asked = query(ListFiles)
+    params = query(ListFiles)
     with current_context().database.read() as session:
-        found, more = files.page(
+        records, has_more = files.page(
             session,
             owner.project_id,
-            after=asked.after,
-            limit=asked.limit,
-            descending=asked.order == "desc",
-            purpose=asked.purpose,
+            after=params.after,
+            limit=params.limit,
+            descending=params.order == "desc",
+            purpose=params.purpose,
         )
-    return wire.FilePage.of([to_wire(file) for file in found], more=more)
+    return wire.FilePage.of([to_wire(file) for file in records], has_more=has_more)
 
 
-def _get(file_id: str) -> File:
+def get_file(file_id: str) -> File:
+    """Return a file of the caller's project. Raises NotFoundError."""
     owner = caller()
     with current_context().database.read() as session:
         return files.get(session, owner.project_id, file_id)
@@ -107,27 +108,27 @@ def _get(file_id: str) -> File:
 @operation(wire.FileObject, refusals=(404,))
 def retrieve(file_id: str) -> wire.FileObject:
     """Look at a file."""
-    return to_wire(_get(file_id))
+    return to_wire(get_file(file_id))
 
 
 @routes.get("/v1/files/<file_id>/content")
 @operation(None, media_type="application/octet-stream", refusals=(404,))
 def content(file_id: str) -> Response:
     """Download a file: the bytes that were uploaded, or that a batch has written."""
-    return send(_get(file_id))
+    return send(get_file(file_id))
 
 
 def send(file: File) -> Response:
-    """A file's bytes as a download. Raises UnavailableError."""
-    opened = current_context().artifacts.open(file.sha256)
-    stream = opened.__enter__()  # before the first byte, so that a missing artifact is an error and not a cut answer
+    """Return a response that streams a file as a download. Raises UnavailableError."""
+    artifact = current_context().artifacts.open(file.sha256)
+    stream = artifact.__enter__()  # before the first byte: a missing artifact is then an error, not a cut response
 
     def chunks() -> Iterator[bytes]:
         try:
             while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
         finally:
-            opened.__exit__(None, None, None)
+            artifact.__exit__(None, None, None)
 
     response = Response(chunks(), mimetype="application/octet-stream")
     response.content_length = file.bytes

@@ -1,4 +1,4 @@
-"""/healthz: this process is up. /readyz: a batch can run."""
+"""/healthz: this process runs. /readyz: a batch can run."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def healthz() -> Health:
 def readyz() -> tuple[dict[str, Any], int]:
     """Whether a batch can run: the store, the broker, a worker and Ray answer. Says of each what it said."""
     context = current_context()
-    parts = {name: _try(check, context) for name, check in CHECKS.items()}
+    parts = {name: _run(check, context) for name, check in CHECKS.items()}
     ready = all(state == "ok" for state in parts.values())
     answer = Readiness(status="ready" if ready else "not ready", parts=parts)
     return answer.model_dump(), 200 if ready else 503
 
 
-def _try(check: Callable[[AppContext], None], context: AppContext) -> str:
+def _run(check: Callable[[AppContext], None], context: AppContext) -> str:
     try:
         check(context)
     except (UnavailableError, redis.RedisError, OperationalError, OSError) as error:
@@ -62,15 +62,15 @@ def _broker(context: AppContext) -> None:
 
 
 def _worker(context: AppContext) -> None:
-    context.redis.ping()  # without a broker the question below would wait for one
-    # The one that delivers to webhooks runs no batch (batchyard/local/programs.py).
+    context.redis.ping()  # the ping below would wait for a broker that is down
+    # The webhook worker runs no batch (batchyard/local/programs.py).
     if not current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern="(?!webhooks)", matcher="pcre"):
         raise UnavailableError("no worker answers")
 
 
 def _ray(context: AppContext) -> None:
     host, _, port = context.settings.ray_address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():  # `auto` is found by the worker, not from here
+    if port.isdigit():  # only the worker can resolve `auto`
         socket.create_connection((host, int(port)), timeout=WAIT_SECONDS).close()
 
 

@@ -1,4 +1,4 @@
-"""/v1/keys: API keys of all projects, for administrators."""
+"""/v1/keys: the API keys of all projects, for administrators."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class ListKeys(BaseModel):
 def create() -> NewKeyObject:
     """Make an API key. This answer is the only time it is seen."""
     administrator()
-    asked = parse_body(CreateKey)
+    body = parse_body(CreateKey)
     with current_context().database.write() as session:
-        made = keys.create(session, asked.project, admin=asked.admin)
-    return NewKeyObject(**vars(made), revoked_at=None)
+        key = keys.create(session, body.project, admin=body.admin)
+    return NewKeyObject(**vars(key), revoked_at=None)
 
 
 @routes.get("/v1/keys")
@@ -62,10 +62,10 @@ def create() -> NewKeyObject:
 def list_() -> KeyPage:
     """List API keys, newest first, without their secrets."""
     administrator()
-    asked = query(ListKeys)
+    params = query(ListKeys)
     with current_context().database.read() as session:
-        found, more = keys.page(session, project=asked.project, after=asked.after, limit=asked.limit)
-    return KeyPage.of([KeyObject(**vars(key)) for key in found], more=more)
+        records, has_more = keys.page(session, project=params.project, after=params.after, limit=params.limit)
+    return KeyPage.of([KeyObject(**vars(key)) for key in records], has_more=has_more)
 
 
 @routes.delete("/v1/keys/<key_id>")

@@ -1,7 +1,6 @@
-"""Rate limits: requests and uploaded bytes a key may send in a minute, and failed sign-ins; counted in Redis over a
-sliding window.
+"""Rate limits per minute: requests and uploaded bytes of a key, and failed sign-ins of an address.
 
-A Redis that is away limits nothing: accepting work does not need it.
+Redis counts them over a sliding window. While Redis is down nothing is limited: accepting work does not need it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
 
-# Uploads are counted in steps of this many bytes: a round trip for each chunk would cost more than the writing.
+# Uploads are counted in steps of this many bytes: a round trip to Redis for each chunk costs more than writing it.
 STEP_BYTES = 4 * 1024 * 1024
 _SIGN_INS = RateLimitItemPerMinute(10)
 
@@ -32,7 +31,7 @@ def register(app: Flask, context: AppContext) -> None:
 
 
 def count_request(context: AppContext, key_id: str) -> None:
-    """Count one request of a key, and note what is left for the answer's headers. Raises RateLimitError."""
+    """Count one request of a key, for its limit and the response's headers. Raises RateLimitError."""
     _count(context, key_id, "requests", context.settings.requests_per_minute, 1)
 
 
@@ -42,7 +41,7 @@ def count_bytes(context: AppContext, key_id: str, size: int) -> None:
 
 
 def check_sign_in(address: str) -> None:
-    """Raises RateLimitError where signing in from that address has failed too often."""
+    """Raise RateLimitError if signing in from an address has failed too often."""
     try:
         limiter = current_app.extensions["limiter"]
         if limiter.test(_SIGN_INS, "sign-ins", address):
@@ -55,15 +54,15 @@ def check_sign_in(address: str) -> None:
 
 
 def count_failed_sign_in(address: str) -> None:
-    """Count a wrong key from that address."""
+    """Count a sign-in with a wrong key from an address."""
     try:
         current_app.extensions["limiter"].hit(_SIGN_INS, "sign-ins", address)
     except StorageError as error:
         log.warning("rate limits are not kept, Redis is away: %s", error)
 
 
-def _count(context: AppContext, key_id: str, what: str, most: int, cost: int) -> None:
-    item = RateLimitItemPerMinute(most)
+def _count(context: AppContext, key_id: str, what: str, limit: int, cost: int) -> None:
+    item = RateLimitItemPerMinute(limit)
     try:
         limiter = current_app.extensions["limiter"]
         accepted = limiter.hit(item, what, key_id, cost=cost)
@@ -72,17 +71,17 @@ def _count(context: AppContext, key_id: str, what: str, most: int, cost: int) ->
         log.warning("rate limits are not kept, Redis is away: %s", error)
         return
     wait = max(reset_at - time.time(), 0.0)
-    g.setdefault("rate_limits", {})[what] = (most, remaining, wait)
+    g.setdefault("rate_limits", {})[what] = (limit, remaining, wait)
     if not accepted:
         raise RateLimitError(
-            f"Rate limit reached: {most} {what} a minute with one key; try again in {wait:.1f} s.", retry_after=wait
+            f"Rate limit reached: {limit} {what} a minute with one key; try again in {wait:.1f} s.", retry_after=wait
         )
 
 
 def _add_headers(response: Response) -> Response:
-    """OpenAI's x-ratelimit-* headers, for what this request was counted under."""
-    for what, (most, remaining, wait) in g.get("rate_limits", {}).items():
-        response.headers[f"x-ratelimit-limit-{what}"] = str(most)
+    """Add OpenAI's x-ratelimit-* headers for each limit that this request counted against."""
+    for what, (limit, remaining, wait) in g.get("rate_limits", {}).items():
+        response.headers[f"x-ratelimit-limit-{what}"] = str(limit)
         response.headers[f"x-ratelimit-remaining-{what}"] = str(remaining)
         response.headers[f"x-ratelimit-reset-{what}"] = f"{wait:.3f}s"
     return response

@@ -1,4 +1,4 @@
-"""/metrics for Prometheus, and /v1/queue: what waits, what runs and how fast, over the whole deployment."""
+"""/metrics for Prometheus, and /v1/queue: the backlog and the throughput of the whole deployment."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ class QueueObject(BaseModel):
 
 
 class _Deployment(Collector):
-    """The deployment, looked at when it is asked for."""
+    """A Prometheus collector that takes a snapshot of the deployment at each scrape."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
 
     def collect(self) -> Iterator[Metric]:
-        seen = metrics.collect(self._context)
-        yield from _queue(seen)
-        yield from _models(seen)
-        yield from _batches(seen)
-        yield from _totals(seen.totals or {})
-        yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(seen.deliveries))
-        if seen.messages is not None:
-            yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(seen.messages))
-        processes = seen.processes.items()
+        snapshot = metrics.collect(self._context)
+        yield from _queue(snapshot)
+        yield from _models(snapshot)
+        yield from _batches(snapshot)
+        yield from _totals(snapshot.totals or {})
+        yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
+        if snapshot.messages is not None:
+            yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(snapshot.messages))
+        processes = snapshot.processes.items()
         sizes = [((name,), float(size)) for name, (size, _) in processes]
         yield _gauge("process_resident_bytes", "Memory of a process and all it started.", ["process"], sizes)
         yield _gauge(
@@ -101,7 +101,7 @@ class _Deployment(Collector):
 
 
 def _gauge(name: str, meaning: str, labels: list[str], samples: Samples) -> GaugeMetricFamily:
-    """A gauge of these samples, without those whose value is not known."""
+    """Return a gauge of samples; those with an unknown value (None) are left out."""
     family = GaugeMetricFamily(f"batchyard_{name}", meaning, labels=labels)
     for values, value in samples:
         if value is not None:
@@ -113,20 +113,20 @@ def _by_name(numbers: Mapping[str, float]) -> Samples:
     return [((name,), number) for name, number in numbers.items()]
 
 
-def _queue(seen: Snapshot) -> Iterator[Metric]:
-    now = seen.queue
-    yield _gauge("batches", "Batches that have not ended.", ["status"], _by_name(now.batches))
-    yield _gauge("batches_sla", "Batches that have not ended, by SLA state.", ["sla"], _by_name(now.sla))
+def _queue(snapshot: Snapshot) -> Iterator[Metric]:
+    queue = snapshot.queue
+    yield _gauge("batches", "Batches that have not ended.", ["status"], _by_name(queue.batches))
+    yield _gauge("batches_sla", "Batches that have not ended, by SLA state.", ["sla"], _by_name(queue.sla))
     yield _gauge(
         "next_deadline_seconds",
         "Time to the first end of a window, negative once it has passed.",
         [],
-        [((), now.next_deadline_seconds)],
+        [((), queue.next_deadline_seconds)],
     )
 
 
-def _models(seen: Snapshot) -> Iterator[Metric]:
-    models = seen.queue.models
+def _models(snapshot: Snapshot) -> Iterator[Metric]:
+    models = snapshot.queue.models
     states = {"pending": "pending_segments", "running": "running_segments"}
     segments = [((entry.model, state), getattr(entry, name)) for entry in models for state, name in states.items()]
     yield _gauge("segments", "Segments that are not done.", ["model", "state"], segments)
@@ -137,13 +137,13 @@ def _models(seen: Snapshot) -> Iterator[Metric]:
         ("tokens_per_second", "Input and output tokens a second, over the last minute."),
     ):
         yield _gauge(name, meaning, ["model"], [((entry.model,), getattr(entry, name)) for entry in models])
-    engines = seen.engines or []
-    states_seen = sorted({(engine.model, engine.state) for engine in engines})
+    engines = snapshot.engines or []
+    engine_states = sorted({(engine.model, engine.state) for engine in engines})
     yield _gauge(
         "engines",
         "Resident engines, as they were seen last.",
         ["model", "state"],
-        [(key, sum((engine.model, engine.state) == key for engine in engines)) for key in states_seen],
+        [(key, sum((engine.model, engine.state) == key for engine in engines)) for key in engine_states],
     )
     yield _gauge(
         "engine_in_flight",
@@ -156,11 +156,11 @@ def _models(seen: Snapshot) -> Iterator[Metric]:
     )
 
 
-def _batches(seen: Snapshot) -> Iterator[Metric]:
-    """The batches that are due first, each with its id: as many as metrics.BATCHES, so that labels stay few."""
-    due = [((batch.batch_id,), batch.due_seconds) for batch in seen.batches]
+def _batches(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield gauges by batch id, of the metrics.BATCHES batches due first only: the number of labels stays bounded."""
+    due = [((batch.batch_id,), batch.due_seconds) for batch in snapshot.batches]
     yield _gauge("batch_due_seconds", "Time until an unfinished batch is due.", ["batch_id"], due)
-    eta = [((batch.batch_id,), batch.eta_seconds) for batch in seen.batches]
+    eta = [((batch.batch_id,), batch.eta_seconds) for batch in snapshot.batches]
     yield _gauge("batch_eta_seconds", "Time until an unfinished batch will be done.", ["batch_id"], eta)
 
 
@@ -185,7 +185,7 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
 
 
 def register(app: Flask, context: AppContext) -> None:
-    """Time every request, and collect the queue when asked."""
+    """Time every request, and collect a snapshot at each scrape."""
     registry = CollectorRegistry()
     registry.register(_Deployment(context))
     app.extensions["metrics"] = registry
@@ -200,7 +200,7 @@ def register(app: Flask, context: AppContext) -> None:
     @app.after_request
     def _observe(response: Response) -> Response:
         rule = flask.request.url_rule
-        # A method nobody knows comes without a route: clients must not be able to make up labels.
+        # An unknown method has no route. Clients must not be able to create label values.
         labels = (flask.request.method, rule.rule) if rule else ("none", "none")
         seconds.labels(*labels, response.status_code).observe(time.monotonic() - g.began)
         return response
@@ -218,6 +218,6 @@ def show() -> Response:
 def look() -> QueueObject:
     """Look at the queue: what waits and what runs, over all projects."""
     caller()
-    seen = metrics.collect(current_context(), with_processes=False)
-    engines = None if seen.engines is None else [EngineObject.model_validate(engine) for engine in seen.engines]
-    return QueueObject.model_validate(asdict(seen.queue) | {"messages": seen.messages, "engines": engines})
+    snapshot = metrics.collect(current_context(), with_processes=False)
+    engines = None if snapshot.engines is None else [EngineObject.model_validate(engine) for engine in snapshot.engines]
+    return QueueObject.model_validate(asdict(snapshot.queue) | {"messages": snapshot.messages, "engines": engines})

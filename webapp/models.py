@@ -53,7 +53,7 @@ def to_wire(spec: ModelSpec) -> ModelObject:
 def list_() -> ModelPage:
     """List the models this deployment serves."""
     caller()
-    return ModelPage.of([to_wire(spec) for spec in current_context().models.values()], more=False)
+    return ModelPage.of([to_wire(spec) for spec in current_context().models.values()], has_more=False)
 
 
 @routes.get("/v1/models/<path:name>")

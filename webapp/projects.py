@@ -1,4 +1,4 @@
-"""/v1/projects: the tenants, and what an administrator settles for each."""
+"""/v1/projects: the tenants, with their tier and limits, for administrators."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class ListProjects(BaseModel):
 def list_() -> ProjectPage:
     """List the projects, newest first. A project is made with its first key."""
     administrator()
-    asked = query(ListProjects)
+    params = query(ListProjects)
     with current_context().database.read() as session:
-        found, more = projects.page(session, after=asked.after, limit=asked.limit)
-    return ProjectPage.of([ProjectObject.model_validate(project) for project in found], more=more)
+        records, has_more = projects.page(session, after=params.after, limit=params.limit)
+    return ProjectPage.of([ProjectObject.model_validate(project) for project in records], has_more=has_more)
 
 
 @routes.post("/v1/projects/<project_id>")
@@ -62,8 +62,8 @@ def list_() -> ProjectPage:
 def settle(project_id: str) -> ProjectObject:
     """Settle a project's tier, for its batches from now on, its most segments at once, and its result cache."""
     administrator()
-    asked = parse_body(SettleProject)
-    projects.check_tier(asked.tier, current_context().settings.tier_seconds)
+    body = parse_body(SettleProject)
+    projects.check_tier(body.tier, current_context().settings.tier_seconds)
     with current_context().database.write() as session:
-        settled = projects.update(session, project_id, **asked.model_dump(include=asked.model_fields_set))
-    return ProjectObject.model_validate(settled)
+        project = projects.update(session, project_id, **body.model_dump(include=body.model_fields_set))
+    return ProjectObject.model_validate(project)

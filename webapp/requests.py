@@ -1,4 +1,4 @@
-"""What every request goes through: its id, its caller, and a body that is read as it comes."""
+"""Parts common to all requests: the id, the caller, parameters, and uploads that stream to the store."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from webapp import limits
 log = logging.getLogger("webapp")
 
 MAX_JSON_BYTES = 1024 * 1024
-# A connection that is closed over what it has not read loses the answer, or its client's next request.
+# Closing a socket with unread input sends RST: the client may lose the response, or its next request.
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_SECONDS = 2.0
 
 
 class Upload(Writer):
-    """An uploaded file on its way into the artifact store, hashed as it streams; at most `max_bytes`.
+    """A writer that streams an uploaded file of at most `max_bytes` to the artifact store and hashes it.
 
-    `count` is told of the bytes as they come, and may refuse more of them.
+    Calls `count` with the number of new bytes every limits.STEP_BYTES; it raises RateLimitError to stop the upload.
     """
 
     def __init__(self, artifacts: Artifacts, max_bytes: int, count: Callable[[int], None]) -> None:
@@ -64,11 +64,11 @@ class Upload(Writer):
             self._uncounted = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return offset  # the form parser rewinds what it has written; nothing is read from here
+        return offset  # the form parser rewinds the file, and nothing reads it
 
 
 class Request(flask.Request):
-    """A request whose uploaded file goes straight into the artifact store."""
+    """A Flask request whose uploaded file streams to the artifact store."""
 
     upload: Upload | None = None
 
@@ -93,7 +93,7 @@ def current_context() -> AppContext:
 
 
 def caller() -> keys.Caller:
-    """Who the request comes from, by its Bearer key; counted once against the key's rate limit.
+    """Return the caller of the request by its Bearer key. The request counts once against the key's rate limit.
 
     Raises:
         AuthenticationError, RateLimitError.
@@ -103,30 +103,31 @@ def caller() -> keys.Caller:
         if scheme.lower() != "bearer" or not key:
             raise AuthenticationError("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
         with current_context().database.read() as session:
-            found = keys.authenticate(session, key.strip())
-        if found is None:
+            owner = keys.authenticate(session, key.strip())
+        if owner is None:
             raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
-        g.caller = found
-        limits.count_request(current_context(), found.key_id)
+        g.caller = owner
+        limits.count_request(current_context(), owner.key_id)
     return cast(keys.Caller, g.caller)
 
 
 def administrator() -> keys.Caller:
-    """The caller, who may do what concerns the whole deployment. Raises PermissionDeniedError."""
-    found = caller()
-    if not found.admin:
+    """Return the caller, who has an admin key. Raises PermissionDeniedError."""
+    owner = caller()
+    if not owner.admin:
         raise PermissionDeniedError("This needs an admin key; make one with 'batchyard key create --admin'.")
-    return found
+    return owner
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 def parse_body(model: type[Parsed], *, max_bytes: int = MAX_JSON_BYTES, optional: bool = False) -> Parsed:
-    """The JSON body as `model`; an empty one is `{}` where it is `optional`.
+    """Parse the JSON body as `model`; an empty `optional` body counts as `{}`.
 
     Raises:
-        RequestError: with OpenAI's codes and the param as a path.
+        RequestError: with OpenAI's code, and the parameter's path as `param`.
+        TooLargeError: the body is larger than `max_bytes`.
     """
     request = flask.request
     if (request.content_length or 0) > max_bytes:
@@ -145,12 +146,12 @@ def parse_body(model: type[Parsed], *, max_bytes: int = MAX_JSON_BYTES, optional
 
 
 def query(model: type[Parsed]) -> Parsed:
-    """The query parameters as `model`. Raises RequestError."""
+    """Parse the query parameters as `model`. Raises RequestError."""
     return validated(model, dict(_single(flask.request.args)))
 
 
 def form(model: type[Parsed]) -> Parsed:
-    """The form fields as `model`; `a[b]` is the field b of a, as OpenAI's client writes it. Raises RequestError."""
+    """Parse the form fields as `model`. `a[b]` is field b of a, as OpenAI's client writes it. Raises RequestError."""
     fields: dict[str, Any] = {}
     for name, value in _single(flask.request.form):
         outer, bracket, inner = name.partition("[")
@@ -164,7 +165,7 @@ def form(model: type[Parsed]) -> Parsed:
 
 
 def _single(fields: MultiDict[str, str]) -> Iterator[tuple[str, str]]:
-    """Names and values. Raises RequestError for a name that is given twice."""
+    """Yield names and values. Raises RequestError if a name occurs twice."""
     for name, values in fields.lists():
         if len(values) > 1:
             raise RequestError(f"'{name[:MAX_NAME]}' is given twice.", code="invalid_value", param=name[:MAX_NAME])
@@ -172,7 +173,7 @@ def _single(fields: MultiDict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
-    """`values` as `model`. Raises RequestError."""
+    """Validate `values` as `model`. Raises RequestError for the first error."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -181,8 +182,8 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     if first["type"] == "missing":
         raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
     if first["type"] == "extra_forbidden":
-        known = nearest(param, model.model_fields, cutoff=0.6)
-        hint = f" Did you mean '{known}'?" if known else ""
+        suggestion = nearest(param, model.model_fields, cutoff=0.6)
+        hint = f" Did you mean '{suggestion}'?" if suggestion else ""
         raise RequestError(
             f"Unknown parameter: '{param[:MAX_NAME]}'.{hint}", code="unknown_parameter", param=param[:MAX_NAME]
         )
@@ -192,28 +193,28 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
 
 
 def _drain() -> None:
-    """Read what is left of a refused request's body, unless that is too much or too slow."""
+    """Read the rest of a refused request's body, up to DRAIN_BYTES and DRAIN_SECONDS."""
     environ = flask.request.environ
     connection: socket.socket | None = environ.get("gunicorn.socket")
     if connection is None or (flask.request.content_length or 0) > DRAIN_BYTES:
         return
-    patience, until = connection.gettimeout(), time.monotonic() + DRAIN_SECONDS
-    left = DRAIN_BYTES
+    timeout, deadline = connection.gettimeout(), time.monotonic() + DRAIN_SECONDS
+    remaining = DRAIN_BYTES
     try:
-        while left > 0 and (remaining := until - time.monotonic()) > 0:
-            connection.settimeout(remaining)
-            read = len(environ["wsgi.input"].read(min(left, 65536)))
-            if not read:
+        while remaining > 0 and (seconds := deadline - time.monotonic()) > 0:
+            connection.settimeout(seconds)
+            size = len(environ["wsgi.input"].read(min(remaining, 65536)))
+            if not size:
                 return
-            left -= read
-    except OSError as error:  # the client is gone, or slow: the connection is closed then
+            remaining -= size
+    except OSError as error:  # a client that is gone or slow: its connection is closed
         log.debug("request body not read: %s", error)
     finally:
-        connection.settimeout(patience)
+        connection.settimeout(timeout)
 
 
 def register(app: Flask) -> None:
-    """Give every answer its request id, log it, and drop what an upload left behind."""
+    """Add the request id to every response, log it, and discard an upload that was not committed."""
 
     @app.before_request
     def _begin() -> None:

@@ -1,4 +1,4 @@
-"""/v1/schedules: recurring batches. Make, list, look at, change, pause, run now, delete; and the runs they have had."""
+"""/v1/schedules: recurring batches. Create, list, retrieve, update, pause, run now, delete; and list their runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from webapp.requests import caller, current_context, parse_body, query, validate
 routes = Blueprint("schedules", __name__)
 
 NEXT_RUNS = 5
-# What is filled into a text is as long at every time.
+# All times fill a template with texts of the same length, so one time is enough to check the limits.
 _ANY_TIME = Cron("* * * * *", UTC)
 
 Expression = Annotated[str, StringConstraints(strict=True, max_length=128)]
@@ -144,18 +144,19 @@ class ListSchedules(BaseModel):
     limit: int = Field(20, ge=1, le=100)
 
 
-def to_wire(found: Sequence[Schedule]) -> list[ScheduleObject]:
+def to_wire(records: Sequence[Schedule]) -> list[ScheduleObject]:
+    """Return schedules as they cross the wire. The last runs are read in one query for all."""
     with current_context().database.read() as session:
-        last_runs = schedules.last_runs(session, [schedule.id for schedule in found])
+        last_runs = schedules.last_runs(session, [schedule.id for schedule in records])
     return [
         ScheduleObject(
-            **{name: getattr(schedule, name) for name in _SAME},
+            **{name: getattr(schedule, name) for name in _COPIED},
             input=ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256),
             batch=wire.BatchOptions(**schedule.batch),
             next_runs=_next_runs(schedule),
             last_run=_run(last_runs[schedule.id]) if schedule.id in last_runs else None,
         )
-        for schedule in found
+        for schedule in records
     ]
 
 
@@ -171,20 +172,20 @@ def _run(run: ScheduleRun) -> ScheduleRunObject:
     return ScheduleRunObject(**{name: getattr(run, name) for name in fields})
 
 
-def _answer(schedule: Schedule) -> ScheduleObject:
+def _object(schedule: Schedule) -> ScheduleObject:
     return to_wire([schedule])[0]
 
 
-_SAME = ScheduleObject.model_fields.keys() - {"object", "input", "batch", "next_runs", "last_run"}
+_COPIED = ScheduleObject.model_fields.keys() - {"object", "input", "batch", "next_runs", "last_run"}
 
 
-def _said(asked: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
-    """What was given; metadata whose places are filled has to be within its limits, too. Raises RequestError."""
-    said = {name: value for name, value in asked.model_dump().items() if value is not None}
-    if asked.batch is not None:
-        filled = run_templates.fill_values(asked.batch.metadata, _ANY_TIME, now())
-        validated(type(asked), said | {"batch": said["batch"] | {"metadata": filled}})
-    return said
+def _values(body: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
+    """Return the fields that are not null. Raises RequestError if filled metadata exceeds its limits."""
+    values = {name: value for name, value in body.model_dump().items() if value is not None}
+    if body.batch is not None:
+        metadata = run_templates.fill_values(body.batch.metadata, _ANY_TIME, now())
+        validated(type(body), values | {"batch": values["batch"] | {"metadata": metadata}})
+    return values
 
 
 @routes.post("/v1/schedules")
@@ -192,13 +193,13 @@ def _said(asked: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
 def create() -> ScheduleObject:
     """Make a schedule. The content of its input is kept for it, whatever becomes of the file."""
     caller()
-    return _answer(make(parse_body(CreateSchedule)))
+    return _object(make(parse_body(CreateSchedule)))
 
 
-def make(asked: CreateSchedule) -> Schedule:
-    """A new schedule. Raises RequestError."""
+def make(body: CreateSchedule) -> Schedule:
+    """Create a schedule in the caller's project. Raises RequestError."""
     owner, context = caller(), current_context()
-    values = recurring.define(context, owner.project_id, _said(asked))
+    values = recurring.define(context, owner.project_id, _values(body))
     with context.database.write(serial=True) as session:
         return schedules.create(session, owner.project_id, **values)
 
@@ -208,10 +209,10 @@ def make(asked: CreateSchedule) -> Schedule:
 def list_() -> SchedulePage:
     """List the project's schedules, newest first."""
     owner = caller()
-    asked = query(ListSchedules)
+    params = query(ListSchedules)
     with current_context().database.read() as session:
-        found, more = schedules.page(session, owner.project_id, after=asked.after, limit=asked.limit)
-    return SchedulePage.of(to_wire(found), more=more)
+        records, has_more = schedules.page(session, owner.project_id, after=params.after, limit=params.limit)
+    return SchedulePage.of(to_wire(records), has_more=has_more)
 
 
 def _get(schedule_id: str) -> Schedule:
@@ -224,18 +225,18 @@ def _get(schedule_id: str) -> Schedule:
 @operation(ScheduleObject, refusals=(404,))
 def retrieve(schedule_id: str) -> ScheduleObject:
     """Look at a schedule."""
-    return _answer(_get(schedule_id))
+    return _object(_get(schedule_id))
 
 
 @routes.post("/v1/schedules/<schedule_id>")
 @operation(ScheduleObject, json=UpdateSchedule, refusals=(404, 409, 413))
 def update(schedule_id: str) -> ScheduleObject:
     """Change a schedule. Another cron expression or time zone counts from now on."""
-    old, context = _get(schedule_id), current_context()
-    values = recurring.define(context, old.project_id, _said(parse_body(UpdateSchedule)), old)
+    schedule, context = _get(schedule_id), current_context()
+    values = recurring.define(context, schedule.project_id, _values(parse_body(UpdateSchedule)), schedule)
     with context.database.write() as session:
-        changed = schedules.change(session, old, **values)
-    return _answer(changed)
+        schedule = schedules.change(session, schedule, **values)
+    return _object(schedule)
 
 
 @routes.delete("/v1/schedules/<schedule_id>")
@@ -252,14 +253,14 @@ def delete(schedule_id: str) -> ScheduleDeleted:
 @operation(ScheduleObject, refusals=(404,))
 def pause(schedule_id: str) -> ScheduleObject:
     """Pause a schedule. Times that pass meanwhile are not run, and are not missed."""
-    return _answer(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=True))
+    return _object(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=True))
 
 
 @routes.post("/v1/schedules/<schedule_id>/resume")
 @operation(ScheduleObject, refusals=(404,))
 def resume(schedule_id: str) -> ScheduleObject:
     """Let a paused schedule run again, from its next time on."""
-    return _answer(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=False))
+    return _object(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=False))
 
 
 @routes.post("/v1/schedules/<schedule_id>/run")
@@ -274,10 +275,10 @@ def run(schedule_id: str) -> ScheduleRunObject:
 def runs(schedule_id: str) -> ScheduleRunPage:
     """List the runs of a schedule, newest first."""
     schedule = _get(schedule_id)
-    asked = query(ListSchedules)
+    params = query(ListSchedules)
     with current_context().database.read() as session:
-        found, more = schedules.runs(session, schedule, after=asked.after, limit=asked.limit)
-    return ScheduleRunPage.of([_run(entry) for entry in found], more=more)
+        records, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
+    return ScheduleRunPage.of([_run(record) for record in records], has_more=has_more)
 
 
 @routes.get("/v1/schedules/<schedule_id>/template")

@@ -1,4 +1,4 @@
-"""POST /start: prompts in, a batch out, in one step; for people with curl or a form."""
+"""POST /start: create a batch from prompts in one request, for curl and forms."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def start() -> tuple[dict[str, Any], int]:
     caller()
     context = current_context()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
-    sent = uploaded() if is_form else None
-    asked = form(StartForm) if is_form else parse_body(Start, max_bytes=context.settings.max_file_bytes)
-    submission.check_window(context.settings, asked.completion_window)
-    if (sent is None) == (asked.prompts is None):
+    file = uploaded() if is_form else None
+    body = form(StartForm) if is_form else parse_body(Start, max_bytes=context.settings.max_file_bytes)
+    submission.check_window(context.settings, body.completion_window)
+    if (file is None) == (body.prompts is None):
         raise RequestError(
             "Send prompts either inline as 'prompts' or as a 'file'.",
             code="missing_required_parameter",
             param="prompts",
         )
-    batch = submit(asked, sent)
+    batch = submit(body, file)
     answer = Started(
         job_id=batch.id,
         batch_id=batch.id,
@@ -91,26 +91,26 @@ def start() -> tuple[dict[str, Any], int]:
     return answer.model_dump(), 202
 
 
-def submit(asked: Start, sent: tuple[Writer, str] | None, idempotency: Idempotency = None) -> Batch:
-    """A new batch of what was sent, a file and its name, or else of the prompts inline.
+def submit(options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None) -> Batch:
+    """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
     Raises:
         RequestError, UnavailableError.
     """
     owner = caller()
-    if sent is None:
-        name, source = "prompts.jsonl", _requests(asked, prompts.of_list(asked.prompts or []))
+    if file is None:
+        name, source = "prompts.jsonl", _requests(options, prompts.of_list(options.prompts or []))
     else:
-        upload, name = sent
+        upload, name = file
         if not upload.stored:
             upload.commit()
-        source = _of_file(asked, upload, name)
-        name = PurePosixPath(name).with_suffix(".jsonl").name  # whatever it was, it holds requests now
-    return make(asked, lambda session: submission.name_input(session, owner.project_id, name, source), idempotency)
+        source = _of_file(options, upload, name)
+        name = PurePosixPath(name).with_suffix(".jsonl").name  # it holds requests now, in any case
+    return make(options, lambda session: submission.name_input(session, owner.project_id, name, source), idempotency)
 
 
-def make(asked: Start, input_file: Callable[[Session], File], idempotency: Idempotency = None) -> Batch:
-    """A new batch of a file that holds whole requests, run as asked. Raises RateLimitError."""
+def make(options: Start, input_file: Callable[[Session], File], idempotency: Idempotency = None) -> Batch:
+    """Create a batch of a file of whole requests. Raises RateLimitError."""
     owner, context = caller(), current_context()
     with once(owner, idempotency) as (session, existing):
         batch = existing or submission.submit(
@@ -118,10 +118,10 @@ def make(asked: Start, input_file: Callable[[Session], File], idempotency: Idemp
             session,
             owner.project_id,
             input_file=input_file(session),
-            endpoint=asked.endpoint,
-            completion_window=asked.completion_window,
-            metadata=asked.metadata,
-            post_process=asked.post_process,
+            endpoint=options.endpoint,
+            completion_window=options.completion_window,
+            metadata=options.metadata,
+            post_process=options.post_process,
             output_expires_after=None,
             idempotency=idempotency,
         )
@@ -131,55 +131,55 @@ def make(asked: Start, input_file: Callable[[Session], File], idempotency: Idemp
 
 
 def format_of(name: str) -> prompts.Format:
-    """What a file holds, by its name. Raises RequestError."""
-    found = prompts.FORMATS.get(PurePosixPath(name).suffix.lower())
-    if found is None:
+    """Return the format of a file by its name. Raises RequestError if unknown."""
+    kind = prompts.FORMATS.get(PurePosixPath(name).suffix.lower())
+    if kind is None:
         raise RequestError(
             f"Cannot tell from the name '{name}' what the file holds; name it {', '.join(prompts.FORMATS)}.",
             code="invalid_value",
             param="file",
         )
-    return found
+    return kind
 
 
-def _of_file(asked: Start, upload: Writer, name: str) -> Writer:
+def _of_file(options: Start, upload: Writer, name: str) -> Writer:
+    """Return a file of whole requests as it is; store a request for each prompt of any other file."""
     kind = format_of(name)
     with current_context().artifacts.open(upload.sha256) as file:
         if kind == "jsonl" and prompts.is_requests(file):
-            given = asked.model_fields_set & {"model", "system", "template", "sampling", *PARAMETERS}
-            if given:
+            names = options.model_fields_set & {"model", "system", "template", "sampling", *PARAMETERS}
+            if names:
                 raise RequestError(
                     "The file holds whole requests, which say themselves how they are run; leave this out.",
                     code="invalid_value",
-                    param=min(given),
+                    param=min(names),
                 )
             return upload
-        return _requests(asked, prompts.of_file(file, kind, asked.template))
+        return _requests(options, prompts.of_file(file, kind, options.template))
 
 
-def recipe(asked: Start) -> prompts.Recipe:
-    """What is the same for all requests. Raises RequestError."""
-    if asked.model is None:
-        served = ", ".join(sorted(current_context().models))
+def recipe(options: Start) -> prompts.Recipe:
+    """Return the options common to all requests. Raises RequestError."""
+    if options.model is None:
+        models = ", ".join(sorted(current_context().models))
         raise RequestError(
-            f"Missing required parameter: 'model'; served here: {served}.",
+            f"Missing required parameter: 'model'; served here: {models}.",
             code="missing_required_parameter",
             param="model",
         )
-    named = {name: value for name in PARAMETERS if (value := getattr(asked, name)) is not None}
-    twice = named.keys() & asked.sampling.keys()
-    if twice:
-        raise RequestError(
-            f"'{min(twice)}' is given twice, by itself and in 'sampling'.", code="invalid_value", param=min(twice)
-        )
-    return prompts.Recipe(asked.endpoint, asked.model, asked.system, named | asked.sampling)
+    parameters = {name: value for name in PARAMETERS if (value := getattr(options, name)) is not None}
+    duplicates = parameters.keys() & options.sampling.keys()
+    if duplicates:
+        name = min(duplicates)
+        raise RequestError(f"'{name}' is given twice, by itself and in 'sampling'.", code="invalid_value", param=name)
+    return prompts.Recipe(options.endpoint, options.model, options.system, parameters | options.sampling)
 
 
-def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
-    """Store a request for each prompt. Raises RequestError, for what no request of this kind could be, too."""
+def _requests(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
+    """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
-    same = recipe(asked)
-    validator = Validator(context.models, asked.endpoint, context.settings.max_requests)
+    common = recipe(options)
+    validator = Validator(context.models, options.endpoint, context.settings.max_requests)
 
     def check(request: dict[str, Any]) -> None:
         try:
@@ -188,4 +188,4 @@ def _requests(asked: Start, found: Iterable[prompts.Prompt]) -> Writer:
             param = (error.param or "").removeprefix("body.") or None
             raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
 
-    return prompts.write(context.artifacts, found, same, check, context.settings.max_requests)
+    return prompts.write(context.artifacts, inputs, common, check, context.settings.max_requests)

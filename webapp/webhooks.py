@@ -1,4 +1,4 @@
-"""/v1/webhook_endpoints: where a project's events are sent to, and what became of each."""
+"""/v1/webhook_endpoints: the webhook endpoints of a project, and the deliveries to each."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _fields(webhook: Webhook) -> dict[str, object]:
     return fields | {"batchyard": {"enabled": webhook.enabled}}
 
 
-def _answer(webhook: Webhook) -> WebhookObject:
+def _object(webhook: Webhook) -> WebhookObject:
     return WebhookObject.model_validate(_fields(webhook))
 
 
@@ -139,13 +139,13 @@ def _with_secret(webhook: Webhook) -> NewSecret:
     return NewSecret.model_validate(_fields(webhook) | {"signing_secret": webhook.secret})
 
 
-def _delivery(found: tuple[Delivery, str]) -> DeliveryObject:
-    delivery, type_ = found
+def _delivery(entry: tuple[Delivery, str]) -> DeliveryObject:
+    delivery, type_ = entry
     same = ("id", "event_id", "state", "attempts", "status_code", "error", "created_at", "delivered_at")
     fields = {name: getattr(delivery, name) for name in same}
     fields |= {"webhook_endpoint_id": delivery.webhook_id, "event_type": type_}
-    waits = math.ceil(delivery.next_attempt_at) if delivery.state == "pending" else None
-    return DeliveryObject.model_validate(fields | {"next_attempt_at": waits})
+    next_attempt_at = math.ceil(delivery.next_attempt_at) if delivery.state == "pending" else None
+    return DeliveryObject.model_validate(fields | {"next_attempt_at": next_attempt_at})
 
 
 def _check(url: str) -> None:
@@ -157,10 +157,10 @@ def _check(url: str) -> None:
 def create() -> NewSecret:
     """Have the project's events sent to a URL, signed with the secret that only this answer shows."""
     owner = caller()
-    asked = parse_body(CreateWebhook)
-    _check(asked.url)
+    body = parse_body(CreateWebhook)
+    _check(body.url)
     with current_context().database.write() as session:
-        return _with_secret(webhooks.create(session, owner.project_id, **asked.model_dump()))
+        return _with_secret(webhooks.create(session, owner.project_id, **body.model_dump()))
 
 
 @routes.get("/v1/webhook_endpoints")
@@ -168,10 +168,10 @@ def create() -> NewSecret:
 def list_() -> WebhookPage:
     """List the project's webhook endpoints, newest first, without their secrets."""
     owner = caller()
-    asked = query(ListWebhooks)
+    params = query(ListWebhooks)
     with current_context().database.read() as session:
-        found, more = webhooks.page(session, owner.project_id, after=asked.after, limit=asked.limit)
-    return WebhookPage.of([_answer(webhook) for webhook in found], more=more)
+        records, has_more = webhooks.page(session, owner.project_id, after=params.after, limit=params.limit)
+    return WebhookPage.of([_object(webhook) for webhook in records], has_more=has_more)
 
 
 @routes.get("/v1/webhook_endpoints/<webhook_endpoint_id>")
@@ -180,7 +180,7 @@ def retrieve(webhook_endpoint_id: str) -> WebhookObject:
     """Look at a webhook endpoint."""
     owner = caller()
     with current_context().database.read() as session:
-        return _answer(webhooks.get(session, owner.project_id, webhook_endpoint_id))
+        return _object(webhooks.get(session, owner.project_id, webhook_endpoint_id))
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>")
@@ -188,12 +188,12 @@ def retrieve(webhook_endpoint_id: str) -> WebhookObject:
 def update(webhook_endpoint_id: str) -> WebhookObject:
     """Change a webhook endpoint. While it is disabled no events are added for it, and those that are pending wait."""
     owner = caller()
-    asked = parse_body(UpdateWebhook)
-    if asked.url is not None:
-        _check(asked.url)
-    values = asked.model_dump(exclude_none=True)
+    body = parse_body(UpdateWebhook)
+    if body.url is not None:
+        _check(body.url)
+    values = body.model_dump(exclude_none=True)
     with current_context().database.write() as session:
-        return _answer(webhooks.change(session, owner.project_id, webhook_endpoint_id, values))
+        return _object(webhooks.change(session, owner.project_id, webhook_endpoint_id, values))
 
 
 @routes.delete("/v1/webhook_endpoints/<webhook_endpoint_id>")
@@ -241,11 +241,11 @@ def event_types() -> EventTypes:
 def deliveries(webhook_endpoint_id: str) -> DeliveryPage:
     """List what was sent to a webhook endpoint and what waits to be, newest first."""
     owner = caller()
-    asked = query(ListWebhooks)
+    params = query(ListWebhooks)
     with current_context().database.read() as session:
         webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
-        found, more = webhooks.deliveries(session, webhook, after=asked.after, limit=asked.limit)
-    return DeliveryPage.of([_delivery(entry) for entry in found], more=more)
+        entries, has_more = webhooks.deliveries(session, webhook, after=params.after, limit=params.limit)
+    return DeliveryPage.of([_delivery(entry) for entry in entries], has_more=has_more)
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/deliveries/<delivery_id>/redeliver")

@@ -1,4 +1,4 @@
-"""The objects that cross the wire, as OpenAI's Files and Batches define them, and what this project adds."""
+"""The request and response models: OpenAI's Files and Batches API, and this project's extensions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _step(entry: dict[str, Any]) -> dict[str, Any]:
     return registry.REGISTRY[name][0].model_validate(entry).model_dump()
 
 
-# The pattern is for the document alone: `_duration` says in words what is wrong.
+# The pattern is only for the OpenAPI document: `_duration` validates, with a better message.
 Window = Annotated[
     str,
     Field(strict=True, examples=["24h"], json_schema_extra={"pattern": "^[1-9][0-9]{0,8}[smhd]$"}),
@@ -43,7 +43,7 @@ Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Shor
 
 
 def from_json_text(value: Any) -> Any:
-    """What a form field that stands for an object holds: its JSON text. Anything else stays as it is."""
+    """Parse a form field's JSON text. Any other value, and text that is not JSON, is returned unchanged."""
     if isinstance(value, str):
         try:
             return orjson.loads(value)
@@ -53,7 +53,7 @@ def from_json_text(value: Any) -> Any:
 
 
 def declare_file(*, required: bool) -> Callable[[dict[str, Any]], None]:
-    """Adds the field `file` to a form's schema: the request takes it apart before the other fields are validated."""
+    """Return a hook that adds the field `file` to a form's schema. The form parser removes it before validation."""
 
     def declare(schema: dict[str, Any]) -> None:
         schema["properties"]["file"] = {"type": "string", "format": "binary"}
@@ -86,7 +86,7 @@ class InputFile(BaseModel):
     input_file_id: str = Field(strict=True)
 
 
-# Of two bases the last one's fields come first, so that a missing file is told before a missing endpoint.
+# Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
 class CreateBatch(BatchOptions, InputFile):
     """The body of POST /v1/batches."""
 
@@ -231,9 +231,9 @@ class Page(BaseModel, Generic[Item]):
     has_more: bool
 
     @classmethod
-    def of(cls, data: list[Item], *, more: bool) -> Self:
+    def of(cls, data: list[Item], *, has_more: bool) -> Self:
         ids = [getattr(item, "id", None) for item in data]
-        return cls(data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=more)
+        return cls(data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=has_more)
 
 
 class FilePage(Page[FileObject]):
