@@ -1,8 +1,11 @@
-"""The plan: a Parquet artifact of a batch's requests in the order they run; each row group is one segment.
+"""Plans: a Parquet artifact of a batch's requests in the order they run; each row group is one segment.
 
-Columns: line (int64, physical line number in the input, from 1), custom_id (string), body (string: the request body
-as JSON), same_as (int64: the line in this segment whose answer is this one's too; null for a request that runs, and
-only such a request has a body), fingerprint (binary: inference.requests.ordering; null where chance decides).
+Columns:
+    line: int64, physical line number in the input, from 1.
+    custom_id: string.
+    body: string, the request body as JSON; empty for a duplicate.
+    same_as: int64, for a duplicate the line in this segment whose answer it shares; null for a request that runs.
+    fingerprint: binary, see inference.requests.fingerprint; null where sampling makes answers differ.
 """
 
 from __future__ import annotations
@@ -33,41 +36,41 @@ SCHEMA = pa.schema(
         ("fingerprint", pa.binary()),
     ]
 )
-# A row group is held in memory whole, so a segment of huge requests ends before it has all its rows.
+# A row group is held in memory whole, so a segment of huge requests has fewer rows.
 SEGMENT_BYTES = 32 * 1024 * 1024
-# With these a segment is told to be more of reading prompts or more of writing answers; no count depends on them.
+# Estimates that only the request class of a segment depends on.
 BYTES_PER_TOKEN = 4
 ORDINARY_OUTPUT = 256
-# A request that may be answered with so many times the mean is long, and should not be the last to begin.
+# A request whose output limit is more than so many times the mean is long, and should not be the last to begin.
 LONG = 2
 
 
 def request_class(size: int, output_tokens: int) -> RequestClass:
-    """Whether requests with bodies of `size` bytes are more work to read than to answer with so many tokens."""
+    """Return "prefill" if bodies of `size` bytes have more tokens than their answers may have, else "decode"."""
     return "prefill" if size / BYTES_PER_TOKEN > output_tokens else "decode"
 
 
 class SegmentSize(NamedTuple):
-    """The most requests that run in one segment, and bytes of their bodies."""
+    """Limits of one segment: requests that run, and bytes of their bodies and custom_ids."""
 
     requests: int
     bytes: int = SEGMENT_BYTES
 
 
 class PlanWriter:
-    """Sorts requests so that those that begin alike meet in the engine, and cuts them into segments of one model each.
+    """Sorts requests and cuts them into segments of one model each.
 
-    Sorting goes through a file: memory does not grow with the batch. Requests with the same fingerprint stand together
-    in one segment, where one of them runs.
+    Requests with a common prefix stand next to each other, for the engine's prefix cache. Requests with the same
+    fingerprint stand together in one segment, where one of them runs.
 
     Attributes:
         segments: row group by row group.
-        refused: by number, the segments that need not run, each with the SHA-256 of the part that holds its answers.
+        refused: SHA-256 of the result chunk of each segment that need not run, by number.
     """
 
     def __init__(self, file: Writer, sizes: Mapping[str, SegmentSize], artifacts: Artifacts | None = None) -> None:
-        """`sizes`: of a segment, by model. `artifacts`: where refusals go."""
-        # Bodies do not repeat, and only lines are ever looked up by their range.
+        """`sizes`: limits of a segment, by model. `artifacts`: store for the answers of refused requests."""
+        # Bodies do not repeat, so no dictionaries. Only `last_line` reads statistics.
         self._writer = pq.ParquetWriter(
             file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["line"]
         )
@@ -93,14 +96,16 @@ class PlanWriter:
         """Add a request.
 
         Args:
-            answer: the output line of a request that is refused; such requests make up segments of their own.
-            output_limit: most tokens it may be answered with; None if it does not say.
-            order_key, fingerprint: see inference.requests.ordering.
+            body: the request body as JSON.
+            answer: the output line if the request is refused; refused requests form segments of their own.
+            output_limit: most tokens of the answer; None if the request sets no limit.
+            order_key: see inference.requests.ordering.
+            fingerprint: see inference.requests.fingerprint.
         """
         queue = self._queues.setdefault((model, answer is not None), len(self._queues))
         refused = None if answer is None else answer.encode()
         tokens = ORDINARY_OUTPUT if output_limit is None else output_limit
-        fingerprint = fingerprint if answer is None else None  # a refusal names its custom_id
+        fingerprint = fingerprint if answer is None else None  # each refusal has its own custom_id
         self._sorter.add((queue, order_key, fingerprint, line, tokens, custom_id.encode(), body, refused))
 
     def close(self) -> None:
@@ -112,21 +117,21 @@ class PlanWriter:
         self._writer.close()
 
     def discard(self) -> None:
-        """Forget what was added."""
+        """Drop everything that was added."""
         self._sorter.close()
         self._writer.close()
 
     def _cut(self, model: str, queue: Queue, requests: Iterator[Row]) -> None:
-        # Segments of one size, so that the last is not too small to keep an engine busy beside another.
-        most = self._sizes[model]
-        size = math.ceil(queue.runs / math.ceil(queue.runs / most.requests))
+        # Segments of equal size: a small last one could not keep its engine busy.
+        limit = self._sizes[model]
+        size = math.ceil(queue.runs / math.ceil(queue.runs / limit.requests))
         rows = _Rows()
         leader: tuple[bytes, int] | None = None
         for _, _, fingerprint, line, tokens, custom_id, body, answer in requests:
             if leader is not None and leader[0] == fingerprint:
                 rows.add(line, custom_id, b"", leader[1], fingerprint, 0, answer)
                 continue
-            if rows.runs >= size or len(rows.bodies.data) + len(rows.custom_ids.data) >= most.bytes:
+            if rows.runs >= size or len(rows.bodies.data) + len(rows.custom_ids.data) >= limit.bytes:
                 self._flush(model, rows)
                 rows = _Rows()
             leader = None if fingerprint is None else (fingerprint, line)
@@ -134,19 +139,23 @@ class PlanWriter:
         self._flush(model, rows, long=LONG * queue.tokens / queue.requests)
 
     def _flush(self, model: str, rows: _Rows, long: float | None = None) -> None:
-        """Write a segment; the last one of a model with its long requests first, lest the end waits for one of them."""
+        """Write a segment; with `long`, requests with more output tokens than that come first.
+
+        The last segment of a model is written so: its end should not wait for one long request.
+        """
         table = rows.table()
         if long is not None and any(tokens > long for tokens in rows.output_tokens):
-            late = np.array(rows.output_tokens) <= long
-            table = table.take(pa.array(np.argsort(late, kind="stable")))
+            short = np.array(rows.output_tokens) <= long
+            table = table.take(pa.array(np.argsort(short, kind="stable")))
         self._writer.write_table(table, row_group_size=table.num_rows)
         if len(rows.answers.ends) > 1:
-            self.refused[len(self.segments)] = self._part(rows)
+            self.refused[len(self.segments)] = self._write_chunk(rows)
         size = len(rows.bodies.data)
         kind = request_class(size, sum(rows.output_tokens))
         self.segments.append(PlannedSegment(model, table.num_rows, size, kind))
 
-    def _part(self, rows: _Rows) -> str:
+    def _write_chunk(self, rows: _Rows) -> str:
+        """Store the answers of refused requests as a result chunk. Return its SHA-256."""
         if self._artifacts is None:
             raise ValueError("a plan with refused requests needs artifacts")
         oks = pa.array(np.zeros(len(rows.lines), dtype=bool))
@@ -155,7 +164,7 @@ class PlanWriter:
 
 
 class _Texts:
-    """A column of UTF-8 texts, one behind the other: as thousands of objects they would take several times the room."""
+    """A column of UTF-8 texts in one buffer: thousands of objects would take several times the memory."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -171,7 +180,7 @@ class _Texts:
 
 @dataclass
 class _Rows:
-    """The requests of a segment that is not full yet; `runs` of them are run."""
+    """The requests of a segment that is not full yet. `runs` counts those that run."""
 
     lines: array.array[int] = field(default_factory=lambda: array.array("q"))
     custom_ids: _Texts = field(default_factory=_Texts)
@@ -213,13 +222,13 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
 
 
 def segment(artifacts: Artifacts, plan_sha256: str, number: int) -> pa.Table:
-    """The requests of one segment."""
+    """Return the requests of one segment."""
     with artifacts.open(plan_sha256) as file:
         return pq.ParquetFile(file).read_row_group(number)
 
 
 def last_line(artifacts: Artifacts, plan_sha256: str) -> int:
-    """The highest line number of a plan, from its row groups' statistics: no row is read."""
+    """Return the highest line number of a plan, from its row groups' statistics: no row is read."""
     with artifacts.open(plan_sha256) as file:
         metadata = pq.ParquetFile(file).metadata
     column = SCHEMA.get_field_index("line")
@@ -227,7 +236,7 @@ def last_line(artifacts: Artifacts, plan_sha256: str) -> int:
 
 
 def requests(artifacts: Artifacts, plan_sha256: str) -> Iterator[pa.Table]:
-    """Line and custom_id of every request, segment by segment."""
+    """Yield line and custom_id of every request, segment by segment."""
     with artifacts.open(plan_sha256) as file:
         parquet = pq.ParquetFile(file)
         for number in range(parquet.num_row_groups):
