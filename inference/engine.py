@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -44,6 +45,8 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "reasoning_effort": (),
 }
 """Values that ask for nothing: an engine without the parameter honours them all the same (null always does)."""
+
+_CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_len")
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,11 @@ class Engine(Capabilities):
     @abstractmethod
     async def stop(self) -> None:
         """Free everything, engine processes included."""
+
+
+def refusal_code(message: str) -> str | None:
+    """Return OpenAI's error code for the message with which vLLM, here or behind a URL, refuses a request."""
+    return "context_length_exceeded" if _CONTEXT.search(message) else None
 
 
 def first_unsupported(engine: str, supported: Collection[str], body: dict[str, Any]) -> tuple[str, str] | None:

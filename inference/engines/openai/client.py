@@ -14,9 +14,8 @@ import aiohttp
 import orjson
 
 from batchyard import __version__
-from inference.engine import Answer
+from inference.engine import Answer, refusal_code
 from inference.engines.openai.endpoints import Endpoint
-from inference.engines.vllm.engine import refusal_code
 
 CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 10.0

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from batchyard.wording import nearest
-from inference.engine import Answer, Engine, first_unsupported
+from inference.engine import Answer, Engine, first_unsupported, refusal_code
 from inference.engines.weights import model_sha256
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -66,7 +66,6 @@ PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 SMALL_BYTES = 16 * 2**20
 """A smaller model's threads wait for each other more than they work: with 1 M parameters two took 1.4 times as long as
 one, with 5 M as long, with 15 M and 300 M less by a third."""
-CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_len")
 CAUSE = re.compile(r"\b[\w.]+(?:Error|Exception): .+$")
 
 
@@ -310,11 +309,6 @@ def refusal(response: Any) -> Answer:
     """vLLM's error response as OpenAI's error body."""
     error = response.error
     return Answer.refused(error.message, param=error.param, code=refusal_code(error.message), status=int(error.code))
-
-
-def refusal_code(message: str) -> str | None:
-    """OpenAI's error code for vLLM's reason to refuse a request."""
-    return "context_length_exceeded" if CONTEXT.search(message) else None
 
 
 def own_logs() -> list[tuple[Path, int]]:
