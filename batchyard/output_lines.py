@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import orjson
 
@@ -41,12 +42,30 @@ def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, messa
     ]
 
 
+def error(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the error of a parsed output line: its own, or the one in its response body. Empty if it has none."""
+    response = answer.get("response") or {}
+    return answer.get("error") or (response.get("body") or {}).get("error") or {}
+
+
+def reason(answer: Mapping[str, Any]) -> tuple[str, str]:
+    """Return code and message of a parsed output line that is an error, for display."""
+    details = error(answer)
+    code = details.get("code") or details.get("type") or f"status {_status_code(answer)}"
+    return str(code), str(details.get("message") or "")
+
+
 def error_code(line: str) -> str:
-    """The code of a line whose request failed; `status_<n>` where the engine gave none that could be one."""
-    said = orjson.loads(line)
-    response = said["response"] or {}
-    error = said["error"] or (response.get("body") or {}).get("error") or {}
-    code = error.get("code")
+    """Return the code of an output line that is an error, for metrics.
+
+    It is `status_<n>` where the engine gave none or one that is not an identifier.
+    """
+    answer = orjson.loads(line)
+    code = error(answer).get("code")
     if isinstance(code, str) and CODE.fullmatch(code):
         return code
-    return f"status_{response.get('status_code')}"
+    return f"status_{_status_code(answer)}"
+
+
+def _status_code(answer: Mapping[str, Any]) -> int | None:
+    return (answer.get("response") or {}).get("status_code")

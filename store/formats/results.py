@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -22,6 +22,17 @@ class Row:
     response: dict[str, Any] | None
     error: dict[str, Any] | None
 
+    @classmethod
+    def of(cls, line: int, custom_id: str, body: dict[str, Any], answer: Mapping[str, Any]) -> Row:
+        """A request and its parsed output line, which is empty if the request has no answer yet."""
+        response = answer.get("response") or {}
+        return cls(line, custom_id, body, response.get("status_code"), response.get("body"), answer.get("error"))
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """The error of a request that failed: the line's own, or the one in its response body."""
+        return self.error or (self.response or {}).get("error")
+
     @property
     def text(self) -> str | None:
         """The first choice's text, for chat and completions that were answered; None otherwise."""
@@ -32,38 +43,58 @@ class Row:
         return content if isinstance(content, str) else None
 
 
-def rows(source: IO[bytes], output: Iterable[bytes], errors: Iterable[bytes]) -> Iterator[Row]:
-    """The requests of a batch in input order, each with its line of the output or the error file."""
-    files = (_Lines(output), _Lines(errors))
+class AnswerReader:
+    """Reads the lines of an output or error file, with one line of look-ahead.
+
+    Attributes:
+        next: the next line, parsed; empty after the last one.
+        offset: bytes of the file before the next line.
+    """
+
+    def __init__(self, file: IO[bytes] | None, offset: int = 0, max_line_bytes: int = -1) -> None:
+        """Start at `offset`. A `file` of None has no lines. `max_line_bytes`: longer lines are cut; -1: none is."""
+        self._file = file
+        self._max_line_bytes = max_line_bytes
+        self._raw = b""
+        self.next: dict[str, Any] = {}
+        self.offset = offset
+        if file is not None:
+            file.seek(offset)
+        self._advance()
+
+    def _advance(self) -> None:
+        self.offset += len(self._raw)
+        self._raw = self._file.readline(self._max_line_bytes) if self._file else b""
+        self.next = orjson.loads(self._raw) if self._raw else {}
+
+    def take(self) -> dict[str, Any]:
+        """Return the next line and read the one after it."""
+        line = self.next
+        self._advance()
+        return line
+
+
+def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, Any] | None:
+    """Take a request's line from the reader whose next line it is. None if it is neither's."""
+    reader = next((reader for reader in readers if reader.next.get("custom_id") == custom_id), None)
+    return None if reader is None else reader.take()
+
+
+def rows(source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None) -> Iterator[Row]:
+    """Yield the requests of a batch in input order, each with its line of the output or the error file.
+
+    Args:
+        output, errors: None if the batch has no such file.
+
+    Raises:
+        BatchyardError: a request has no line in either file.
+    """
+    readers = (AnswerReader(output), AnswerReader(errors))
     for number, raw in enumerate(source, 1):
         if not raw.strip():
             continue
         request = orjson.loads(raw)
-        custom_id = request["custom_id"]
-        file = next((lines for lines in files if lines.next_id == custom_id), None)
-        if file is None:
+        answer = take_answer(request["custom_id"], readers)
+        if answer is None:
             raise BatchyardError(f"line {number}: no answer in either file")
-        found = file.take()
-        response = found["response"] or {}
-        yield Row(number, custom_id, request["body"], response.get("status_code"), response.get("body"), found["error"])
-
-
-class _Lines:
-    """The lines of one file, with a look at the next."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = iter(lines)
-        self._advance()
-
-    def _advance(self) -> None:
-        raw = next(self._lines, None)
-        self._next: dict[str, Any] = orjson.loads(raw) if raw else {}
-
-    @property
-    def next_id(self) -> str | None:
-        return self._next.get("custom_id")
-
-    def take(self) -> dict[str, Any]:
-        taken = self._next
-        self._advance()
-        return taken
+        yield Row.of(number, request["custom_id"], request["body"], answer)

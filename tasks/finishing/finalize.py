@@ -118,13 +118,13 @@ class _Results:
 
     def rows(self) -> Any:
         source = self._opened.enter_context(self._context.artifacts.open(self._batch.input_sha256))
-        files: list[Any] = [
+        output, errors = (
             self._opened.enter_context(self._context.artifacts.open(self._artifacts[name]))
             if name in self._artifacts
-            else []
+            else None
             for name in (OUTPUT, ERRORS)
-        ]
-        return results.rows(source, *files)
+        )
+        return results.rows(source, output, errors)
 
     def create(self) -> Any:
         return self._context.artifacts.create()

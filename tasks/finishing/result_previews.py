@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
@@ -15,12 +15,13 @@ from typing import IO, Any, NamedTuple
 import orjson
 import pyarrow.compute as pc
 
+from batchyard import output_lines
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from store import files, segments
 from store.artifacts import Artifacts
 from store.formats.chunks import read as read_chunk
 from store.formats.lines import MAX_LINE_BYTES
-from store.formats.results import Row
+from store.formats.results import AnswerReader, Row, take_answer
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing import result_stream
@@ -45,28 +46,6 @@ class Cursor(NamedTuple):
     errors: int = 0
 
 
-class _Side:
-    """The lines of an output or error file from an offset on; the next one is read, not taken."""
-
-    def __init__(self, file: IO[bytes] | None, offset: int) -> None:
-        self._file = file
-        self._raw = b""
-        self.at = offset
-        if file is not None:
-            file.seek(offset)
-        self._advance()
-
-    def _advance(self) -> None:
-        self.at += len(self._raw)
-        self._raw = self._file.readline(MAX_LINE_BYTES) if self._file else b""
-        self.next: dict[str, Any] = orjson.loads(self._raw) if self._raw else {}
-
-    def take(self) -> dict[str, Any]:
-        taken = self.next
-        self._advance()
-        return taken
-
-
 def in_order(context: AppContext, batch: Batch, place: Cursor, limit: int) -> tuple[list[Row], Cursor | None]:
     """Requests of an ended batch in input order, from a place on, at most `limit`; the place after them, if any follow.
 
@@ -87,13 +66,17 @@ def in_order(context: AppContext, batch: Batch, place: Cursor, limit: int) -> tu
         assert source is not None
         try:
             source.seek(place.source)
-            return _side_by_side(source, _Side(output, place.output), _Side(errors, place.errors), place.lines, limit)
+            readers = [
+                AnswerReader(file, offset, MAX_LINE_BYTES)
+                for file, offset in ((output, place.output), (errors, place.errors))
+            ]
+            return _side_by_side(source, readers, place.lines, limit)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, OverflowError):
             raise RequestError("There is no such place in this batch.", code="invalid_value", param="at") from None
 
 
 def _side_by_side(
-    source: IO[bytes], output: _Side, errors: _Side, lines: int, limit: int
+    source: IO[bytes], readers: Sequence[AnswerReader], lines: int, limit: int
 ) -> tuple[list[Row], Cursor | None]:
     rows: list[Row] = []
     at, began = source.tell(), source.tell()
@@ -101,14 +84,9 @@ def _side_by_side(
         at, lines = at + len(raw), lines + 1
         if raw.strip():
             request = orjson.loads(raw)
-            side = next((side for side in (output, errors) if side.next.get("custom_id") == request["custom_id"]), None)
-            rows.append(_row(lines, request["custom_id"], request["body"], side.take() if side else {}))
-    return rows, Cursor(lines, at, output.at, errors.at) if raw else None
-
-
-def _row(line: int, custom_id: str, body: dict[str, Any], found: Mapping[str, Any]) -> Row:
-    response = found.get("response") or {}
-    return Row(line, custom_id, body, response.get("status_code"), response.get("body"), found.get("error"))
+            answer = take_answer(request["custom_id"], readers) or {}
+            rows.append(Row.of(lines, request["custom_id"], request["body"], answer))
+    return rows, Cursor(lines, at, *(reader.offset for reader in readers)) if raw else None
 
 
 def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> tuple[list[Row], int | None]:
@@ -125,7 +103,7 @@ def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> t
     for table in result_stream.tables(context.artifacts, chunks, after, stop, ["line", "answer"]):
         found |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
     bodies = _bodies(context.artifacts, batch.input_sha256, found)
-    rows = [_row(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in found.items()]
+    rows = [Row.of(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in found.items()]
     return rows, stop if stop < there else None
 
 
@@ -191,7 +169,7 @@ def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:
     table = read_chunk(artifacts, sha256)
     for entry in table.filter(pc.invert(table["ok"])).to_pylist():
         answer = orjson.loads(entry["answer"])
-        code, message = _reason(answer)
+        code, message = output_lines.reason(answer)
         yield code, Example(entry["line"], answer["custom_id"], message)
 
 
@@ -225,16 +203,8 @@ def _of_lines(file: IO[bytes]) -> Iterator[tuple[str, Example]]:
         if not raw or left < 0:
             return
         answer = orjson.loads(raw)
-        code, message = _reason(answer)
+        code, message = output_lines.reason(answer)
         yield code, Example(None, answer["custom_id"], message)
-
-
-def _reason(answer: Mapping[str, Any]) -> tuple[str, str]:
-    """The code and the message of an output line that is an error."""
-    response = answer.get("response") or {}
-    error = answer.get("error") or (response.get("body") or {}).get("error") or {}
-    code = error.get("code") or error.get("type") or f"status {response.get('status_code')}"
-    return str(code), str(error.get("message") or "")
 
 
 def _grouped(found: Iterable[tuple[str, Example]]) -> Problems:

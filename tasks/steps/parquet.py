@@ -42,7 +42,7 @@ def _record(row: Row) -> dict[str, Any]:
     usage = response.get("usage") or {}
     choices = response.get("choices") or [{}]
     data = response.get("data") or [{}]
-    error = row.error or response.get("error") or {}
+    error = row.failure or {}
     metadata = row.body.get("metadata")
     return {
         "line": row.line,
