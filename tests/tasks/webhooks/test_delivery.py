@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -36,9 +35,9 @@ NewHouse = Callable[..., AppContext]
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
+def database_url(sqlite_url: str) -> str:
     """SQLite: how records are taken on PostgreSQL is tested in tests/store."""
-    return f"sqlite:///{tmp_path / 'batchyard.db'}"
+    return sqlite_url
 
 
 @pytest.fixture
