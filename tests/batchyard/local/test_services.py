@@ -1,0 +1,74 @@
+"""The services' command lines follow the settings, and the module becomes the service that it is asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+import celeryconfig
+from batchyard import queues, settings
+from batchyard.local import ports, services
+
+MODULE = [sys.executable, "-m", "batchyard.local.services"]
+
+
+def test_the_worker_runs_as_many_segments_as_the_settings_allow_and_spare_tasks_beside_them() -> None:
+    argv = services.worker(settings.load(max_segments=5, log_level="debug"))
+    assert {"--concurrency=7", "--loglevel=DEBUG", "--hostname=worker@%h", "--without-gossip"} <= set(argv)
+
+
+def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
+    in_force = settings.load()
+    consumed = [
+        name
+        for argv in (services.worker(in_force), services.webhooks(in_force))
+        for option in argv
+        if option.startswith("--queues=")
+        for name in option.removeprefix("--queues=").split(",")
+    ]
+    assert sorted(consumed) == sorted(queues.NAMES) == sorted(queue.name for queue in celeryconfig.task_queues)
+    assert f"--concurrency={queues.WEBHOOK_THREADS}" in services.webhooks(in_force)
+
+
+@pytest.mark.parametrize(("host", "bind"), [("0.0.0.0", "0.0.0.0:8000"), ("::1", "[::1]:8000")])
+def test_the_web_app_listens_on_either_kind_of_address(host: str, bind: str) -> None:
+    assert f"--bind={bind}" in services.web(host, 8000)
+
+
+def test_beat_keeps_its_state_in_the_data_folder_unless_told_otherwise(tmp_path: Path) -> None:
+    in_force = settings.load(data=tmp_path)
+    assert f"--schedule={tmp_path}/beat-schedule" in services.beat(in_force)
+    assert "--schedule=elsewhere" in services.beat(in_force, Path("elsewhere"))
+
+
+def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
+    environment = {"BATCHYARD_DATA": str(tmp_path), "BATCHYARD_MODELS": str(tmp_path / "models.toml")}
+    environment |= {"BATCHYARD_ALLOW_SIMULATED": "1", "DATABASE_URL": f"sqlite:///{tmp_path}/new.db"}
+    port = ports.free()
+    with subprocess.Popen([*MODULE, "web", f"--port={port}"], env={**os.environ, **environment}) as web:
+        try:
+            deadline = time.monotonic() + 60
+            while not ports.answers("127.0.0.1", port):
+                assert web.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=20).status_code == 200
+            web.send_signal(signal.SIGTERM)
+            assert web.wait(20) == 0
+        finally:
+            web.kill()
+
+
+def test_a_setting_that_cannot_be_used_is_named() -> None:
+    wrong = {**os.environ, "BATCHYARD_MAX_SEGMENTS": "many"}
+    result = subprocess.run([*MODULE, "worker"], env=wrong, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr.startswith("batchyard: BATCHYARD_MAX_SEGMENTS='many'")
