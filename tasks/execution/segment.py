@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import nullcontext
-from types import FrameType
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,57 +19,21 @@ from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
 from store import segments
 from store.formats import chunks, plan
-from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
+from tasks.execution.chunk_writer import ChunkWriter
 from tasks.execution.deduplication import Duplicates
+from tasks.execution.interruption import Interruption, Stopped
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.heartbeat import Heartbeat
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.throughput import ThroughputMeter
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
-FLUSH_SECONDS = 1.0
-FLUSH_ROWS = 20_000
 BEAT_SECONDS = 1.0
 CLUSTER_BEATS = 3
 BACKOFF = Backoff(first=5.0)
-
-
-class _Stopped(Exception):
-    """The batch wants no more of this segment, or another holder has it."""
-
-
-class _Interruption:
-    """Raises _Stopped in the main thread while it waits for the engine, and only there."""
-
-    def __init__(self) -> None:
-        self._waiting = False
-
-    def __enter__(self) -> _Interruption:
-        self._previous = signal.signal(signal.SIGUSR2, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGUSR2, self._previous)
-
-    def interrupt(self) -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self._waiting:
-            self._waiting = False
-            raise _Stopped
-
-    def call(self, function: Callable[[], T]) -> T:
-        """The function's result. Raises _Stopped if it is interrupted before."""
-        self._waiting = True
-        try:
-            return function()
-        finally:
-            self._waiting = False
 
 
 def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
@@ -151,7 +110,7 @@ def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
             _leave(context, segment)
         return wanted
 
-    with _Interruption() as interruption:
+    with Interruption() as interruption:
         with Heartbeat(beat, BEAT_SECONDS, interruption.interrupt) as heartbeat:
             engine = _answer(context, segment, heartbeat, interruption)
         with context.database.write() as session:
@@ -159,7 +118,7 @@ def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
 
 
 def _answer(
-    context: AppContext, segment: segments.SegmentLease, heartbeat: Heartbeat, interruption: _Interruption
+    context: AppContext, segment: segments.SegmentLease, heartbeat: Heartbeat, interruption: Interruption
 ) -> dict[str, str] | None:
     from inference import pipeline  # imports Ray, which only a process that runs segments needs
     from inference.ray import cluster  # imports Ray, which only a process that runs segments needs
@@ -171,7 +130,7 @@ def _answer(
         return None
     duplicates, asked = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
     if segment.attempts >= context.settings.segment_attempts:
-        writer = _ChunkWriter(context, segment)  # no engine answers these, so nothing is measured
+        writer = ChunkWriter(context, segment)  # no engine answers these, so nothing is measured
         writer.add(_engine_error(rows, segment))
         writer.flush()
         return None
@@ -182,7 +141,7 @@ def _answer(
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
     meter, cache = ThroughputMeter(segment, spec.config_sha256), Cache(context, segment, spec.config_sha256)
-    writer = _ChunkWriter(context, segment, meter, cache)
+    writer = ChunkWriter(context, segment, meter, cache)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     looked_at = time.monotonic()
@@ -208,7 +167,7 @@ def _answer(
             if time.monotonic() - looked_at >= engine_status.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
                 engine_status.publish(context, actor.states(timeout=1.0))
-    except _Stopped:
+    except Stopped:
         log.info("segment interrupted", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
     finally:
         try:
@@ -240,67 +199,3 @@ def _engine_error(rows: pa.Table, segment: segments.SegmentLease) -> pa.Table:
     none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
     columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
     return pa.table(columns)
-
-
-class _ChunkWriter:
-    """Collects answers and appends them to the segment about once a second."""
-
-    def __init__(
-        self,
-        context: AppContext,
-        segment: segments.SegmentLease,
-        meter: ThroughputMeter | None = None,
-        cache: Cache | None = None,
-    ) -> None:
-        self._context = context
-        self._segment = segment
-        self._throughput_meter = meter
-        self._cache = cache
-        self._tables: list[pa.Table] = []
-        self._flushed_at = time.monotonic()
-
-    def add(self, table: pa.Table) -> None:
-        self._tables.append(table)
-        due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
-        if due or sum(table.num_rows for table in self._tables) >= FLUSH_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Raises LeaseLost when the segment has another holder; nothing is appended then."""
-        if not self._tables:
-            return
-        table = pa.concat_tables(self._tables)
-        completed, shared = _sum(table["ok"]), table.filter(table["shared"])
-        chunk = ResultChunk(
-            batch_id=self._segment.batch_id,
-            segment_id=self._segment.lease.id,
-            sha256=chunks.write(self._context.artifacts, table),
-            completed=completed,
-            failed=table.num_rows - completed,
-            **{name: _sum(table[name]) for name in TOKENS},
-            shared_requests=shared.num_rows,
-            shared_input_tokens=_sum(shared["input_tokens"]),
-            shared_output_tokens=_sum(shared["output_tokens"]),
-            created_at=time.time(),
-        )
-        with self._context.database.write() as session:
-            segments.append(session, self._segment, chunk)
-            if self._throughput_meter is not None:
-                self._throughput_meter.measure(session, chunk)
-        self._tables = []
-        self._flushed_at = time.monotonic()
-        progress.publish(self._context, self._segment.batch_id)
-        counted = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
-        progress.count(self._context, self._segment.model["name"], counted)
-        if self._cache is not None:
-            self._cache.keep(table)
-
-
-def _sum(column: pa.ChunkedArray) -> int:
-    return int(pc.sum(column).as_py() or 0)
-
-
-def _errors(table: pa.Table) -> dict[str, int]:
-    """How many requests failed with each code, as `error:<code>`."""
-    failed = table.filter(pc.invert(table["ok"]))["answer"].to_pylist()
-    return {f"error:{code}": number for code, number in Counter(map(output_lines.error_code, failed)).items()}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import ExitStack
 from typing import Any
 
-from batchyard import __version__
-from batchyard.models import ModelSpec
 from store import batches, segments
 from store.formats import results
 from store.leases import Lease
-from store.records import AMOUNTS, Batch, File
+from store.records import Batch
 from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.finishing import result_files
+from tasks.finishing import manifest, result_files
 from tasks.heartbeat import hold_batch
 from tasks.scheduling import deadlines
 from tasks.steps import registry
@@ -25,7 +22,6 @@ log = logging.getLogger(__name__)
 
 OUTPUT = "output.jsonl"
 ERRORS = "errors.jsonl"
-MANIFEST = "manifest.json"
 NEVER_RUN = {
     "completed": None,
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -140,8 +136,8 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         while lease is not None and (batch := _ending(context, batch_id)) is not None:
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
-            manifest = _manifest(context, batch, status)
-            sha256 = context.artifacts.put(manifest)
+            content = manifest.build(context, batch, status)
+            sha256 = context.artifacts.put(content)
             with context.database.read() as session:
                 timeline = segments.timeline(session, batch)
             with context.database.write() as session:
@@ -153,7 +149,7 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
                 # Lost only to a cancellation: then it ends as cancelled, the next time round.
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)
-                    batches.add_artifact(session, batch, MANIFEST, sha256, len(manifest), None)
+                    batches.add_artifact(session, batch, manifest.NAME, sha256, len(content), None)
                     log.info("ended", extra={"batch_id": batch_id, "status": status})
     progress.publish(context, batch_id)
 
@@ -162,45 +158,3 @@ def _ending(context: AppContext, batch_id: str) -> Batch | None:
     with context.database.read() as session:
         batch = session.get(Batch, batch_id)
     return batch if batch is not None and batch.status in ("finalizing", "cancelling") else None
-
-
-def _manifest(context: AppContext, batch: Batch, status: str) -> bytes:
-    """What was run, with what, and what came of it: the same bytes for the same batch."""
-    with context.database.read() as session:
-        engines = segments.engines(session, batch.id)
-        artifacts = batches.artifacts(session, [batch.id])[batch.id]
-        source = session.get(File, batch.input_file_id)
-    document = {
-        "batch_id": batch.id,
-        "status": status,
-        "simulated": batch.simulated,
-        "batchyard_version": __version__,
-        "endpoint": batch.endpoint,
-        "input": {
-            "file_id": batch.input_file_id,
-            "sha256": batch.input_sha256,
-            "bytes": source.bytes if source else None,
-            "plan_sha256": batch.plan_sha256,
-        },
-        "models": {
-            name: {
-                "config": config,
-                "config_sha256": ModelSpec.model_validate(config).config_sha256,
-                "engines": engines.get(name, []),
-            }
-            for name, config in sorted(batch.models.items())
-        },
-        "outputs": [
-            {"name": artifact.name, "sha256": file.sha256, "bytes": file.bytes, "lines": artifact.lines}
-            for artifact, file in artifacts
-            if artifact.name != MANIFEST
-        ],
-        "post_process": batch.post_process,
-        "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
-        "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
-        "timings": {
-            name: getattr(batch, name)
-            for name in ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "expires_at")
-        },
-    }
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,85 @@
+"""The chunk writer: answers of a segment as they come, appended to it about once a second."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchyard import output_lines
+from store import segments
+from store.formats import chunks
+from store.records import AMOUNTS, ResultChunk
+from tasks.context import AppContext
+from tasks.execution import progress
+from tasks.execution.result_cache import TOKENS, Cache
+from tasks.scheduling.throughput import ThroughputMeter
+
+FLUSH_SECONDS = 1.0
+FLUSH_ROWS = 20_000
+
+
+class ChunkWriter:
+    """Collects answers and appends them to the segment about once a second."""
+
+    def __init__(
+        self,
+        context: AppContext,
+        segment: segments.SegmentLease,
+        meter: ThroughputMeter | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._context = context
+        self._segment = segment
+        self._throughput_meter = meter
+        self._cache = cache
+        self._tables: list[pa.Table] = []
+        self._flushed_at = time.monotonic()
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+        if due or sum(table.num_rows for table in self._tables) >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Raises LeaseLost when the segment has another holder; nothing is appended then."""
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables)
+        completed, shared = _sum(table["ok"]), table.filter(table["shared"])
+        chunk = ResultChunk(
+            batch_id=self._segment.batch_id,
+            segment_id=self._segment.lease.id,
+            sha256=chunks.write(self._context.artifacts, table),
+            completed=completed,
+            failed=table.num_rows - completed,
+            **{name: _sum(table[name]) for name in TOKENS},
+            shared_requests=shared.num_rows,
+            shared_input_tokens=_sum(shared["input_tokens"]),
+            shared_output_tokens=_sum(shared["output_tokens"]),
+            created_at=time.time(),
+        )
+        with self._context.database.write() as session:
+            segments.append(session, self._segment, chunk)
+            if self._throughput_meter is not None:
+                self._throughput_meter.measure(session, chunk)
+        self._tables = []
+        self._flushed_at = time.monotonic()
+        progress.publish(self._context, self._segment.batch_id)
+        counted = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
+        progress.count(self._context, self._segment.model["name"], counted)
+        if self._cache is not None:
+            self._cache.keep(table)
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column).as_py() or 0)
+
+
+def _errors(table: pa.Table) -> dict[str, int]:
+    """How many requests failed with each code, as `error:<code>`."""
+    failed = table.filter(pc.invert(table["ok"]))["answer"].to_pylist()
+    return {f"error:{code}": number for code, number in Counter(map(output_lines.error_code, failed)).items()}

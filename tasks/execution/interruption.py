@@ -1,0 +1,45 @@
+"""Interruption: a heartbeat's thread ends the main thread's wait for the engine."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The batch wants no more of this segment, or another holder has it."""
+
+
+class Interruption:
+    """Raises Stopped in the main thread while it waits for the engine, and only there."""
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    def __enter__(self) -> Interruption:
+        self._previous = signal.signal(signal.SIGUSR2, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGUSR2, self._previous)
+
+    def interrupt(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._waiting:
+            self._waiting = False
+            raise Stopped
+
+    def call(self, function: Callable[[], T]) -> T:
+        """The function's result. Raises Stopped if it is interrupted before."""
+        self._waiting = True
+        try:
+            return function()
+        finally:
+            self._waiting = False

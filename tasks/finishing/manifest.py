@@ -1,0 +1,55 @@
+"""The manifest: an artifact that names a batch's input, models, engines, outputs and counts."""
+
+from __future__ import annotations
+
+import json
+
+from batchyard import __version__
+from batchyard.models import ModelSpec
+from store import batches, segments
+from store.records import AMOUNTS, Batch, File
+from tasks.context import AppContext
+
+NAME = "manifest.json"
+
+
+def build(context: AppContext, batch: Batch, status: str) -> bytes:
+    """What was run, with what, and what came of it: the same bytes for the same batch."""
+    with context.database.read() as session:
+        engines = segments.engines(session, batch.id)
+        artifacts = batches.artifacts(session, [batch.id])[batch.id]
+        source = session.get(File, batch.input_file_id)
+    document = {
+        "batch_id": batch.id,
+        "status": status,
+        "simulated": batch.simulated,
+        "batchyard_version": __version__,
+        "endpoint": batch.endpoint,
+        "input": {
+            "file_id": batch.input_file_id,
+            "sha256": batch.input_sha256,
+            "bytes": source.bytes if source else None,
+            "plan_sha256": batch.plan_sha256,
+        },
+        "models": {
+            name: {
+                "config": config,
+                "config_sha256": ModelSpec.model_validate(config).config_sha256,
+                "engines": engines.get(name, []),
+            }
+            for name, config in sorted(batch.models.items())
+        },
+        "outputs": [
+            {"name": artifact.name, "sha256": file.sha256, "bytes": file.bytes, "lines": artifact.lines}
+            for artifact, file in artifacts
+            if artifact.name != NAME
+        ],
+        "post_process": batch.post_process,
+        "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
+        "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
+        "timings": {
+            name: getattr(batch, name)
+            for name in ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "expires_at")
+        },
+    }
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
