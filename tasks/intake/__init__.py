@@ -1,1 +1,1 @@
-"""Intake: what comes in becomes a validated plan."""
+"""Intake: requests come in and become a validated plan. Nothing runs here."""

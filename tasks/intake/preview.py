@@ -1,4 +1,4 @@
-"""Preview: what the first requests of an input will be, and what is wrong with its beginning, before it is run."""
+"""Preview: the first requests of an input and the errors in its beginning, before it runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tasks.intake.prompts import Prompt, Recipe
 from tasks.intake.validation import Report, Validator
 
 HEAD_BYTES = 256 * 1024
-"""So much of a large file is looked at."""
+"""Only this much of a large file is previewed."""
 SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What the beginning of an input holds.
+    """The beginning of an input.
 
     Attributes:
-        requests: the first ones.
-        count: how many there are in what was looked at.
-        whole: whether that was all of it.
-        errors: as a batch's `errors.data` has them, with the lines of the input.
+        requests: the first SHOWN requests.
+        count: number of requests in the beginning.
+        whole: True if the beginning is the whole input.
+        errors: as in a batch's `errors.data`, with the input's line numbers.
     """
 
     requests: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class Preview:
 
 
 def head(source: IO[bytes]) -> tuple[bytes, bool]:
-    """The lines that a source begins with, and whether these are all."""
+    """Return the complete lines of a source's first HEAD_BYTES, and True if there are no others."""
     content = source.read(HEAD_BYTES + 1)
     if len(content) <= HEAD_BYTES:
         return content, True
@@ -49,32 +49,32 @@ def head(source: IO[bytes]) -> tuple[bytes, bool]:
 
 def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bool) -> Preview:
     """Preview the lines of a batch file."""
-    if not content and not whole:  # a first line that is longer than what is looked at
+    if not content and not whole:  # the first line is longer than HEAD_BYTES
         return Preview([], 0, whole, [])
     report, settings = Report(), context.settings
     validator = Validator(context.models, endpoint, settings.max_requests, settings.max_embedding_inputs)
     validator.run(io.BytesIO(content), None, report)
     lines = list(numbered_lines(io.BytesIO(content)))
-    shown = []
+    requests = []
     for number, raw in islice(lines, SHOWN):
         try:
-            shown.append(parse(number, raw))
+            requests.append(parse(number, raw))
         except LineError:
-            continue  # among the errors
-    return Preview(shown, len(lines), whole, report.errors)
+            continue  # the report has it
+    return Preview(requests, len(lines), whole, report.errors)
 
 
-def of_prompts(context: AppContext, recipe: Recipe, found: Iterable[Prompt], *, whole: bool) -> Preview:
-    """Preview the requests that prompts make. Raises RequestError for a line that makes none."""
-    written, count, line = bytearray(), 0, 1
+def of_prompts(context: AppContext, recipe: Recipe, prompts: Iterable[Prompt], *, whole: bool) -> Preview:
+    """Preview the requests of prompts. Raises RequestError for a line that makes no request."""
+    content, count, line = bytearray(), 0, 1
     try:
-        for prompt in found:
-            # Each stands on the line of its prompt: blank lines are skipped, but counted.
-            written += b"\n" * (prompt.number - line) + orjson.dumps(recipe.request(prompt)) + b"\n"
+        for prompt in prompts:
+            # Blank lines put each request on the line of its prompt, so that errors name the line of the source.
+            content += b"\n" * (prompt.number - line) + orjson.dumps(recipe.request(prompt)) + b"\n"
             count, line = count + 1, prompt.number + 1
     except RequestError:
         if whole or count < SHOWN:
-            raise  # otherwise it may be of a row that goes on behind what was read; submitting it reads all
+            raise  # otherwise the row may continue beyond the head; submitting reads it all
     if whole and not count:
         raise RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
-    return of_requests(context, recipe.endpoint, bytes(written), whole=whole)
+    return of_requests(context, recipe.endpoint, bytes(content), whole=whole)

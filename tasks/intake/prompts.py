@@ -1,4 +1,4 @@
-"""Prompts as people have them (a list, a text file, a table, JSON lines) made into the requests of a batch."""
+"""Prompts from a list, a text file, a CSV table or JSON lines, as the requests of a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACE = re.compile(r"\{([^{}]+)\}")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request in the making: `content` is a text, or chat messages. `number` is its line in the source."""
+    """The content of one request: a text, or chat messages. `number` is its line in the source."""
 
     number: int
     content: str | list[Any]
@@ -32,7 +32,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is the same for all prompts of a batch."""
+    """Model and parameters that all prompts of a batch share."""
 
     endpoint: str
     model: str
@@ -40,7 +40,7 @@ class Recipe:
     parameters: dict[str, Any]
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
-        """The request line for a prompt. Raises RequestError for messages where the endpoint takes a text."""
+        """Return the request line for a prompt. Raises RequestError for messages if the endpoint takes a text."""
         body: dict[str, Any] = {"model": self.model}
         if self.endpoint == "/v1/chat/completions":
             messages = [{"role": "system", "content": self.system}] if self.system else []
@@ -52,7 +52,7 @@ class Recipe:
         elif isinstance(prompt.content, str):
             body["prompt" if self.endpoint == "/v1/completions" else "input"] = prompt.content
         else:
-            raise _wrong(prompt.number, f"has messages, which {self.endpoint} does not take")
+            raise _invalid(prompt.number, f"has messages, which {self.endpoint} does not take")
         return {
             "custom_id": prompt.custom_id or f"prompt-{prompt.number}",
             "method": "POST",
@@ -66,12 +66,12 @@ def write(
     prompts: Iterable[Prompt],
     recipe: Recipe,
     check: Callable[[dict[str, Any]], object],
-    most: int,
+    limit: int,
 ) -> Writer:
-    """Store one request for each prompt. `check` looks at the first and may refuse it.
+    """Store one request per prompt. `check` gets the first one and may raise RequestError.
 
     Raises:
-        RequestError: a prompt cannot be used, there is none, or there are more than `most`.
+        RequestError: a prompt is invalid, there are no prompts, or more than `limit`.
     """
     count = 0
     with artifacts.create() as target:
@@ -80,9 +80,9 @@ def write(
             if count == 0:
                 check(request)
             count += 1
-            if count > most:
+            if count > limit:
                 raise RequestError(
-                    f"There are more than {most} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
+                    f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
                     code="too_many_tasks",
                 )
             target.write(orjson.dumps(request) + b"\n")
@@ -92,21 +92,22 @@ def write(
 
 
 def of_list(prompts: list[str] | str) -> Iterator[Prompt]:
-    """A prompt for each text of a list, or for each line of a text that is not blank."""
+    """Yield a prompt for each text of a list, or each line of a text. Blank ones are skipped."""
     for number, text in enumerate(prompts.splitlines() if isinstance(prompts, str) else prompts, 1):
         if text.strip():
             yield Prompt(number, text)
 
 
 def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Prompt]:
-    """The prompts of a file, read as it goes.
+    """Yield the prompts of a file while reading it.
 
-    A text file has one a line. A table has one a row: the template filled with its columns, or its column `prompt`,
-    or its only column. JSON lines have strings, or objects with `messages` or `prompt`, or the template's fields.
+    txt: each line is a prompt.
+    csv: each row is a prompt, from the template filled with its columns, the column `prompt`, or the only column.
+    jsonl: each line is a string, an object with `messages` or `prompt`, or an object with the template's fields.
     A column or field `custom_id` names the request.
 
     Raises:
-        RequestError: names the line and what is wrong with it.
+        RequestError: a line is invalid; the message names it.
     """
     if template is not None and (kind == "txt" or not _PLACE.search(template)):
         raise RequestError(
@@ -122,7 +123,7 @@ def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Pro
 
 
 def is_requests(file: IO[bytes]) -> bool:
-    """Whether a JSON lines file holds whole requests, as a batch's input does; judged by its first line."""
+    """True if the first line of a JSON lines file is a whole request, as in a batch's input."""
     first = next((raw for raw in file if raw.strip()), b"")
     file.seek(0)
     try:
@@ -155,7 +156,7 @@ def _rows(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
         column = "prompt" if "prompt" in columns else columns[0]
         for row in reader:
             if None in row or None in row.values():
-                raise _wrong(reader.line_num, f"has not {len(columns)} columns as the first line has")
+                raise _invalid(reader.line_num, f"has not {len(columns)} columns as the first line has")
             content = row[column] if template is None else _fill(template, row, reader.line_num)
             yield Prompt(reader.line_num, content, row.get("custom_id"))
     except csv.Error as error:
@@ -169,20 +170,22 @@ def _objects(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
         if not line.strip():
             continue
         try:
-            found = orjson.loads(line)
+            row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise _wrong(number, f"is not valid JSON: {error.msg}") from None
-        if isinstance(found, str):
-            found = {"prompt": found}
-        if not isinstance(found, dict):
-            raise _wrong(number, "is neither a string nor an object")
+            raise _invalid(number, f"is not valid JSON: {error.msg}") from None
+        if isinstance(row, str):
+            row = {"prompt": row}
+        if not isinstance(row, dict):
+            raise _invalid(number, "is neither a string nor an object")
         if template is not None:
-            content: Any = _fill(template, found, number)
+            content: Any = _fill(template, row, number)
         else:
-            content = found.get("messages") or found.get("prompt")
-        custom_id = found.get("custom_id")
+            content = row.get("messages") or row.get("prompt")
+        custom_id = row.get("custom_id")
         if not isinstance(content, str | list) or not isinstance(custom_id, str | None):
-            raise _wrong(number, "needs 'messages' (a list) or 'prompt' (a string), and 'custom_id' as a string if any")
+            raise _invalid(
+                number, "needs 'messages' (a list) or 'prompt' (a string), and 'custom_id' as a string if any"
+            )
         yield Prompt(number, content, custom_id)
 
 
@@ -197,7 +200,7 @@ def _fill(template: str, values: dict[str, Any], number: int) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name not in values:
-            raise _wrong(
+            raise _invalid(
                 number, f"has no {name[:MAX_NAME]!r}, which the template names; it has {', '.join(values)[:MAX_LIST]}"
             )
         return str(values[name])
@@ -205,5 +208,5 @@ def _fill(template: str, values: dict[str, Any], number: int) -> str:
     return _PLACE.sub(value, template)
 
 
-def _wrong(number: int, what: str) -> RequestError:
-    return RequestError(f"Line {number} {what}.", code="invalid_value", param="file")
+def _invalid(number: int, problem: str) -> RequestError:
+    return RequestError(f"Line {number} {problem}.", code="invalid_value", param="file")

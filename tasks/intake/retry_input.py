@@ -1,4 +1,4 @@
-"""The requests of a batch that have no good answer, as the input of another batch."""
+"""Retry input: the requests of a batch without a good answer, as the input of another batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tasks.context import AppContext
 def write(context: AppContext, batch: Batch) -> Writer:
     """Store the lines of the batch's input that failed, expired or were cancelled, byte for byte and in input order.
 
-    The error file has one line for each of them in the same order, so both are read once, side by side.
+    The error file has one line for each of these requests in the same order, so one pass reads both side by side.
 
     Raises:
-        ConflictError: the batch has not ended, has no such line, or a file that is needed is gone.
+        ConflictError: the batch has not ended, has no such line, or its input or error file was deleted.
     """
     if batch.status not in TERMINAL:
         raise _conflict(f"Cannot retry a batch with status '{batch.status}'; wait for its end, or cancel it.")
@@ -29,12 +29,13 @@ def write(context: AppContext, batch: Batch) -> Writer:
     with context.database.read() as session:
         source = files.find(session, batch.project_id, batch.input_file_id)
         errors = files.find(session, batch.project_id, batch.error_file_id)
-    return _select(context, _there(source, "input"), _there(errors, "error"))
+    return _select(context, _content(source, "input"), _content(errors, "error"))
 
 
-def _there(file: File | None, which: str) -> str:
+def _content(file: File | None, name: str) -> str:
+    """Return a file's SHA-256. Raises ConflictError if it is deleted."""
     if file is None:
-        raise _conflict(f"The {which} file of this batch was deleted or has expired; make a new batch.")
+        raise _conflict(f"The {name} file of this batch was deleted or has expired; make a new batch.")
     return file.sha256
 
 
@@ -48,13 +49,13 @@ def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> Writ
         context.artifacts.open(errors_sha256) as errors,
         context.artifacts.create() as target,
     ):
-        wanted = _next_id(errors.readline())
+        next_id = _next_id(errors.readline())
         for raw in source:
-            if wanted is None:
+            if next_id is None:
                 break
-            if raw.strip() and orjson.loads(raw)["custom_id"] == wanted:
+            if raw.strip() and orjson.loads(raw)["custom_id"] == next_id:
                 target.write(raw.rstrip(b"\r\n") + b"\n")
-                wanted = _next_id(errors.readline())
+                next_id = _next_id(errors.readline())
     return target
 
 

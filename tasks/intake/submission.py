@@ -1,4 +1,4 @@
-"""Submission: what every new batch goes through, whoever asks for it: a client, a form or a schedule."""
+"""Submission: limits and records of every new batch, from a client, a form or a schedule."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.steps import registry
 
-# When to ask again for room that only the end of another batch makes.
+# Retry-After of a full project. Only the end of one of its batches frees bytes, and nobody can say when that is.
 IN_FLIGHT_RETRY_SECONDS = 30.0
 
 
 def submit(context: AppContext, session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
-    """A new batch (`options` are those of `batches.create`), if there is room for it.
+    """Create a batch, with `options` of `batches.create`, if the limits allow it.
 
-    Whoever calls this calls `forewarn` once the transaction is over, and rings for a worker (`messages.validate`).
+    After the transaction the caller calls `estimate_completion` and sends `messages.validate`.
 
     Raises:
-        RateLimitError: the project's batches leave no room for its input; or it cannot be done in time, where the
-            deployment refuses such.
+        RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
     """
-    most = context.settings.max_bytes_in_flight
-    waiting = batches.bytes_in_flight(session, project_id)
-    if waiting + input_file.bytes > most:
+    limit = context.settings.max_bytes_in_flight
+    in_flight = batches.bytes_in_flight(session, project_id)
+    if in_flight + input_file.bytes > limit:
         raise RateLimitError(
-            f"The inputs of this project's unfinished batches have {waiting} bytes; with this one's "
-            f"{input_file.bytes} they would have more than {most}. Try again when one has ended.",
+            f"The inputs of this project's unfinished batches have {in_flight} bytes; with this one's "
+            f"{input_file.bytes} they would have more than {limit}. Try again when one has ended.",
             retry_after=IN_FLIGHT_RETRY_SECONDS,
             param="input_file_id",
         )
@@ -64,7 +63,7 @@ def repeat(
     retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
 ) -> Batch:
-    """A new batch like `old`, but for what is given here. Raises as `submit` does."""
+    """Create a batch like `old`, except for the arguments that are not None. Raises as `submit` does."""
     return submit(
         context,
         session,
@@ -81,7 +80,7 @@ def repeat(
 
 
 def _admit(batch: Batch, expected: Forecast | None) -> None:
-    """Raises RateLimitError for a batch that will be late."""
+    """Raise RateLimitError for a batch that will be late."""
     late = 0.0 if expected is None else expected.at - deadlines.deadline(batch)
     if late > 0:
         raise RateLimitError(
@@ -94,7 +93,7 @@ def _admit(batch: Batch, expected: Forecast | None) -> None:
 
 
 def estimate_completion(context: AppContext, batch: Batch) -> None:
-    """Say when a new batch will be done, as far as its size and its first line tell, and that it will be late."""
+    """Publish when a new batch will be done, judged by its size and its first line. Warn if that is too late."""
     with context.database.read() as session:
         expected = _expected(context, session, batch, session.get_one(File, batch.input_file_id).bytes)
     if expected is None:
@@ -106,11 +105,13 @@ def estimate_completion(context: AppContext, batch: Batch) -> None:
 
 
 def _expected(context: AppContext, session: Session, batch: Batch, size: int) -> Forecast | None:
-    """When a new batch with an input of `size` bytes will be done, by what is measured; None if that is not known.
+    """Forecast a new batch with an input of `size` bytes; None if its model's speed or its first line is unknown.
 
-    Validation, which will know every request, is yet to come.
+    Validation has not counted its requests yet.
     """
     try:
+        # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
+        # costs less than keeping the first line of every file.
         with context.artifacts.open(batch.input_sha256) as source:
             raw = source.readline(MAX_LINE_BYTES)
         body = parse(1, raw)["body"]
@@ -118,7 +119,7 @@ def _expected(context: AppContext, session: Session, batch: Batch, size: int) ->
         limit = bodies.output_limit(batch.endpoint, body)
         kind = plan.request_class(len(raw), plan.ORDINARY_OUTPUT if limit is None else limit)
     except (LineError, UnavailableError, KeyError, TypeError, AttributeError):
-        return None  # validation will say what is wrong with it
+        return None  # validation reports why
     throughput = forecast.throughput_of(spec.name, kind, speeds.throughputs(session, {spec.name: spec.config_sha256}))
     if throughput is None or not throughput.bytes_per_request:
         return None
@@ -127,7 +128,7 @@ def _expected(context: AppContext, session: Session, batch: Batch, size: int) ->
 
 
 def input_file(session: Session, project_id: str, file_id: str, *, param: str = "input_file_id") -> File:
-    """The file of that id, which can be a batch's input. Raises RequestError, which says that `param` is wrong."""
+    """Return the file with that id. Raises RequestError about `param` if a batch cannot read it."""
     source = files.find(session, project_id, file_id)
     if source is None:
         raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param=param)
@@ -141,7 +142,7 @@ def input_file(session: Session, project_id: str, file_id: str, *, param: str = 
 
 
 def name_input(session: Session, project_id: str, name: str, source: Writer) -> File:
-    """A file for what was stored as the input of a batch."""
+    """Create a file record for stored content, as the input of a batch."""
     return files.create(
         session,
         project_id,
@@ -153,14 +154,14 @@ def name_input(session: Session, project_id: str, name: str, source: Writer) -> 
     )
 
 
-def retry(context: AppContext, session: Session, old: Batch, left: Writer, **given: Any) -> Batch:
-    """A new batch of what is left of `old` without a good answer (tasks.intake.retry_input); `given` as in `repeat`."""
-    source = name_input(session, old.project_id, f"{old.id}_retry.jsonl", left)
-    return repeat(context, session, old, input_file=source, retry_of=old.id, **given)
+def retry(context: AppContext, session: Session, old: Batch, unanswered: Writer, **changes: Any) -> Batch:
+    """Create a batch of the requests of `old` without a good answer (see retry_input); `changes` as in `repeat`."""
+    source = name_input(session, old.project_id, f"{old.id}_retry.jsonl", unanswered)
+    return repeat(context, session, old, input_file=source, retry_of=old.id, **changes)
 
 
 def check_window(settings: Settings, window: str) -> None:
-    """Raises RequestError for a completion window that this deployment does not offer."""
+    """Raise RequestError for a completion window that this deployment does not offer."""
     if window != "24h" and not settings.min_window <= durations.seconds(window) <= settings.max_window:
         raise RequestError(
             f"Invalid value for 'completion_window': {window}; supported are 24h and anything from "

@@ -1,6 +1,6 @@
 """Validation: streams a batch's input once, reports every bad line, and writes the plan.
 
-Codes and params of the errors are those of OpenAI's Batch API where it has them.
+Errors have the codes and params of OpenAI's Batch API where it defines one.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ from tasks.intake.lines import LineError, parse, parse_with_body
 log = logging.getLogger(__name__)
 
 MAX_ERRORS = 1000
-# A segment's end costs a tenth of a second of CPU, and until then nothing else takes its place.
+# Ending a segment costs 0.1 s of CPU, and its slot is empty meanwhile: much shorter segments would waste engines.
 SEGMENT_SECONDS = 30
-# It fills its engines so many times at least, however slow they are.
+# A segment holds at least this many times the requests in flight, however slow its engines are.
 SEGMENT_FILLS = 2
 UNMEASURED_REQUESTS = 2000
-# So many parts make a speed that sizes are made of: the first have an engine's and a worker's start in them.
+# A speed of fewer measurements decides no size: the first include the start of an engine and a worker.
 MEASUREMENTS = 8
-# Of an engine that starts for each segment; a segment is held in memory.
+# For an engine that starts for each segment. The bytes bound memory, which holds a whole segment.
 JOB_SIZE = SegmentSize(500_000, 2**30)
 
 
 class Report:
-    """The errors of a file: the first MAX_ERRORS of them by line, and how many there are."""
+    """The errors of a file: the first MAX_ERRORS by line, and the total."""
 
     def __init__(self) -> None:
         self.count = 0
         self._first: list[tuple[int, dict[str, Any]]] = []
 
     def add(self, line: int | None, error: LineError) -> None:
-        """`line`: None for an error of the whole file; these come first."""
+        """Add an error; `line` is None for one of the whole file, which sorts first."""
         self.count += 1
         if len(self._first) == MAX_ERRORS and (line or 0) >= self._first[-1][0]:
             return
         message, param = cut(error.message, MAX_MESSAGE), error.param and cut(error.param, MAX_NAME)
         entry = {"code": error.code, "line": line, "message": message, "param": param}
-        bisect.insort(self._first, (line or 0, entry), key=lambda first: first[0])
+        bisect.insort(self._first, (line or 0, entry), key=lambda numbered: numbered[0])
         del self._first[MAX_ERRORS:]
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """The errors as a batch's `errors.data` has them; where there are more, the last entry says how many."""
-        found = [entry for _, entry in self._first]
+        """The entries of a batch's `errors.data`; the last one gives the total if there are more."""
+        entries = [entry for _, entry in self._first]
         if self.count > MAX_ERRORS:
             message = f"There are {self.count} errors in all; these are the first {MAX_ERRORS}."
-            found.append({"code": "too_many_errors", "line": None, "message": message, "param": None})
-        return found
+            entries.append({"code": "too_many_errors", "line": None, "message": message, "param": None})
+        return entries
 
 
 def run(context: AppContext, batch_id: str, holder: str) -> bool:
-    """Validate a batch and plan it, or end it as failed. False if another holder does so, or did."""
+    """Validate a batch and plan it, or end it as failed; False if another worker does, or did."""
     with hold_batch(context, batch_id, holder, pause=0.0) as lease:
         if lease is None:
             return False
@@ -97,15 +97,15 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
             if report.count:
                 batches.reject(session, batch_id, report.errors)
             else:
-                used = {segment.model: context.models[segment.model] for segment in plan.segments}
+                specs = {segment.model: context.models[segment.model] for segment in plan.segments}
                 batches.plan(
                     session,
                     batch,
                     plan_sha256=target.sha256,
                     segments=plan.segments,
                     refused=plan.refused,
-                    models={name: spec.model_dump(mode="json") for name, spec in used.items()},
-                    simulated=any(spec.simulated for spec in used.values()),
+                    models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
+                    simulated=any(spec.simulated for spec in specs.values()),
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     for number in () if report.count else plan.refused:
@@ -115,24 +115,24 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
 
 
 def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
-    """The segments of each model: SEGMENT_SECONDS of work, where its speed is known well."""
-    most = context.settings.segment_requests
-    sizes = dict.fromkeys(context.models, SegmentSize(min(most, UNMEASURED_REQUESTS)))
+    """Return the segment size of each model: SEGMENT_SECONDS of work once its speed is known."""
+    limit = context.settings.segment_requests
+    sizes = dict.fromkeys(context.models, SegmentSize(min(limit, UNMEASURED_REQUESTS)))
     with context.database.read() as session:
         throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
     for (name, _), throughput in throughputs.items():
         if throughput.measurements < MEASUREMENTS:
             continue
         spec = context.models[name]
-        filling = SEGMENT_FILLS * spec.in_flight() * spec.replicas
-        requests = max(filling, int(throughput.work_per_second / throughput.work_per_request * SEGMENT_SECONDS))
-        sizes[name] = SegmentSize(min(most, requests))
+        minimum = SEGMENT_FILLS * spec.in_flight() * spec.replicas
+        requests = max(minimum, int(throughput.work_per_second / throughput.work_per_request * SEGMENT_SECONDS))
+        sizes[name] = SegmentSize(min(limit, requests))
     jobs = {name for name, spec in context.models.items() if registry.capabilities(spec.engine).starts_each_run}
     return sizes | dict.fromkeys(jobs, JOB_SIZE)
 
 
 class _Model:
-    """What validation asks about one model."""
+    """A model with its engine's capabilities and its context length."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
@@ -141,7 +141,7 @@ class _Model:
 
 
 class Validator:
-    """Checks the lines of one file, in memory that does not grow with it (8 bytes a line)."""
+    """Checks the lines of one file. Keeps 8 bytes per line, and nothing else of it, in memory."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Validator:
         self._models: dict[str, _Model] = {}
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> None:
-        """Put every good line into `plan`, if there is one, and every bad one into `report`."""
+        """Add every valid line to `plan`, if any, and every error to `report`."""
         hashes = array.array("q")
         requests = inputs = 0
         for number, raw in numbered_lines(source):
@@ -172,7 +172,7 @@ class Validator:
                 continue
             if self._endpoint == "/v1/embeddings":
                 inputs += len(bodies.prompts(request["body"]["input"]))
-            if plan and not report.count and requests <= self._max_requests:  # with an error the plan is of no use
+            if plan and not report.count and requests <= self._max_requests:  # after an error the plan is discarded
                 self._plan(plan, model, number, request, body_json)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
@@ -181,7 +181,7 @@ class Validator:
         self._report_duplicates(source, hashes, report)
 
     def check(self, request: dict[str, Any]) -> str:
-        """The model a request names. Raises LineError."""
+        """Check a request and return its model's name. Raises LineError."""
         check_envelope(request, self._endpoint)
         body = request["body"]
         name = body.get("model")
@@ -204,9 +204,9 @@ class Validator:
             raise LineError("invalid_request", validation_error[1], validation_error[0])
         if body.get("stream"):
             raise LineError("streaming_unsupported", "A batch cannot stream; leave 'stream' out.", "body.stream")
-        refused = model.engine.unsupported(model.spec, self._endpoint, body)
-        if refused is not None:
-            raise LineError("unsupported_parameter", refused[1], refused[0])
+        unsupported = model.engine.unsupported(model.spec, self._endpoint, body)
+        if unsupported is not None:
+            raise LineError("unsupported_parameter", unsupported[1], unsupported[0])
         return name
 
     def _model(self, name: str) -> _Model:
@@ -234,40 +234,40 @@ class Validator:
             fingerprint=fingerprint(self._endpoint, body),
         )
 
-    def _report_limit(self, report: Report, found: int, most: int | None, what: str) -> None:
-        if most is not None and found > most:
+    def _report_limit(self, report: Report, count: int, limit: int | None, unit: str) -> None:
+        if limit is not None and count > limit:
             message = (
-                f"The file has {found} {what.replace('_', ' ')}, the most is {most}; split it, or raise "
-                f"BATCHYARD_MAX_{what.upper()}."
+                f"The file has {count} {unit.replace('_', ' ')}, the most is {limit}; split it, or raise "
+                f"BATCHYARD_MAX_{unit.upper()}."
             )
             report.add(None, LineError("too_many_tasks", message))
 
     def _report_duplicates(self, source: IO[bytes], hashes: array.array[int], report: Report) -> None:
-        """Find repeated custom_ids: by hash over all lines, then exactly, over the few lines whose hash repeats."""
+        """Report repeated custom_ids: compare the hashes of all lines, then the ids of the few whose hash repeats."""
         values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64) if hashes else np.empty(0), return_counts=True)
         repeated = set(values[counts > 1].tolist())
         if not repeated:
             return
         source.seek(0)
-        first: dict[str, int] = {}
+        first_lines: dict[str, int] = {}
         for number, raw in numbered_lines(source):
             try:
                 request = parse(number, raw)
                 custom_id = request.get("custom_id")
                 if not isinstance(custom_id, str) or hash(custom_id) not in repeated:
                     continue
-                line = first.setdefault(custom_id, number)
+                line = first_lines.setdefault(custom_id, number)
                 if line == number:
                     continue
                 self.check(request)
             except LineError:
-                continue  # reported already, and a line is reported once
+                continue  # it has an error already, and each line is reported once
             message = f"The custom_id {quoted(custom_id)} is used on line {line} already; it must be unique."
             report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
 
 
 def check_envelope(request: dict[str, Any], endpoint: str) -> None:
-    """custom_id, method, url and body. Raises LineError."""
+    """Check custom_id, method, url and body. Raises LineError."""
     for name in ("custom_id", "method", "url", "body"):
         if request.get(name) is None:
             raise LineError("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
@@ -276,7 +276,7 @@ def check_envelope(request: dict[str, Any], endpoint: str) -> None:
     if request["method"] != "POST":
         raise LineError("invalid_method", "'method' must be 'POST'.", "method")
     if request["url"] != endpoint:
-        given = quoted(request["url"]) if isinstance(request["url"], str) else "given"
-        raise LineError("invalid_url", f"The url {given} is not the batch's endpoint {endpoint!r}.", "url")
+        url = quoted(request["url"]) if isinstance(request["url"], str) else "given"
+        raise LineError("invalid_url", f"The url {url} is not the batch's endpoint {endpoint!r}.", "url")
     if not isinstance(request["body"], dict):
         raise LineError("invalid_request", "'body' must be an object.", "body")
