@@ -1,0 +1,101 @@
+"""Registries: objects by name, the built-in ones and those that installed packages add by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from batchyard.errors import ConfigurationError
+from batchyard.wording import nearest
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """Objects of one kind by name. A name is imported when it is looked up.
+
+    Args:
+        kind: the noun for messages: engine, step.
+        group: the entry point group of packages, such as `batchyard.engines`.
+        built_in: `module:attribute` by name. A package cannot take such a name.
+        checked: returns the name and the object that an entry point refers to. Raises TypeError with the reason
+            if that is not of this kind.
+    """
+
+    def __init__(
+        self, kind: str, group: str, built_in: Mapping[str, str], checked: Callable[[Any], tuple[str, Entry]]
+    ) -> None:
+        self._kind = kind
+        self._group = group
+        self._built_in = {name: EntryPoint(name, value, group) for name, value in built_in.items()}
+        self._checked = checked
+
+    @cached_property
+    def added(self) -> dict[str, EntryPoint]:
+        """Entry points of installed packages by name, read once per process.
+
+        Raises:
+            ConfigurationError: a package takes a name that is built in or another package's.
+        """
+        added: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=self._group):
+            package = _package(entry)
+            if entry.name in self._built_in:
+                raise ConfigurationError(
+                    f"package {package}: entry point {entry.name!r} of group {self._group} takes the name of a "
+                    f"built-in {self._kind}; give it another name, or uninstall {package}"
+                )
+            if entry.name in added:
+                other = _package(added[entry.name])
+                raise ConfigurationError(
+                    f"packages {other} and {package}: both have an entry point {entry.name!r} of group {self._group}; "
+                    "uninstall one of them"
+                )
+            added[entry.name] = entry
+        return added
+
+    def names(self) -> list[str]:
+        """All names, the built-in ones first. Raises ConfigurationError as `added` does."""
+        return [*self._built_in, *sorted(self.added)]
+
+    def get(self, name: str) -> Entry:
+        """Import and return the object of that name.
+
+        Raises:
+            ConfigurationError: no object has that name; names the nearest. Or its package's entry point is broken.
+        """
+        if name in self.added:
+            return self._load(self.added[name])
+        if name not in self._built_in:
+            raise ConfigurationError(f"no {self._kind} is named {name!r}; did you mean {nearest(name, self.names())}?")
+        return self._checked(self._built_in[name].load())[1]
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Import every object. Raises ConfigurationError as `get` does."""
+        return map(self.get, self.names())
+
+    def _load(self, entry: EntryPoint) -> Entry:
+        package = _package(entry)
+        where = f"package {package}: entry point '{entry.name} = {entry.value}' of group {self._group}"
+        try:
+            value = entry.load()
+        except Exception as error:
+            raise ConfigurationError(
+                f"{where} cannot be loaded: {type(error).__name__}: {error}; repair or uninstall {package}"
+            ) from error
+        try:
+            name, checked = self._checked(value)
+        except TypeError as error:
+            raise ConfigurationError(f"{where} {error}; repair or uninstall {package}") from error
+        if name != entry.name:
+            raise ConfigurationError(
+                f"{where} names a {self._kind} that calls itself {name!r}; give both the same name, "
+                f"or uninstall {package}"
+            )
+        return checked
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "(unknown)"

@@ -1,0 +1,86 @@
+"""A registry takes what installed packages add, and names the package that it refuses."""
+
+from __future__ import annotations
+
+from importlib.metadata import Distribution, EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard import plugins
+from batchyard.errors import ConfigurationError
+from batchyard.plugins import Registry
+
+GROUP = "batchyard.shapes"
+CIRCLE, SQUARE, NAMELESS = {"name": "circle"}, {"name": "square"}, object()
+
+
+class Package(Distribution):
+    """An installed package with entry points."""
+
+    def __init__(self, name: str, **values: str) -> None:
+        self._name = name
+        self.points = [EntryPoint(key, value, GROUP)._for(self) for key, value in values.items()]  # type: ignore[attr-defined]
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def read_text(self, filename: str) -> str | None:
+        return None
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(path)
+
+
+def checked(shape: Any) -> tuple[str, dict[str, str]]:
+    if not isinstance(shape, dict):
+        raise TypeError("is no shape")
+    return shape["name"], shape
+
+
+@pytest.fixture
+def registry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Registry[dict[str, str]]:
+    """A registry of shapes with the packages of the test's parameter installed."""
+    packages: list[Package] = getattr(request, "param", [])
+    points = EntryPoints(point for package in packages for point in package.points)
+    monkeypatch.setattr(plugins, "entry_points", lambda **where: points.select(**where))
+    return Registry("shape", GROUP, {"circle": f"{__name__}:CIRCLE"}, checked)
+
+
+def test_a_built_in_name_is_imported_when_it_is_looked_up(registry: Registry[dict[str, str]]) -> None:
+    assert registry.get("circle") is CIRCLE
+    assert registry.names() == ["circle"]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(registry: Registry[dict[str, str]]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^no shape is named 'cirkle'; did you mean circle\?$"):
+        registry.get("cirkle")
+
+
+@pytest.mark.parametrize("registry", [[Package("corners", square=f"{__name__}:SQUARE")]], indirect=True)
+def test_a_package_adds_a_name(registry: Registry[dict[str, str]]) -> None:
+    assert registry.get("square") is SQUARE
+    assert registry.names() == ["circle", "square"]
+    assert list(registry) == [CIRCLE, SQUARE]
+
+
+@pytest.mark.parametrize(
+    ("registry", "says"),
+    [
+        ([Package("round", circle="round:CIRCLE")], "package round: entry point 'circle' .* built-in shape; .* uninst"),
+        ([Package("a", square="a:A"), Package("b", square="b:B")], "packages a and b: both .* 'square' .* uninstall"),
+        ([Package("p", square="nowhere:A")], "package p: entry point 'square = nowhere:A' .*: ModuleNotFoundError: .*"),
+        ([Package("p", square=f"{__name__}:MISSING")], "package p: .* cannot be loaded: AttributeError: .*; repair or"),
+        ([Package("p", square=f"{__name__}:NAMELESS")], "package p: entry point .* is no shape; repair or uninstall p"),
+        ([Package("p", square=f"{__name__}:CIRCLE")], "package p: .* calls itself 'circle'; give both the same name"),
+    ],
+    indirect=["registry"],
+    ids=["built-in", "twice", "no module", "no attribute", "no shape", "another name"],
+)
+def test_a_broken_entry_point_is_refused_with_its_package_and_the_remedy(
+    registry: Registry[dict[str, str]], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        registry.get("square")
