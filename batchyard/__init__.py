@@ -1,6 +1,6 @@
-"""What every part of Batchyard shares: settings, errors, models.toml; and the command line over them.
+"""Modules that every package shares (settings, errors, models.toml), the command line and the local stack.
 
-Nothing here knows a database, a queue, a route or an engine, except the command line and the local stack.
+Only the command line and the local stack know a database, a queue, a route or an engine.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Back-off: how long to wait after the n-th failure in a row."""
+"""Back-off: the wait after the n-th failure in a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 _LAST_GROWTH = 64
-"""Waits grow no further after this many attempts, lest the power overflows."""
+"""Waits stop growing after this many attempts, so that the power does not overflow."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,6 @@ class Backoff:
     jitter: tuple[float, float] = (1.0, 1.0)
 
     def seconds(self, attempt: int) -> float:
-        """Seconds to wait after the failed attempt number `attempt`, counted from 1."""
+        """Return the seconds to wait after failed attempt number `attempt`, counted from 1."""
         wait = self.first * self.growth ** min(attempt - 1, _LAST_GROWTH)
         return min(wait, self.longest) * random.uniform(*self.jitter)

@@ -1,7 +1,7 @@
-"""Times as cron expressions give them, in a time zone; on days when the clock changes, as Debian's cron does.
+"""Times of cron expressions in a time zone. Clock changes are handled as in Debian's cron.
 
-A fixed time that the clock skips runs right after the gap; one that comes twice runs once. An expression whose minute
-or hour is a `*` or `*/n` goes by what the clock shows.
+A fixed time that the clock skips runs right after the gap. A fixed time that the clock shows twice runs once. An
+expression whose minute or hour is `*` or `*/n` follows the clock.
 """
 
 from __future__ import annotations
@@ -19,48 +19,53 @@ from cronsim import CronSim, CronSimError
 from batchyard.errors import RequestError
 from batchyard.wording import nearest
 
-# How far back `last` looks first for times that are frequent.
+# The first step back of `last`.
 _SPAN_SECONDS = 3600
 
 
 @dataclass(frozen=True)
 class Cron:
-    """When something recurs. Times are Unix seconds."""
+    """The times at which something recurs, in Unix seconds."""
 
     expression: str
     zone: tzinfo
 
-    def after(self, moment: int) -> Iterator[int]:
-        """The times after `moment`, rising; they end where none comes for 50 years."""
-        for found in CronSim(self.expression, datetime.fromtimestamp(moment, self.zone)):
-            # In the hour that comes twice, a fixed time is found again in its first pass, which may be over.
-            if (time := int(found.timestamp())) > moment:
-                moment = time
+    def after(self, start: int) -> Iterator[int]:
+        """Yield the times after `start`, rising. They end where none comes for 50 years."""
+        for date in CronSim(self.expression, datetime.fromtimestamp(start, self.zone)):
+            # CronSim returns a fixed time in an hour that comes twice with its first pass, which may be over.
+            if (time := int(date.timestamp())) > start:
+                start = time
                 yield time
 
-    def next(self, moment: int) -> int | None:
-        """The first time after `moment`."""
-        return next(self.after(moment), None)
+    def next(self, start: int) -> int | None:
+        """Return the first time after `start`, or None."""
+        return next(self.after(start), None)
 
-    def last(self, first: int, until: int, most: int) -> list[int]:
-        """The last times from `first` to `until`, at most `most` of them, rising.
+    def last(self, first: int, until: int, limit: int) -> list[int]:
+        """Return the last times from `first` to `until`, rising, at most `limit` of them.
 
-        Takes no longer where `first` is long ago: the way back is felt for in growing steps.
+        It searches back from `until` in growing steps, so an early `first` costs nothing.
         """
         span = _SPAN_SECONDS
         while True:
             start = max(first, until - span)
-            found = list(itertools.takewhile(lambda time: time <= until, self.after(start - 1)))
-            if len(found) >= most or start == first:
-                return found[-most:]
+            times = list(itertools.takewhile(lambda time: time <= until, self.after(start - 1)))
+            if len(times) >= limit or start == first:
+                return times[-limit:]
             span *= 4
 
-    def local(self, moment: int) -> datetime:
-        return datetime.fromtimestamp(moment, self.zone)
+    def local(self, time: int) -> datetime:
+        """Return a time as a date and time of day in the zone."""
+        return datetime.fromtimestamp(time, self.zone)
 
 
 def parse(expression: str, timezone: str) -> Cron:
-    """Raises RequestError for what is no cron expression of five fields, never comes, or is no IANA time zone."""
+    """Parse a cron expression of five fields and the name of an IANA time zone.
+
+    Raises:
+        RequestError: one of them is invalid, or the expression has no time in the next 50 years.
+    """
     if len(expression.split()) != 5:
         raise _unusable("it has not five fields")
     cron = Cron(expression, _zone(timezone))
@@ -93,5 +98,5 @@ def _zone(name: str) -> tzinfo:
 
 @functools.cache
 def zones() -> list[str]:
-    """The names of all time zones."""
+    """Return the names of all time zones, sorted."""
     return sorted(zoneinfo.available_timezones())

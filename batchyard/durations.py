@@ -1,4 +1,4 @@
-"""Durations as people write them: `<n>s`, `<n>m`, `<n>h`, `<n>d`."""
+"""Durations in the form `<n>s`, `<n>m`, `<n>h` or `<n>d`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str) -> int:
-    """Seconds of a duration such as `24h`. Raises ValueError for anything else, zero included."""
+    """Return the seconds of a duration such as `24h`. Raises ValueError for other text and for zero."""
     match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)
     if match is None:
         raise ValueError(f"{text!r} is no duration: write a whole number and s, m, h or d, such as '24h'")
@@ -16,11 +16,11 @@ def seconds(text: str) -> int:
 
 
 def text(seconds: float) -> str:
-    """Seconds as people say them, in the two largest units: `45 s`, `12 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
-    left = round(max(0.0, seconds))
+    """Format seconds in the two largest units: `45 s`, `12 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    remaining = round(max(0.0, seconds))
     parts = []
     for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, size)
+        number, remaining = divmod(remaining, size)
         if number:
             parts.append(f"{number} {name}")
         elif parts:

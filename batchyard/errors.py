@@ -1,17 +1,17 @@
-"""Every error of our own, in one tree, with the HTTP status it answers.
+"""Batchyard's errors in one tree, each with its HTTP status.
 
 BatchyardError                     500
 ├── ConfigurationError             500  settings, models.toml, a port or folder that cannot be used
-├── RequestError                   400  what a client sent
+├── RequestError                   400  the client's request cannot be accepted
 │   ├── AuthenticationError        401
 │   ├── PermissionDeniedError      403
 │   ├── NotFoundError              404
 │   ├── ConflictError              409
 │   ├── TooLargeError              413
-│   └── RateLimitError             429  too much at once: later it may be accepted
-├── UnavailableError               503  broker, database or artifact store is away or full
-│   └── GpuBusy                     503  other models' engines have what this one needs
-├── LeaseLost                      500  another holder has the work now
+│   └── RateLimitError             429  over a rate limit; may be accepted later
+├── UnavailableError               503  broker, database or artifact store is unreachable or full
+│   └── GpuBusy                     503  other models' engines hold the GPUs
+├── LeaseLost                      500  another holder has the lease now
 └── EngineError                    500
     ├── EngineStartError           500  the engine cannot be started at all
     └── EngineDied                 500  the engine's process ended while it held requests
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 
 class BatchyardError(Exception):
-    """The root: a message for people, naming the thing, the place and the remedy."""
+    """The root. Messages are for people: they name the thing, the place and the remedy."""
 
     status = 500
     type = "server_error"
@@ -36,18 +36,18 @@ class BatchyardError(Exception):
 
 
 class ConfigurationError(BatchyardError):
-    """Settings, models.toml, a folder or a port cannot be used as they are."""
+    """A setting, models.toml, a folder or a port cannot be used."""
 
 
 class RequestError(BatchyardError):
-    """The client sent something that cannot be accepted."""
+    """The client's request cannot be accepted."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class AuthenticationError(RequestError):
-    """No API key, or one that is unknown or revoked."""
+    """The API key is missing, unknown or revoked."""
 
     status = 401
     code = "invalid_api_key"
@@ -61,25 +61,25 @@ class PermissionDeniedError(RequestError):
 
 
 class NotFoundError(RequestError):
-    """No such thing in the caller's project."""
+    """The caller's project has no such object."""
 
     status = 404
 
 
 class ConflictError(RequestError):
-    """The thing's state does not allow this; trying again will not help."""
+    """The object's state does not allow this; retrying will not help."""
 
     status = 409
 
 
 class TooLargeError(RequestError):
-    """More bytes than the deployment accepts."""
+    """The request has more bytes than the deployment accepts."""
 
     status = 413
 
 
 class RateLimitError(RequestError):
-    """More than the caller may send now; `retry_after` says in how many seconds it may be accepted."""
+    """The caller sends too much now; it may be accepted after `retry_after` seconds."""
 
     status = 429
     type = "rate_limit_error"
@@ -91,13 +91,13 @@ class RateLimitError(RequestError):
 
 
 class UnavailableError(BatchyardError):
-    """A part the request needs is away; the same call may succeed later."""
+    """A service that the request needs is unreachable; the same call may succeed later."""
 
     status = 503
 
 
 class GpuBusy(UnavailableError):
-    """Engines of other models are at work on what this one needs; `holders` names those models."""
+    """Busy engines of other models hold the GPUs; `holders` names the models."""
 
     def __init__(self, message: str, *, holders: list[str]) -> None:
         super().__init__(message)
@@ -105,15 +105,15 @@ class GpuBusy(UnavailableError):
 
 
 class LeaseLost(BatchyardError):
-    """The lease's epoch is gone: another holder has the work, and nothing more may be written."""
+    """The lease's epoch is over: another holder has the work, so write nothing more."""
 
 
 class EngineError(BatchyardError):
-    """An engine could not do its work."""
+    """An engine failed."""
 
 
 class EngineStartError(EngineError):
-    """The engine cannot be started; the message holds the engine's own reason."""
+    """The engine cannot be started; the message has the engine's own reason."""
 
 
 class EngineDied(EngineError):

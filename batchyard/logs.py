@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with whatever ids the record was given (`extra={"batch_id": …}`)."""
+"""Structured logs: one JSON object a line, with the fields of the record's `extra` (`extra={"batch_id": …}`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import logging
 from datetime import UTC, datetime
 
-# Libraries that tell of every message and request; ours are told of by the modules that handle them.
+# Libraries that log every message or request; our own modules log what matters of them.
 _CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat", "httpx", "httpx2")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "data", "_ray_timestamp_ns"}
 
 
 class JsonFormatter(logging.Formatter):
-    """time (ISO 8601, UTC), level, logger, message, the record's own fields, and the exception if there is one."""
+    """Format a record as JSON: time (ISO 8601, UTC), level, logger, message, `extra` fields, and any exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -28,7 +28,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Send every log of this process to standard error as JSON lines."""
+    """Write every log of this process to standard error as JSON lines."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

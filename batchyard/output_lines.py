@@ -1,4 +1,4 @@
-"""Output lines: OpenAI's Batch API's form of one answer."""
+"""Output lines: one answer each, in the form of OpenAI's Batch API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ CODE = re.compile("[a-z][a-z0-9_]{0,63}")
 
 
 def line(custom_id: str, status_code: int | None, body: bytes | None, error: dict[str, str] | None) -> str:
-    """One line of an output or error file, as JSON. `body`: the response body as JSON, None for a request not run."""
+    """Return one line of an output or error file, as JSON.
+
+    Args:
+        body: the response body as JSON; None for a request that was not run.
+    """
     response = None
     if status_code is not None and body is not None:
         response = {
@@ -27,7 +31,7 @@ def line(custom_id: str, status_code: int | None, body: bytes | None, error: dic
 
 
 def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, message: str) -> list[str]:
-    """Output lines for requests that no engine answered, as JSON. Their ids depend on `lines` alone.
+    """Return output lines, as JSON, for requests that no engine answered. Their ids depend on `lines` alone.
 
     Args:
         lines: physical line numbers in the input.

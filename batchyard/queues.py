@@ -1,6 +1,6 @@
-"""Celery's queues: their names, what goes to which, and how many tasks each worker runs at once.
+"""Celery's queues: their names, the routes of tasks, and the concurrency of each worker.
 
-Whoever starts a worker (`batchyard up`, docker-compose.yml) and whoever sends to one reads this.
+Workers are started with these values by `batchyard up` and docker-compose.yml.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
 BATCH_WORKER = (BATCHES, POST_PROCESSING, HOUSEKEEPING)
 """The queues of the worker that runs batches."""
 SPARE_PROCESSES = 2
-"""Processes of that worker beside one per segment: validation, finishing and housekeeping never wait for a segment."""
+"""Processes beside one per segment, so that validation, finishing and housekeeping never wait for a segment."""
 WEBHOOK_THREADS = 20
-"""Threads of the worker that delivers to webhooks: receivers may hang, and a waiting thread costs next to nothing."""
+"""Threads of the webhook worker: receivers may hang, and a waiting thread costs next to nothing."""
 
 ROUTES = {
     "batch.validate": {"queue": BATCHES},

@@ -9,7 +9,7 @@ _SECONDS = re.compile(r"\d{1,18}(\.\d+)?", re.ASCII)  # the RFC has whole second
 
 
 def seconds(header: str | None, now: float) -> float | None:
-    """Seconds from `now` (Unix time) that the header asks to wait; None where it is missing or says nothing."""
+    """Return the seconds to wait from `now` (Unix time); None if the header is missing or invalid."""
     if header is None:
         return None
     if _SECONDS.fullmatch(header.strip()):

@@ -1,4 +1,4 @@
-"""All settings, read once from the environment (and `.env`) and passed down from there."""
+"""Settings, read once from the environment (and `.env`) and passed down."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def _tiers(value: str) -> str:
 
 
 def tiers(text: str) -> dict[str, int]:
-    """Seconds of each tier of `name=duration,…`. Raises ValueError."""
-    found = {}
+    """Return the seconds of each tier of `name=duration,…`. Raises ValueError."""
+    seconds = {}
     for entry in filter(None, map(str.strip, text.split(","))):
         name, _, duration = entry.partition("=")
         if not name or not duration:
             raise ValueError(f"{entry!r} is no tier; write name=duration, separated by commas, such as premium=12h")
-        found[name] = durations.seconds(duration)
-    return found
+        seconds[name] = durations.seconds(duration)
+    return seconds
 
 
 class Settings(BaseSettings):
-    """Each field is one environment variable: `BATCHYARD_<NAME>`, or the name given as its alias."""
+    """Each field is one environment variable: `BATCHYARD_<NAME>`, or its alias."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
@@ -121,42 +121,42 @@ class Settings(BaseSettings):
 
     @cached_property
     def database(self) -> str:
-        """The SQLAlchemy URL in force."""
+        """The SQLAlchemy URL: `database_url`, or SQLite in the data folder."""
         return self.database_url or f"sqlite:///{self.data.resolve() / 'batchyard.db'}"
 
     @cached_property
     def artifacts(self) -> str:
-        """The fsspec URL of the artifact store in force."""
+        """The fsspec URL of the artifact store: `artifacts_url`, or a folder in the data folder."""
         return self.artifacts_url or f"file://{self.data.resolve() / 'artifacts'}"
 
     @cached_property
     def tier_seconds(self) -> dict[str, int]:
-        """How soon a batch of each tier is due."""
+        """Seconds after which a batch is due, by tier."""
         return tiers(self.tiers)
 
     @cached_property
     def queue_seconds(self) -> float:
-        """How long a message may wait for a worker before what it was sent for is begun again."""
+        """Seconds that a message may wait for a worker before it is sent again."""
         return 4.0 * self.lease_seconds
 
     @cached_property
     def broker_url(self) -> str:
-        """`redis_url` as Celery writes it: a Unix socket is `redis+socket://` there, `unix://` in redis-py."""
+        """`redis_url` for Celery, which writes `redis+socket://` for a Unix socket where redis-py has `unix://`."""
         if self.redis_url.startswith("unix://"):
             return "redis+socket://" + self.redis_url.removeprefix("unix://")
         return self.redis_url
 
 
 def environment_name(field: str) -> str:
-    """The environment variable that sets a field of Settings."""
+    """Return the environment variable that sets a field of Settings."""
     return Settings.model_fields[field].alias or PREFIX + field.upper()
 
 
 def load(**overrides: Any) -> Settings:
-    """Settings from the environment, `.env` and `overrides`, in rising order of precedence.
+    """Read settings from the environment, `.env` and `overrides`, in rising order of precedence.
 
     Raises:
-        ConfigurationError: a `BATCHYARD_*` name is unknown or a value cannot be used; names the variable.
+        ConfigurationError: a `BATCHYARD_*` name is unknown or a value is invalid; the message names the variable.
     """
     _refuse_unknown({**dotenv_values(".env"), **os.environ})
     try:
@@ -169,10 +169,10 @@ def load(**overrides: Any) -> Settings:
 
 
 def _refuse_unknown(environment: Mapping[str, str | None]) -> None:
-    known = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
+    names = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
     for name in environment:
-        if name.startswith(PREFIX) and name not in known:
-            raise ConfigurationError(f"unknown setting {name}: did you mean {nearest(name, known)}?")
+        if name.startswith(PREFIX) and name not in names:
+            raise ConfigurationError(f"unknown setting {name}: did you mean {nearest(name, names)}?")
 
 
 CLIENT_VARIABLES = {

@@ -1,4 +1,4 @@
-"""The statuses of a batch, as OpenAI names them, and how it moves from one to the next."""
+"""The statuses of a batch, with OpenAI's names, and the allowed transitions."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 }
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
-"""A query finds a list of statuses by its index; it does not find "none of these" so."""
+"""A list, since a database uses its index for `status IN (…)` but not for `NOT IN`."""

@@ -1,4 +1,4 @@
-"""How messages quote what somebody wrote: cut to a length, and with the nearest name that would have been right."""
+"""Wording of messages: quote users' text, cut to a length, and suggest the nearest valid name."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ MAX_LIST = 200
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, with `...` for its end where it has more than `limit` characters."""
+    """Return the text, its end replaced by `...` if it has more than `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def quoted(text: str) -> str:
-    """The text as a Python literal of at most MAX_NAME characters, so that no control character gets through."""
+    """Return the text as a Python literal, without control characters, of at most MAX_NAME characters."""
     return cut(repr(text[:MAX_NAME]), MAX_NAME)
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.0) -> str | None:
-    """The known name that is most like `name`, upper and lower case alike; None if none reaches `cutoff` (0 to 1)."""
-    by_folded = {candidate.casefold(): candidate for candidate in known}
+def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.0) -> str | None:
+    """Return the candidate most similar to `name`, ignoring case; None if none reaches `cutoff` (0 to 1)."""
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
     return by_folded[matches[0]] if matches else None

@@ -55,3 +55,16 @@ def test_a_failed_request_is_counted_by_its_error_code_or_its_status(body: dict[
 def test_the_error_of_a_request_that_was_not_run_gives_the_code() -> None:
     line = output_lines.line("a", None, None, {"code": "batch_cancelled", "message": "m"})
     assert output_lines.error_code(line) == "batch_cancelled"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"response": {"status_code": 400, "body": {"error": {"code": "c", "message": "m"}}}}, ("c", "m")),
+        ({"response": {"status_code": 400, "body": {"error": {"type": "t", "message": None}}}}, ("t", "")),
+        ({"response": {"status_code": 500, "body": {}}}, ("status 500", "")),
+        ({"response": None, "error": {"code": "batch_expired", "message": "m"}}, ("batch_expired", "m")),
+    ],
+)
+def test_a_reason_has_a_code_even_if_the_engine_gave_none(answer: dict[str, Any], reason: tuple[str, str]) -> None:
+    assert output_lines.reason(answer) == reason
