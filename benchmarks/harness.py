@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
+from batchyard.cli import background
 from batchyard.cli.client import Client
-from batchyard.local import background
 from batchyard.statuses import TERMINAL
 
 CHAT = "/v1/chat/completions"

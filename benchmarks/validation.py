@@ -26,7 +26,7 @@ import harness
 import orjson
 import psutil
 
-from batchyard.local import background
+from batchyard.cli import background
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from batchyard.statuses import TERMINAL

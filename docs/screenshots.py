@@ -15,9 +15,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from batchyard.cli import background
 from batchyard.cli.client import Client
 from batchyard.cli.watch import watch
-from batchyard.local import background
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs/images"

@@ -14,13 +14,12 @@ from typing import Any
 import click
 
 from batchyard import models as models_toml
-from batchyard.cli import client, completion, engine_flags, requests
+from batchyard.cli import background, client, completion, engine_flags, requests
 from batchyard.cli.client import Client
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, table
 from batchyard.cli.watch import finished, interruptible, watch
 from batchyard.errors import ConfigurationError
-from batchyard.local import background
 from batchyard.local_state import local_state
 from batchyard.settings import Settings
 
