@@ -1,1 +1,1 @@
-"""Recurring batches: schedules, and what a run is made of."""
+"""Recurring batches: schedules, and the inputs of their runs."""

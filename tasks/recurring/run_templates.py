@@ -1,7 +1,7 @@
-"""Inputs: what the runs of a schedule are made of, pinned by its SHA-256: a file, an artifact, or a template.
+"""Run templates: the input of a schedule's runs, pinned by its SHA-256: a file, an artifact, or a template.
 
-A template is the text of a batch file. In each run `{{date}}`, `{{datetime}}` and `{{scheduled_at}}` become the time of
-that run: 2026-11-21 and 2026-11-21T06:30:00+01:00 in the schedule's zone, and Unix seconds. Nothing else is replaced.
+A template is the text of a batch file. Each run replaces `{{date}}`, `{{datetime}}` and `{{scheduled_at}}` by its time:
+2026-11-21 and 2026-11-21T06:30:00+01:00 in the schedule's zone, and Unix seconds. It replaces nothing else.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ from tasks.intake import submission
 from tasks.intake.lines import LineError, parse
 from tasks.intake.validation import Validator
 
-_PLACE = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
+_PLACEHOLDER = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
 
 
-def fill(text: str, cron: Cron, moment: int) -> str:
-    """The text with the places of a run at `moment` filled."""
-    local = cron.local(moment)
-    values = {"date": local.date().isoformat(), "datetime": local.isoformat(), "scheduled_at": str(moment)}
-    return _PLACE.sub(lambda place: values[place[1]], text)
+def fill(text: str, cron: Cron, at: int) -> str:
+    """Return the text with the placeholders of a run at Unix time `at` filled."""
+    local = cron.local(at)
+    values = {"date": local.date().isoformat(), "datetime": local.isoformat(), "scheduled_at": str(at)}
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-def fill_values(metadata: Mapping[str, str] | None, cron: Cron, moment: int) -> dict[str, str] | None:
-    """Metadata with the places in its values filled."""
-    return None if metadata is None else {key: fill(value, cron, moment) for key, value in metadata.items()}
+def fill_values(metadata: Mapping[str, str] | None, cron: Cron, at: int) -> dict[str, str] | None:
+    """Return metadata with the placeholders in its values filled."""
+    return None if metadata is None else {key: fill(value, cron, at) for key, value in metadata.items()}
 
 
-def pin(context: AppContext, project_id: str, said: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The record of what a client named as an input, and the SHA-256 of its content. A template is stored.
+def pin(context: AppContext, project_id: str, source: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the record of an input and the SHA-256 of its content. Stores a template.
 
     Args:
-        said: `file_id`, `artifact` and `template`, one of which is not None.
+        source: `file_id`, `artifact` and `template` as the client sent them; one of them is not None.
 
     Raises:
-        RequestError: the project has no such file, or no such artifact of a batch that has ended.
+        RequestError: the project has no such file, or no such artifact of an ended batch.
     """
-    if said["template"] is not None:
-        content = said["template"].encode()
+    if source["template"] is not None:
+        content = source["template"].encode()
         return _record("template", len(content)), context.artifacts.put(content)
-    artifact = said["artifact"]
+    artifact = source["artifact"]
     with context.database.read() as session:
         if artifact is None:
-            file = submission.input_file(session, project_id, said["file_id"], param="input.file_id")
+            file = submission.input_file(session, project_id, source["file_id"], param="input.file_id")
             return _record("file", file.bytes, file.id), file.sha256
-        found = files.find_artifact(session, project_id, artifact["batch_id"], artifact["name"])
-    if found is None:
+        output = files.find_artifact(session, project_id, artifact["batch_id"], artifact["name"])
+    if output is None:
         raise RequestError(
             f"No artifact '{artifact['name']}' of an ended batch '{artifact['batch_id']}' found.",
             code="invalid_value",
             param="input.artifact",
         )
-    return _record("artifact", found.bytes, found.id, artifact), found.sha256
+    return _record("artifact", output.bytes, output.id, artifact), output.sha256
 
 
 def _record(
@@ -74,7 +74,7 @@ def _record(
 
 
 def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) -> None:
-    """Raises RequestError for the first line of a template that no batch would be run for."""
+    """Raise RequestError for the first line of a template that validation would refuse."""
     validator = Validator(context.models, endpoint, context.settings.max_requests)
     count = 0
     for number, raw in numbered_lines(io.BytesIO(fill(text, cron, now()).encode())):
@@ -89,14 +89,14 @@ def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) ->
 
 
 def template(context: AppContext, schedule: Schedule) -> str | None:
-    """The text of a schedule's template; None if its input is none. Raises UnavailableError."""
+    """Return the text of a schedule's template; None if its input is a file. Raises UnavailableError."""
     if schedule.input["kind"] != "template":
         return None
     return context.artifacts.read(schedule.input_sha256).decode()
 
 
-def write(context: AppContext, schedule: Schedule, cron: Cron, moment: int) -> Writer | None:
-    """Store the requests that a template gives for a run at `moment`; None where a file has them.
+def write(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> Writer | None:
+    """Store the requests of a run at Unix time `at` from the schedule's template; None if it has no template.
 
     Raises:
         UnavailableError: the artifact store is away.
@@ -105,12 +105,12 @@ def write(context: AppContext, schedule: Schedule, cron: Cron, moment: int) -> W
     if text is None:
         return None
     with context.artifacts.create() as target:
-        target.write(fill(text, cron, moment).encode())
+        target.write(fill(text, cron, at).encode())
     return target
 
 
-def file(session: Session, schedule: Schedule, written: Writer | None, moment: int) -> File:
-    """The input file of a run: a new one for what was written, or that of the schedule, also if it was deleted."""
-    if written is None:
+def file(session: Session, schedule: Schedule, requests: Writer | None, at: int) -> File:
+    """Return the input file of a run: a new one for `requests`, or the schedule's own, even if it was deleted."""
+    if requests is None:
         return session.get_one(File, schedule.input["file_id"])
-    return submission.name_input(session, schedule.project_id, f"{schedule.id}_{moment}.jsonl", written)
+    return submission.name_input(session, schedule.project_id, f"{schedule.id}_{at}.jsonl", requests)

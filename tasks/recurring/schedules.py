@@ -1,7 +1,7 @@
-"""Schedules: a tick runs what is due. Each time is taken once, in the transaction that makes its batch.
+"""Schedules: a tick runs what is due. It claims each scheduled time in the transaction that creates the batch.
 
-Two ticks at once, a tick that is killed and a message that is lost are harmless for that reason: a time that was not
-taken is still due, and housekeeping finds the batch of one that was.
+So concurrent ticks, a killed tick and a lost message are harmless. An unclaimed time stays due, and housekeeping sends
+the batch of a claimed one to a worker.
 """
 
 from __future__ import annotations
@@ -28,21 +28,25 @@ from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)
 
-# Schedules one tick looks at, about what it can run until the next one begins, which goes on (9 ms each on SQLite).
+# Schedules per tick: about as many as run before the next tick (9 ms each on SQLite), which continues.
 AT_ONCE = 200
-# Missed times that `catch_up: all` makes up for, the last ones.
+# `catch_up: all` runs at most this many of the missed times, the last ones.
 MAX_CAUGHT_UP = 100
-# A time is missed when it is this long ago.
+# A time that is longer ago is missed.
 LATE_SECONDS = 60
-# How long a run waits for an artifact store that is away.
+# A run waits this long for an artifact store that is away, then fails.
 PATIENCE_SECONDS = 600
 
 
 @dataclass(frozen=True)
 class ScheduledTime:
-    """What a tick does with a schedule: run `time`, unless that is `missed`, and go on at `following`.
+    """The time that a tick runs of a schedule, and the times around it.
 
-    `missed_from` is the first of the times before `time` that are not run.
+    Attributes:
+        time: in Unix seconds.
+        following: the schedule's next time after it; None if there is no other.
+        missed_from: first of the times before `time` that are skipped; None if none is.
+        missed: True if `time` itself is skipped too.
     """
 
     time: int
@@ -53,53 +57,53 @@ class ScheduledTime:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What has become of a time."""
+    """The outcome of a scheduled time; `reason` is why no batch was created."""
 
     state: State
     reason: str | None = None
     batch: Batch | None = None
 
 
-def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, moment: int) -> ScheduledTime:
-    """What to do at `moment` with a schedule that is due since `first`."""
-    found = cron.last(first, moment, MAX_CAUGHT_UP if catch_up == "all" else 1)
-    time = found[0] if found else first
+def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, at: int) -> ScheduledTime:
+    """Return the time to run at Unix time `at` of a schedule that is due since `first`."""
+    times = cron.last(first, at, MAX_CAUGHT_UP if catch_up == "all" else 1)
+    time = times[0] if times else first
     return ScheduledTime(
         time=time,
-        following=cron.next(time if catch_up == "all" else moment),
+        following=cron.next(time if catch_up == "all" else at),
         missed_from=first if first < time else None,
-        missed=catch_up == "none" and moment - time > LATE_SECONDS,
+        missed=catch_up == "none" and at - time > LATE_SECONDS,
     )
 
 
 def tick(context: AppContext) -> None:
-    """Run what is due now."""
+    """Run the schedules that are due now."""
     run_due(context, now())
 
 
-def run_due(context: AppContext, moment: int) -> None:
-    """Run what is due at `moment`: of each schedule one time. One that cannot be run holds up no other."""
+def run_due(context: AppContext, at: int) -> None:
+    """Run one time of each schedule that is due at Unix time `at`. A schedule that fails delays no other."""
     with context.database.read() as session:
-        due = schedules.due(session, moment, AT_ONCE)
+        due = schedules.due(session, at, AT_ONCE)
     for schedule in due:
         try:
-            run_one(context, schedule, moment)
+            run_one(context, schedule, at)
         except Exception:
             log.exception("a schedule could not be run, and stays due", extra={"schedule_id": schedule.id})
 
 
-def run_one(context: AppContext, schedule: Schedule, moment: int) -> None:
-    """Run the time of a schedule that was seen due, unless somebody else has taken it."""
+def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
+    """Run the due time of a schedule, unless another tick has claimed it."""
     times = cron.parse(schedule.cron, schedule.timezone)
-    current = scheduled_time(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or moment, moment)
-    written, outcome = None, None
+    current = scheduled_time(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or at, at)
+    requests, outcome = None, None
     if current.missed:
         outcome = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
     else:
         try:
-            written = run_templates.write(context, schedule, times, current.time)
+            requests = run_templates.write(context, schedule, times, current.time)
         except UnavailableError as error:
-            if moment - current.time < PATIENCE_SECONDS:
+            if at - current.time < PATIENCE_SECONDS:
                 raise
             outcome = _Outcome("failed", error.message)
     with context.database.write() as session:
@@ -107,33 +111,33 @@ def run_one(context: AppContext, schedule: Schedule, moment: int) -> None:
             return
         if schedules.has_run(session, schedule, current.time):
             return
-        outcome = outcome or _make(context, session, schedule, times, current.time, written)
-        run = _note(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
-    _tell(context, run, outcome.batch)
+        outcome = outcome or _create_batch(context, session, schedule, times, current.time, requests)
+        run = _record(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
+    _announce(context, run, outcome.batch)
 
 
 def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleRun:
-    """Run a schedule, also one that is paused, without touching its times.
+    """Run a schedule now, even if it is paused. Its times stay as they are.
 
     Raises:
         NotFoundError, UnavailableError.
-        ConflictError: somebody is changing it.
+        ConflictError: another request is changing it.
     """
     with context.database.read() as session:
         schedule = schedules.get(session, project_id, schedule_id)
-    moment = now()
+    at = now()
     times = cron.parse(schedule.cron, schedule.timezone)
-    written = run_templates.write(context, schedule, times, moment)
+    requests = run_templates.write(context, schedule, times, at)
     with context.database.write() as session:
-        schedule = schedules.change(session, schedule)  # nobody else makes a run of it meanwhile
-        outcome = _make(context, session, schedule, times, moment, written)
-        run = _note(session, schedule, outcome, scheduled_at=None, missed_from=None)
-    _tell(context, run, outcome.batch)
+        schedule = schedules.change(session, schedule)  # a concurrent tick then fails to claim it
+        outcome = _create_batch(context, session, schedule, times, at, requests)
+        run = _record(session, schedule, outcome, scheduled_at=None, missed_from=None)
+    _announce(context, run, outcome.batch)
     return run
 
 
 def set_paused(context: AppContext, project_id: str, schedule_id: str, *, paused: bool) -> Schedule:
-    """Pause a schedule, or let it go on from its next time; one that is so already stays as it is.
+    """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
 
     Raises:
         NotFoundError.
@@ -146,13 +150,15 @@ def set_paused(context: AppContext, project_id: str, schedule_id: str, *, paused
         return schedules.change(session, schedule, paused=paused, next_run_at=next_run_at)
 
 
-def _make(
-    context: AppContext, session: Session, schedule: Schedule, times: Cron, moment: int, written: Writer | None
+def _create_batch(
+    context: AppContext, session: Session, schedule: Schedule, times: Cron, at: int, requests: Writer | None
 ) -> _Outcome:
-    """Make a run's batch, if its turn and the project's room allow it."""
-    before = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
-    if before and schedule.overlap == "skip":
-        return _Outcome("skipped", f"Batch '{before[0].id}' of a run before has not ended, and overlap is 'skip'.")
+    """Create a run's batch, if the schedule's overlap and the project's limits allow it."""
+    earlier_batches = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
+    if earlier_batches and schedule.overlap == "skip":
+        return _Outcome(
+            "skipped", f"Batch '{earlier_batches[0].id}' of a run before has not ended, and overlap is 'skip'."
+        )
     options = schedule.batch
     expires_after = options["output_expires_after"]
     try:
@@ -161,22 +167,22 @@ def _make(
                 context,
                 session,
                 schedule.project_id,
-                input_file=run_templates.file(session, schedule, written, moment),
+                input_file=run_templates.file(session, schedule, requests, at),
                 endpoint=options["endpoint"],
                 completion_window=options["completion_window"],
-                metadata=run_templates.fill_values(options["metadata"], times, moment),
+                metadata=run_templates.fill_values(options["metadata"], times, at),
                 post_process=options["post_process"],
                 output_expires_after=expires_after and expires_after["seconds"],
             )
     except RequestError as error:
         return _Outcome("failed", error.message)
-    for earlier in before:
-        with suppress(ConflictError):  # it has just ended by itself
+    for earlier in earlier_batches:
+        with suppress(ConflictError):  # it has ended meanwhile
             batches.cancel(session, schedule.project_id, earlier.id)
     return _Outcome("created", batch=batch)
 
 
-def _note(
+def _record(
     session: Session, schedule: Schedule, outcome: _Outcome, *, scheduled_at: int | None, missed_from: int | None
 ) -> ScheduleRun:
     return schedules.add_run(
@@ -190,7 +196,7 @@ def _note(
     )
 
 
-def _tell(context: AppContext, run: ScheduleRun, batch: Batch | None) -> None:
+def _announce(context: AppContext, run: ScheduleRun, batch: Batch | None) -> None:
     ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id}
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
     if batch is not None:
@@ -199,33 +205,33 @@ def _tell(context: AppContext, run: ScheduleRun, batch: Batch | None) -> None:
 
 
 def define(
-    context: AppContext, project_id: str, said: Mapping[str, Any], old: Schedule | None = None
+    context: AppContext, project_id: str, fields: Mapping[str, Any], old: Schedule | None = None
 ) -> dict[str, Any]:
-    """A schedule's values for what a client said; what it left out stays as in `old`.
+    """Return a schedule's values for the fields of a request; fields it omits stay as in `old`.
 
     Args:
-        said: fields of the create body, those that were given.
+        fields: those of the create body that the client sent.
 
     Raises:
-        RequestError: something cannot be used.
+        RequestError: a value is not usable.
     """
 
-    def settled(name: str) -> Any:
-        return said[name] if name in said else getattr(old, name)
+    def field(name: str) -> Any:
+        return fields[name] if name in fields else getattr(old, name)
 
-    values = dict(said)
-    times = cron.parse(settled("cron"), settled("timezone"))
-    if said.keys() & {"cron", "timezone"}:
-        values["next_run_at"] = None if settled("paused") else times.next(now())
-    if "batch" in said:
-        submission.check_window(context.settings, said["batch"]["completion_window"])
+    values = dict(fields)
+    times = cron.parse(field("cron"), field("timezone"))
+    if fields.keys() & {"cron", "timezone"}:
+        values["next_run_at"] = None if field("paused") else times.next(now())
+    if "batch" in fields:
+        submission.check_window(context.settings, fields["batch"]["completion_window"])
     text = None
-    if "input" in said:
-        text = said["input"]["template"]
-    elif "batch" in said and old is not None:
+    if "input" in fields:
+        text = fields["input"]["template"]
+    elif "batch" in fields and old is not None:
         text = run_templates.template(context, old)
     if text is not None:
-        run_templates.check_template(context, settled("batch")["endpoint"], text, times)
-    if "input" in said:
-        values["input"], values["input_sha256"] = run_templates.pin(context, project_id, said["input"])
+        run_templates.check_template(context, field("batch")["endpoint"], text, times)
+    if "input" in fields:
+        values["input"], values["input_sha256"] = run_templates.pin(context, project_id, fields["input"])
     return values
