@@ -17,8 +17,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
-from inference.ray.blocks import iter_blocks
-from inference.ray.caller import answer, raise_failure, start_error, start_timed_out, unpacked
+from inference.engines.start_errors import start_error, start_timed_out
+from inference.ray.caller import answer, raise_failure, unpacked
+from inference.ray_internals import iter_blocks
 from inference.residents import gpu_eviction
 from inference.residents.actor import EngineTimeouts, Started, actor_name, engine_actors, get_or_create_engine, gpus
 from inference.residents.kept_replies import EngineSession

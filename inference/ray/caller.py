@@ -25,6 +25,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from batchyard import output_lines
 from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
+from inference.answers import ANSWERS
+from inference.engines.start_errors import start_error, start_timed_out
 from inference.residents.actor import ENDED, EngineTimeouts, get_or_create_engine
 from inference.residents.kept_replies import EngineSession, Reply
 
@@ -40,17 +42,6 @@ DEATHS = 40
 """Deaths in one run; each costs an engine start."""
 STRIKES = 2
 PING_SECONDS = 10.0
-
-ANSWERS = pa.schema(
-    [
-        ("line", pa.int64()),
-        ("ok", pa.bool_()),
-        ("answer", pa.string()),
-        ("input_tokens", pa.int64()),
-        ("cached_tokens", pa.int64()),
-        ("output_tokens", pa.int64()),
-    ]
-)
 
 log = logging.getLogger(__name__)
 
@@ -352,20 +343,6 @@ def _why(error: RayActorError) -> str:
 
 async def _result(reference: Any) -> Any:
     return await reference
-
-
-def start_timed_out(spec: ModelSpec, start_timeout: float) -> str:
-    return (
-        f"engine {spec.engine} of model {spec.name} did not start within {start_timeout:g} seconds; "
-        f"the cluster has {json.dumps(ray.cluster_resources())}, of which free: {json.dumps(ray.available_resources())}"
-    )
-
-
-def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
-    """The engine's own reason, without the trace of how it came here."""
-    cause = error.cause
-    reason = cause.message if isinstance(cause, EngineStartError) else f"{type(cause).__name__}: {cause}"
-    return EngineStartError(f"engine {spec.engine} of model {spec.name} does not start: {reason}")
 
 
 def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:

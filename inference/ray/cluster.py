@@ -7,11 +7,10 @@ import os
 import socket
 
 import ray
-from ray._private.worker import global_worker
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 
 from batchyard.errors import UnavailableError
+from inference.ray_internals import is_same_cluster
 from inference.residents.actor import NAMESPACE
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ def alive() -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
-        return bool(GcsClient(address=address).cluster_id == global_worker.gcs_client.cluster_id)
+        return is_same_cluster(address)
     except (OSError, RayError) as error:
         log.warning("Ray cluster does not answer: %s", error, extra={"address": address})
         return False

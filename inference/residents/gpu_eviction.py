@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray._private.state import actors
 from ray.actor import ActorHandle
 
 from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
+from inference.ray_internals import actor_state
 from inference.residents import actor
 
 PLACING_SECONDS = 5.0
@@ -32,7 +32,7 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         GpuBusy: other models' engines are at work there. The replicas that have no place are given up.
     """
     until = time.monotonic() + PATIENCE_SECONDS
-    while unplaced := [handle for handle in replicas if actors(handle._actor_id.hex())["State"] in UNPLACED]:
+    while unplaced := [handle for handle in replicas if actor_state(handle) in UNPLACED]:
         others = _others(spec)
         if not others:
             return

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import output_lines
+from inference.answers import ANSWERS
 from store import cache, segments
 from tasks.context import AppContext
 
@@ -69,8 +70,6 @@ class Cache:
 
 
 def _answers(rows: pa.Table, found: list[cache.Answer]) -> pa.Table:
-    from inference.ray.caller import ANSWERS  # imports Ray
-
     lines = [
         output_lines.line(custom_id, 200, answer.body, None)
         for custom_id, answer in zip(rows["custom_id"].to_pylist(), found, strict=True)

@@ -21,18 +21,16 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskErr
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
+from inference.answers import ANSWERS
+from inference.engines.start_errors import start_error, start_timed_out
 from inference.engines.vllm.job import JobArguments
 from inference.engines.vllm.job_stage import JobStage
 from inference.engines.weights import model_sha256
-from inference.ray.blocks import iter_blocks
-from inference.ray.caller import ANSWERS, start_error, start_timed_out
-from inference.ray.start_watch import StartWatch
+from inference.ray_internals import StartWatch, iter_blocks, replace_vllm_stage
 
 RESTARTS = 2
 """Times that a replica whose engine dies is started again. Its rows run again, so one that kills would never end."""
 REASON = re.compile(rf"{EngineStartError.__name__}: (.+)")
-ENGINE_STAGE = "vLLMEngineStage"
-build_processor = getattr(ray.data.llm, "build_processor", None) or ray.data.llm.build_llm_processor  # its older name
 
 
 def run(
@@ -118,23 +116,15 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
     )
     names = ANSWERS.names
     light = {"num_cpus": 0.1}
-    processor = build_processor(
+    processor = ray.data.llm.build_processor(
         config,
         # A function of this module would have it imported, with torch, wherever Ray runs it.
         postprocess=lambda row: {name: row[name] for name in names},
         preprocess_map_kwargs=light,
         postprocess_map_kwargs=light,
     )
-    stage = processor.stages[ENGINE_STAGE]
-    ours = {"spec": spec, "endpoint": endpoint, "request_timeout": request_timeout}
-    # Not by assignment, at which the stage would compute its resources once more, from what is left of the config.
-    processor.stages[ENGINE_STAGE] = stage.model_copy(
-        update={
-            "fn": JobStage,
-            "fn_constructor_kwargs": {**stage.fn_constructor_kwargs, **ours},
-            "map_batches_kwargs": {**stage.map_batches_kwargs, "max_restarts": RESTARTS},
-        }
-    )
+    constructor_arguments = {"spec": spec, "endpoint": endpoint, "request_timeout": request_timeout}
+    replace_vllm_stage(processor, JobStage, constructor_arguments, {"max_restarts": RESTARTS})
     return processor
 
 

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
 from batchyard import output_lines
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
+from inference import ray_internals
 from inference.engine import Answer
 from inference.engines import orphan_reaper
 from inference.engines.vllm import engine as vllm
@@ -38,8 +38,8 @@ class Finish:
     cached_tokens: int
 
 
-class JobStage(vLLMEngineStageUDF):  # type: ignore[misc]  # Ray has no types
-    """Maps rows (line, custom_id, body) to rows with the columns of `caller.ANSWERS`.
+class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
+    """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
 
     Raises:
         EngineStartError: in the constructor, with vLLM's own reason on one line.
@@ -210,7 +210,7 @@ def _parameters(params: Any) -> dict[str, Any]:
 
 
 def _columns(custom_id: str, answer: Answer) -> dict[str, Any]:
-    """The columns of `caller.ANSWERS` that an answer makes, all but the line number."""
+    """The columns of `answers.ANSWERS` that an answer makes, all but the line number."""
     body = None if answer.body is None else orjson.dumps(answer.body)
     usage: dict[str, Any] = answer.body["usage"] if answer.status_code == 200 and answer.body else {}
     return {

@@ -1,0 +1,17 @@
+"""The schema of answers: a table of these columns goes from the engines to whoever runs the pipeline."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+ANSWERS = pa.schema(
+    [
+        ("line", pa.int64()),
+        ("ok", pa.bool_()),
+        ("answer", pa.string()),
+        ("input_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+    ]
+)
+"""line: the request's number; ok: status 200; answer: the output line as JSON; token counts from the engine's usage."""

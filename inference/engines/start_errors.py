@@ -1,0 +1,26 @@
+"""The messages of an engine that does not start in the cluster."""
+
+from __future__ import annotations
+
+import json
+
+import ray
+from ray.exceptions import RayTaskError
+
+from batchyard.errors import EngineStartError
+from batchyard.models import ModelSpec
+
+
+def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
+    """The engine's own reason, without Ray's traceback."""
+    cause = error.cause
+    reason = cause.message if isinstance(cause, EngineStartError) else f"{type(cause).__name__}: {cause}"
+    return EngineStartError(f"engine {spec.engine} of model {spec.name} does not start: {reason}")
+
+
+def start_timed_out(spec: ModelSpec, start_timeout: float) -> str:
+    """The message of a start that took longer than `start_timeout` seconds, with the cluster's resources."""
+    return (
+        f"engine {spec.engine} of model {spec.name} did not start within {start_timeout:g} seconds; "
+        f"the cluster has {json.dumps(ray.cluster_resources())}, of which free: {json.dumps(ray.available_resources())}"
+    )

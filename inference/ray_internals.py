@@ -1,0 +1,103 @@
+"""Ray's private and undocumented API: the only module that touches it.
+
+Ray is pinned to one version in pyproject.toml. tests/inference/test_private_apis.py checks every private name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray._private.state import actors
+from ray._private.worker import global_worker
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.actor import ActorHandle
+from ray.data import Dataset
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data.block import BlockAccessor
+from ray.exceptions import GetTimeoutError
+
+ENGINE_STAGE = "vLLMEngineStage"
+"""The name that `ray.data.llm` gives to the stage of a processor that calls vLLM."""
+
+
+def is_same_cluster(address: str) -> bool:
+    """True if the cluster at `address` (`host:port`) is the one this process is a driver of.
+
+    Ray has no public call for a cluster's id. A restarted cluster has the old address and another id.
+
+    Raises:
+        RayError: no cluster answers there.
+    """
+    return bool(GcsClient(address=address).cluster_id == global_worker.gcs_client.cluster_id)
+
+
+def actor_state(handle: ActorHandle) -> str:
+    """The state of an actor, such as `PENDING_CREATION` or `ALIVE`.
+
+    Ray's public call for it, `ray.util.state.get_actor`, needs the dashboard, which the clusters here may lack.
+    """
+    state: str = actors(handle._actor_id.hex())["State"]
+    return state
+
+
+def iter_blocks(dataset: Dataset) -> Generator[pa.Table]:
+    """Run a dataset and yield each block as soon as it exists. Closing the generator stops the run.
+
+    The public `iter_batches` holds blocks back unless it prefetches nothing. Then it leaks a thread in each run
+    (Ray 2.60) and costs more.
+
+    Raises:
+        RayError, ExecutionTimeoutError: the run failed.
+    """
+    for bundle in dataset.iter_internal_ref_bundles():
+        for block in ray.get(list(bundle.block_refs)):
+            yield BlockAccessor.for_block(block).to_arrow()
+
+
+class StartWatch(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
+    """Ends a dataset's run with GetTimeoutError if one of its actor pools has no actor after `seconds`.
+
+    Ray's own limit, `wait_for_min_actors_s`, blocks the caller, ignores signals and leaves the actors behind.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._started = False
+        self._began = time.monotonic()
+
+    def on_execution_step(self, executor: Any) -> None:
+        if self._started:
+            return
+        pools = [operator.get_actor_info() for operator in executor._topology]
+        self._started = all(pool.running or not pool.pending for pool in pools)
+        if not self._started and time.monotonic() - self._began > self._seconds:
+            raise GetTimeoutError(f"no actor started within {self._seconds:g} seconds")
+
+
+def vllm_stage() -> Any:
+    """The class of `ray.data.llm`'s stage that calls vLLM, as a base class. Imports torch."""
+    from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
+
+    return vLLMEngineStageUDF
+
+
+def replace_vllm_stage(
+    processor: Any, stage: type, constructor_arguments: Mapping[str, Any], map_batches_arguments: Mapping[str, Any]
+) -> None:
+    """Let `stage` call vLLM in a processor of `ray.data.llm`, with these arguments over the processor's own.
+
+    `ray.data.llm` has no public way to exchange a stage.
+    """
+    current = processor.stages[ENGINE_STAGE]
+    # A copy: assignment to its fields would compute the stage's resources again, from an incomplete configuration.
+    processor.stages[ENGINE_STAGE] = current.model_copy(
+        update={
+            "fn": stage,
+            "fn_constructor_kwargs": {**current.fn_constructor_kwargs, **constructor_arguments},
+            "map_batches_kwargs": {**current.map_batches_kwargs, **map_batches_arguments},
+        }
+    )
