@@ -1,4 +1,4 @@
-"""The data folder of a local stack: who holds it, what an earlier holder left, and the secrets made in it."""
+"""The data folder of a local stack: its lock, the remains of an earlier holder, and the secrets it keeps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import secrets
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -22,16 +22,16 @@ from batchyard.local import process
 from batchyard.local_state import STATE_FILE
 
 FREE_BYTES = 256 * 1024 * 1024
-# The kernel's limit for a socket's path is 107 bytes (103 on macOS); Ray's are this much longer than its folder.
+# The kernel's limit for a socket's path is 107 bytes (103 on macOS). Ray's paths are this much longer than its folder.
 _SOCKET_BYTES = 103
 _RAY_SUFFIX = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.10")
 
 
 class DataFolder:
-    """Everything a local stack keeps, below one folder.
+    """The folder that holds all files of a local stack.
 
     Raises:
-        ConfigurationError: the folder cannot be made or written, is full, or another stack holds it.
+        ConfigurationError: the folder cannot be created or written, or is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,11 @@ class DataFolder:
             )
 
     def hold(self) -> None:
-        """Be the only stack on this folder, until `release` or the end of this process; end what a killed one left."""
+        """Lock this folder until `release` or the end of this process, and end what a killed stack left running.
+
+        Raises:
+            ConfigurationError: another stack holds the folder; names it.
+        """
         descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,6 +80,7 @@ class DataFolder:
         shutil.rmtree(self.short / "ray", ignore_errors=True)
 
     def release(self) -> None:
+        """Unlock the folder, if this object holds it."""
         if self._lock is not None:
             self.state_file.unlink(missing_ok=True)
             if self.short != self.run:
@@ -85,19 +90,19 @@ class DataFolder:
 
     @property
     def name(self) -> str:
-        """A short name, another one for every data folder."""
+        """A short name that differs between data folders."""
         return "by-" + hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
 
     @property
     def short(self) -> Path:
-        """Where sockets go: `run`, or a private temporary folder where that path is too long or odd for a socket."""
+        """The folder for sockets: `run`, or a private temporary folder if that path is too long or odd for a socket."""
         longest = len(os.fsencode(self.run / "ray")) + _RAY_SUFFIX
         if longest <= _SOCKET_BYTES and re.fullmatch(r"[\w./-]+", str(self.run), re.ASCII):
             return self.run
         folder = Path("/tmp") / f"{self.name}-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise ConfigurationError(f"{folder}: not a folder that only this user can enter; remove it")
         return folder
 
@@ -106,7 +111,7 @@ class DataFolder:
         return self.path / STATE_FILE
 
     def write_state(self, url: str, flower: str) -> None:
-        """Say where the running stack, this process, answers: for the terminal commands."""
+        """Write the addresses of the stack that this process runs, for the terminal commands."""
         own = psutil.Process()
         draft = self.state_file.with_suffix(".new")
         draft.write_text(json.dumps({"url": url, "flower": flower, "pid": own.pid, "started": own.create_time()}))
@@ -117,17 +122,17 @@ class DataFolder:
         return self.path / "admin.key"
 
     def flower_password(self) -> str:
-        """`user:password` of Flower, made at first."""
+        """`user:password` of Flower, created on first use."""
         return self.secret("flower.auth", lambda: f"batchyard:{secrets.token_urlsafe(24)}")
 
-    def secret(self, name: str, make: Any) -> str:
-        """The content of a file only this user can read; made at first, whole or not at all."""
+    def secret(self, name: str, make: Callable[[], str]) -> str:
+        """Return the content of a file that only this user can read; created on first use, whole or not at all."""
         file = self.path / name
         if not file.exists():
             draft = file.with_name(file.name + ".new")
             draft.unlink(missing_ok=True)
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as stream:
-                stream.write(make())  # no line break: people put what they read into a header
+                stream.write(make())  # no line break: people put the content into a header
             draft.rename(file)
         return file.read_text().strip()

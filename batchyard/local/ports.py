@@ -1,4 +1,4 @@
-"""TCP ports of this machine: which are free, and who has the others."""
+"""TCP ports of this machine: a free one, and the holder of one in use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from batchyard.errors import ConfigurationError
 
 
 def claim(host: str, port: int, option: str) -> int:
-    """The port if it can be listened on; any free one for 0.
+    """Return the port if it can be listened on; any free one for 0.
 
     Raises:
-        ConfigurationError: it is taken, or the host is not this machine's; names the holder and the remedy.
+        ConfigurationError: the port is in use, or the host is not this machine's; names the holder and the remedy.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -24,17 +24,17 @@ def claim(host: str, port: int, option: str) -> int:
             return int(probe.getsockname()[1])
     except (OSError, OverflowError) as error:
         holder = _holder(port)
-        what = f"is taken by {holder}" if holder else f"cannot be used: {error}"
-        raise ConfigurationError(f"port {port} on {host} {what}; choose another with {option}") from error
+        reason = f"is taken by {holder}" if holder else f"cannot be used: {error}"
+        raise ConfigurationError(f"port {port} on {host} {reason}; choose another with {option}") from error
 
 
 def free() -> int:
-    """A port of the loopback interface that nobody uses now."""
+    """Return a port of the loopback interface that is free now."""
     return claim("127.0.0.1", 0, "")
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """True if a server accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -43,6 +43,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def _holder(port: int) -> str | None:
+    """Name and pid of the process that listens on a port; None if unknown."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and _port(connection.laddr) == port and connection.pid:

@@ -1,4 +1,4 @@
-"""One supervised child process: its own session, a pid file, a bounded log, an end that leaves nothing behind."""
+"""A supervised child process: its own session, a pid file, a bounded log, and no descendants after its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import psutil
 
 from batchyard.backoff import Backoff
 
-# Not a BATCHYARD_* name: settings refuse unknown ones, and nobody sets this in a shell by accident.
+# Settings refuse unknown BATCHYARD_* names, and nobody sets this one in a shell by accident.
 TAG = "_BATCHYARD_STACK"
 LOG_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=1.0, longest=30.0)
@@ -27,10 +27,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @dataclass
 class Child:
-    """What to run, and the process that runs it.
+    """A program's command line, and the process that runs it.
 
-    `mark` is put into its environment, and so into that of everything it starts: that is how strays are found.
-    `ready` says whether it can be used; it is asked until it says so once. `nice` lowers its priority by so much.
+    `tag` is put into the environment of the process and so of all its descendants; `tagged` finds strays by it.
+    `ready` returns True once the process can be used; it is polled until then. `nice` lowers the priority by so much.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Child:
     due: float | None = field(default=None)
 
     def start(self) -> None:
-        """Start it, in a session of its own; on Linux it gets `orphan_signal` when this thread dies."""
+        """Start the process in a session of its own. On Linux it gets `orphan_signal` when this thread dies."""
         rotate(self.log)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -68,25 +68,26 @@ class Child:
         self.pid_file.write_text(f"{self.process.pid}\n")
 
     def exit_code(self) -> int | None:
-        """None while it runs (or was never started)."""
+        """The exit code; None while the process runs or if it was never started."""
         return self.process.poll() if self.process is not None else None
 
     def plan_restart(self) -> float:
-        """Clear away what a dead process left and set when to start it again; seconds until then: 1, 2, 4 … 30."""
+        """Kill the descendants of a dead process and schedule its restart. Return the delay: 1, 2, 4 … 30 seconds."""
         kill(tagged(self.tag))
         if time.monotonic() - self.started > 60:
             self.failures = 0
         self.failures += 1
-        wait = BACKOFF.seconds(self.failures)
-        self.due = time.monotonic() + wait
-        return wait
+        delay = BACKOFF.seconds(self.failures)
+        self.due = time.monotonic() + delay
+        return delay
 
     def signal_end(self) -> None:
+        """Send `end_signal` to a process that runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(self.end_signal)
 
     def wait_end(self) -> None:
-        """Wait for its grace, then end it and all that carries its mark."""
+        """Wait `grace` seconds for the end, then kill the process and its descendants."""
         if self.process is not None:
             try:
                 self.process.wait(self.grace)
@@ -98,18 +99,18 @@ class Child:
 
 
 def prepare(orphan_signal: signal.Signals, nice: int = 0) -> Callable[[], None]:
-    """For `preexec_fn`: on Linux, the child gets this signal when the thread that started it dies."""
+    """Return a `preexec_fn`. On Linux the child then gets this signal when the thread that started it dies."""
 
-    def ask_the_kernel() -> None:
+    def prepare_child() -> None:
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, int(orphan_signal))
         os.nice(nice)
 
-    return ask_the_kernel
+    return prepare_child
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that is not blank."""
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - 8192))
         lines = stream.read().decode(errors="replace").split("\n")
@@ -117,28 +118,28 @@ def last_line(log: Path) -> str:
 
 
 def rotate(log: Path) -> None:
-    """Keep one older log, and this one below LOG_BYTES. Its writers append, so truncating beneath them is safe."""
+    """Keep this log below LOG_BYTES, and one older copy. Writers append, so truncating under them is safe."""
     if log.is_file() and log.stat().st_size > LOG_BYTES:
         shutil.copyfile(log, log.with_suffix(".log.1"))
         os.truncate(log, 0)
 
 
 def tagged(tag: str) -> list[psutil.Process]:
-    """The processes whose mark is this one, or lies below it (`<data folder>` covers `<data folder>#ray`)."""
-    found = []
+    """Return the processes with this tag or one below it (`<data folder>` covers `<data folder>#ray`)."""
+    matches = []
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         try:
             value = process.environ().get(TAG, "")
             if process.pid not in own and (value == tag or value.startswith(tag + "#")):
-                found.append(process)
+                matches.append(process)
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or somebody else's
-    return found
+    return matches
 
 
 def end(processes: Iterable[psutil.Process], grace: float) -> None:
-    """SIGTERM, a grace in seconds, SIGKILL."""
+    """Send SIGTERM, wait `grace` seconds, send SIGKILL to what still runs."""
     remaining = list(processes)
     for process in remaining:
         _send(process, signal.SIGTERM)
@@ -146,6 +147,7 @@ def end(processes: Iterable[psutil.Process], grace: float) -> None:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGKILL and wait up to 5 s for the end."""
     remaining = list(processes)
     for process in remaining:
         _send(process, signal.SIGKILL)

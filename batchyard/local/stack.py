@@ -1,4 +1,4 @@
-"""The local stack: every process of a deployment on one machine, started in order, kept alive, ended together."""
+"""The local stack: all processes of a deployment on one machine, started in order, restarted, ended together."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from batchyard.settings import Settings, environment_name
 log = logging.getLogger(__name__)
 
 START_SECONDS = 180
-# Ray gives up on itself where a busy machine takes 15 s to start one of its agents.
+# Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
-# Ended in this order; what stands together ends at the same time.
+# The order of the end. The processes of one group end at the same time.
 _END_ORDER = (("web", "beat", "flower", "worker", "webhooks"), ("ray",), ("redis",))
 
 
 class Stack:
     """A whole deployment on this machine.
 
-    A broker or a Ray cluster that the settings name (REDIS_URL, RAY_ADDRESS) is used as it is; without, they are
-    started here.
+    A broker or a Ray cluster that the settings name (REDIS_URL, RAY_ADDRESS) is used as it is. Otherwise the stack
+    starts its own.
 
     Raises:
-        ConfigurationError: settings, models, the data folder or a port cannot be used. Nothing was started then.
+        ConfigurationError: settings, models, the data folder or a port cannot be used. Nothing has started then.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Stack:
         return f"http://127.0.0.1:{self.flower_port}"
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Start, call `ready` once a batch can run, keep everything alive until SIGTERM or SIGINT, end everything.
+        """Start all, call `ready` once a batch can run, restart what fails until SIGTERM or SIGINT, then end all.
 
         Raises:
-            BatchyardError: a process ended before all were ready; names it, its exit code and its last words.
+            BatchyardError: a process ended before all were ready; names it, its exit code and its log's last line.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end.set())
@@ -81,7 +81,7 @@ class Stack:
                 self.folder.write_state(self.url, self.flower_url)
                 ready()
             while not self._end.wait(0.5):
-                self._revive()
+                self._restart_ended()
         finally:
             self._stop()
 
@@ -89,35 +89,35 @@ class Stack:
         deadline = time.monotonic() + START_SECONDS
         if "redis" in self.children:
             self.children["redis"].start()
-            self._await(self.children["redis"].ready, deadline, "redis")
+            self._wait_for(self.children["redis"].ready, deadline, "redis")
         for child in self.children.values():
             if child.process is None:
                 child.start()
         for child in self.children.values():
-            self._await(child.ready, deadline, child.name)
-        self._await(self._ready, deadline, "the stack")
+            self._wait_for(child.ready, deadline, child.name)
+        self._wait_for(self._ready, deadline, "the stack")
 
-    def _await(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
+    def _wait_for(self, condition: Callable[[], bool], deadline: float, name: str) -> None:
         while not self._end.is_set() and not condition():
-            self._revive(START_ATTEMPTS)
+            self._restart_ended(START_ATTEMPTS)
             if time.monotonic() > deadline:
                 raise BatchyardError(
-                    f"{what} was not ready within {START_SECONDS} s: {self._why_not_ready()}; see {self.folder.logs}"
+                    f"{name} was not ready within {START_SECONDS} s: {self._unready_reason()}; see {self.folder.logs}"
                 )
             self._end.wait(0.1)
 
-    def _revive(self, attempts: float = math.inf) -> None:
-        """Start again what has ended, after a while. Raises BatchyardError for what has ended `attempts` times."""
+    def _restart_ended(self, attempts: float = math.inf) -> None:
+        """Restart ended processes after their delay. Raises BatchyardError if one has ended `attempts` times."""
         for child in self.children.values():
             if child.due is not None:
                 if time.monotonic() >= child.due:
                     child.start()
                     log.warning("%s started again (pid %s)", child.name, child.process and child.process.pid)
             elif child.exit_code() is not None:
-                obituary = f"{child.name} ended with exit code {child.exit_code()}: {process.last_line(child.log)}"
+                ending = f"{child.name} ended with exit code {child.exit_code()}: {process.last_line(child.log)}"
                 if child.failures + 1 >= attempts:
-                    raise BatchyardError(f"{obituary} ({child.log})")
-                log.error("%s; starting it again in %.0f s", obituary, child.plan_restart())
+                    raise BatchyardError(f"{ending} ({child.log})")
+                log.error("%s; starting it again in %.0f s", ending, child.plan_restart())
             else:
                 process.rotate(child.log)
 
@@ -132,9 +132,10 @@ class Stack:
         self.folder.release()
 
     def _ready(self) -> bool:
-        return self._why_not_ready() is None
+        return self._unready_reason() is None
 
-    def _why_not_ready(self) -> str | None:
+    def _unready_reason(self) -> str | None:
+        """The answer or error of /readyz; None if the stack is ready."""
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
                 return None
@@ -144,6 +145,7 @@ class Stack:
             return str(error) or type(error).__name__
 
     def _prepare_database(self) -> None:
+        """Bring the schema up to date, and create the admin key on first use."""
         from store import keys
         from store.database import Database
 
@@ -156,32 +158,34 @@ class Stack:
             database.close()
 
     def _children(self) -> dict[str, Child]:
-        given, folder = self.settings.model_fields_set, self.folder
+        explicit, folder = self.settings.model_fields_set, self.folder
         socket_path = folder.short / "redis.sock"
-        redis_url = self.settings.redis_url if "redis_url" in given else f"unix://{socket_path}"
+        redis_url = self.settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
         ray_port = ports.free()
-        ray_address = self.settings.ray_address if "ray_address" in given else f"127.0.0.1:{ray_port}"
+        ray_address = self.settings.ray_address if "ray_address" in explicit else f"127.0.0.1:{ray_port}"
         environment = self._environment(redis_url, ray_address)
         make = partial(self._child, environment)
         children = {}
-        if "redis_url" not in given:
+        if "redis_url" not in explicit:
             children["redis"] = make("redis", programs.redis(socket_path), ready=partial(programs.pong, socket_path))
             children["redis"].folder = folder.redis
-        if "ray_address" not in given:
+        if "ray_address" not in explicit:
             children["ray"] = make("ray", programs.ray(folder.short / "ray", ray_port), grace=7.0)
             children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
         # Node names differ between local stacks, which may share a broker.
         children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
         children["webhooks"] = make("webhooks", services.webhooks(self.settings, f"webhooks-{folder.name}"), grace=9.0)
         for name in ("worker", "webhooks"):
-            children[name].end_signal = signal.SIGQUIT  # what Celery's soft shutdown listens to
-            children[name].orphan_signal = signal.SIGKILL  # it would wait for a broker that is gone
+            children[name].end_signal = signal.SIGQUIT  # starts Celery's soft shutdown
+            children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
         for name in children.keys() & {"worker", "webhooks", "ray"}:
-            children[name].nice = 5  # a request is answered first; work that takes hours takes no longer for it
+            children[name].nice = 5  # the web app goes first; hours of work take no longer for it
         children["beat"] = make("beat", services.beat(self.settings, folder.run / "beat-schedule"))
         children["flower"] = make("flower", services.flower("127.0.0.1", self.flower_port))
         children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
-        children["web"] = make("web", services.web(self.host, self.port), ready=partial(ports.answers, *self._local()))
+        children["web"] = make(
+            "web", services.web(self.host, self.port), ready=partial(ports.answers, *self._local_address())
+        )
         return children
 
     def _child(
@@ -205,11 +209,12 @@ class Stack:
             grace=grace,
         )
 
-    def _local(self) -> tuple[str, int]:
+    def _local_address(self) -> tuple[str, int]:
+        """The address at which this machine reaches the web app."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host), self.port
 
     def _environment(self, redis_url: str, ray_address: str) -> dict[str, str]:
-        """The environment of every child: these settings, and what keeps Ray quiet, local and alike everywhere."""
+        """The environment of every child: these settings, and variables that keep Ray quiet and local."""
         settings = self.settings
         own = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
         own |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
@@ -225,6 +230,6 @@ class Stack:
             "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
             "RAY_ROTATION_BACKUP_COUNT": "1",
             "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
-            # Ray's process titles would overwrite the environment, by which its processes are found.
+            # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
             "SPT_NOENV": "1",
         }
