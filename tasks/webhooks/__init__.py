@@ -1,1 +1,1 @@
-"""Webhooks: events on their way to clients."""
+"""Webhooks: delivery of events to the URLs of clients."""

@@ -1,4 +1,4 @@
-"""Sending events to webhooks: which delivery is made next, what is sent, and when it is tried again. And samples."""
+"""Delivery: sends events to webhooks, retries failed deliveries, and sends samples."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from tasks.webhooks import outbound
 
 log = logging.getLogger(__name__)
 
-# A worker has threads to spare beside these, so what is due is looked at however many receivers hang.
+# The other threads look for due deliveries, however many receivers hang.
 AT_ONCE = WEBHOOK_THREADS - 4
 AT_ONCE_PER_PROJECT = 4
-# Waits of 5, 7.5, 11 … seconds, and then of an hour: the last attempt is about a day after the first. A wait is about
-# half of all that were before it, so a receiver that was down hears of everything within about half as long again.
+# Waits of 5, 7.5, 11 … seconds, up to an hour: the last attempt is about a day after the first. Each wait is about half
+# the time since the first attempt, so a receiver that was down for an hour has all its events half an hour later.
 ATTEMPTS = 38
 BACKOFF = Backoff(first=5.0, growth=1.5, longest=3600.0, jitter=(1.0, 1.1))
 GONE = 410
-# A sample is sent by the thread that answers its request, and its receiver may hang: most threads are for the others.
+# A web server's thread sends a sample, and the receiver may hang: most threads must stay free for other requests.
 SAMPLES_AT_ONCE = 4
 SAMPLE_ID = "batch_sample"
 _samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
 
 
 def enqueue_due(context: AppContext) -> None:
-    """Take the deliveries that are due, as many as may be made at once, and ring for them."""
+    """Claim as many due deliveries as the limits allow, and send each to a worker."""
     with context.database.read() as session:
         if not webhooks.any_due(session):
             return
     with context.database.write(serial=True) as session:
-        taken = webhooks.claim(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)
-    for delivery_id, attempts in taken:
+        deliveries = webhooks.claim(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)
+    for delivery_id, attempts in deliveries:
         messages.deliver(delivery_id, attempts)
 
 
 def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
-    """Make one attempt, record what became of it, and ring for what may be made in its place."""
+    """Make one attempt, record its outcome, and start the deliveries that may take its place."""
     with context.database.write() as session:
         attempt = webhooks.begin(session, delivery_id, attempts)
     if attempt is None:
         return
-    status, retry_after, error = _send(context, attempt.url, attempt.secrets, attempt.event)
+    status, minimum_wait, error = _send(context, attempt.url, attempt.secrets, attempt.event)
     gone = status == GONE
     final = error is None or gone or attempt.number >= ATTEMPTS
-    wait = None if final else pause(attempt.number, retry_after)
+    wait = None if final else pause(attempt.number, minimum_wait)
     with context.database.write() as session:
         if gone:
             webhooks.disable(session, attempt.webhook_id)
@@ -72,11 +72,11 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
 
 
 def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
-    """Send a sample of an event at once, and once; the status that the receiver answered. Its batch is SAMPLE_ID.
+    """Send a sample event about batch SAMPLE_ID now, without retries; return the status of the response.
 
     Raises:
-        RateLimitError: as many samples as may be are being sent.
-        RequestError: the receiver has not answered.
+        RateLimitError: SAMPLES_AT_ONCE samples are being sent.
+        RequestError: the receiver did not respond.
     """
     if not _samples.acquire(blocking=False):
         raise RateLimitError(f"{SAMPLES_AT_ONCE} samples are being sent; wait for their receivers.", retry_after=5.0)
@@ -91,27 +91,24 @@ def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
 
 
 def _send(context: AppContext, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:
-    """(the answer's status, seconds it asks to wait, why the event was not delivered)."""
+    """Return (status of the response, seconds of its Retry-After, why the event was not delivered)."""
     body, headers = signed(event, secrets)
     try:
-        answer = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
+        response = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
     except RequestError as error:
         return None, 0.0, error.message
     except OSError as error:
         return None, 0.0, str(error) or type(error).__name__
-    except HTTPException:  # its text is the receiver's own
+    except HTTPException:  # its text quotes the receiver, and is not passed on
         return None, 0.0, "the receiver's answer is not HTTP"
-    if 200 <= answer.status < 300:
-        return answer.status, 0.0, None
-    return (
-        answer.status,
-        retry_after.seconds(answer.retry_after, time.time()) or 0.0,
-        f"the receiver answered {answer.status}",
-    )
+    if 200 <= response.status < 300:
+        return response.status, 0.0, None
+    minimum_wait = retry_after.seconds(response.retry_after, time.time()) or 0.0
+    return response.status, minimum_wait, f"the receiver answered {response.status}"
 
 
 def payload(event: Event) -> dict[str, Any]:
-    """An event as its receivers see it."""
+    """Return the JSON object that receivers get for an event."""
     return {
         "id": event.id,
         "object": "event",
@@ -122,19 +119,18 @@ def payload(event: Event) -> dict[str, Any]:
 
 
 def signed(event: Event, secrets: list[str]) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of a request, signed now with each secret, as Standard Webhooks says; its id is the event's."""
+    """Return body and headers of a request, signed now with each secret as Standard Webhooks defines."""
     body = orjson.dumps(payload(event))
-    moment = datetime.now(UTC)
+    timestamp = datetime.now(UTC)
     return body, {
         "Content-Type": "application/json",
         "User-Agent": f"Batchyard/{__version__}",
         "webhook-id": event.id,
-        "webhook-timestamp": str(int(moment.timestamp())),
-        "webhook-signature": " ".join(Signer(secret).sign(event.id, moment, body.decode()) for secret in secrets),
+        "webhook-timestamp": str(int(timestamp.timestamp())),
+        "webhook-signature": " ".join(Signer(secret).sign(event.id, timestamp, body.decode()) for secret in secrets),
     }
 
 
-def pause(attempt: int, retry_after: float = 0.0) -> float:
-    """Seconds from failed attempt number `attempt` (from 1) to the next: the back-off, or longer if the receiver
-    asks."""
-    return max(BACKOFF.seconds(attempt), min(retry_after, BACKOFF.longest))
+def pause(attempt: int, minimum: float = 0.0) -> float:
+    """Return the seconds from failed attempt number `attempt` (from 1) to the next: the back-off, or `minimum`."""
+    return max(BACKOFF.seconds(attempt), min(minimum, BACKOFF.longest))

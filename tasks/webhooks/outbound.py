@@ -1,8 +1,7 @@
-"""Requests to addresses that a client has named: to public ones only, unless the deployment allows others.
+"""Outbound requests to URLs of clients: to public addresses only, unless the deployment allows others.
 
-A name is resolved once, each address it has is checked, and the connection is made to a checked address, so nothing
-that changes in between can lead elsewhere. Redirects are not followed, the environment's proxies are not asked, and
-nothing of the answer is read but its head.
+A host name is resolved once and every address is checked. The connection goes to a checked address, so DNS rebinding
+has no effect. Redirects and the environment's proxies are ignored, and only the head of the response is read.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True)
 class Answer:
-    """The head of an answer; `retry_after` is that header as it came."""
+    """The head of a response; `retry_after` is the raw header."""
 
     status: int
     retry_after: str | None
 
 
 def check(url: str, *, allow_private: bool) -> SplitResult:
-    """The parts of a URL that may be posted to, as far as that can be said without resolving its name.
+    """Return the parts of a URL that may be posted to. Does not resolve its host name.
 
     Raises:
-        RequestError: it is no such URL; `param` is `url`.
+        RequestError: the URL is not allowed; `param` is `url`.
     """
     try:
         parts = urlsplit(url)
@@ -54,17 +53,17 @@ def check(url: str, *, allow_private: bool) -> SplitResult:
         raise _refusal(f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}, with a port and a path or not")
     if "@" in parts.netloc:
         raise _refusal("a URL here has no user name or password; tell what is genuine by its signature")
-    with suppress(socket.gaierror):  # a name: checked when it is resolved
+    with suppress(socket.gaierror):  # a host name, which `post` resolves and checks
         _addresses(host, 0, allow_private=allow_private, flags=socket.AI_NUMERICHOST)
     return parts
 
 
 def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> Answer:
-    """POST, and the head of the answer, within TOTAL_SECONDS of the name's resolution.
+    """Send a POST request and return the head of the response, within TOTAL_SECONDS after name resolution.
 
     Raises:
-        RequestError: the URL may not be posted to.
-        OSError, http.client.HTTPException: no answer, or none that is HTTP.
+        RequestError: the URL is not allowed.
+        OSError, http.client.HTTPException: no response, or not an HTTP response.
     """
     parts = check(url, allow_private=allow_private)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -77,16 +76,16 @@ def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool)
             connection.sock.settimeout(max(0.1, deadline - time.monotonic()))
             tls = ssl.create_default_context()
             connection.sock = tls.wrap_socket(connection.sock, server_hostname=host)
-        return _ask(connection, parts, body, headers, deadline)
+        return _exchange(connection, parts, body, headers, deadline)
     finally:
         connection.close()
 
 
-def _ask(
+def _exchange(
     connection: HTTPConnection, parts: SplitResult, body: bytes, headers: dict[str, str], deadline: float
 ) -> Answer:
-    # A socket's timeout is for each read; who sends a byte now and then would be listened to for ever.
-    guard = threading.Timer(deadline - time.monotonic(), _cut, [connection.sock])
+    # A socket's timeout is per read, so a receiver that sends a byte now and then would never reach it.
+    guard = threading.Timer(deadline - time.monotonic(), _shut_down, [connection.sock])
     guard.daemon = True
     guard.start()
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -103,20 +102,22 @@ def _ask(
     raise TimeoutError(f"no answer within {TOTAL_SECONDS:.0f} s")
 
 
-def _cut(sock: socket.socket) -> None:
-    with suppress(OSError):  # it is closed already
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own would touch what the reading thread uses
+def _shut_down(sock: socket.socket) -> None:
+    with suppress(OSError):  # already closed
+        socket.socket.shutdown(
+            sock, socket.SHUT_RDWR
+        )  # SSLSocket.shutdown would change state that the reading thread uses
 
 
 def _connect(addresses: list[str], port: int, deadline: float) -> socket.socket:
-    """A connection to the first of the addresses that accepts one."""
+    """Return a connection to the first address that accepts one. Raises OSError."""
     failure: OSError = TimeoutError("no connection")
     for address in addresses:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             break
         try:
-            sock = socket.create_connection((address, port), timeout=min(CONNECT_SECONDS, left))
+            sock = socket.create_connection((address, port), timeout=min(CONNECT_SECONDS, remaining))
         except OSError as error:
             failure = error
         else:
@@ -126,16 +127,16 @@ def _connect(addresses: list[str], port: int, deadline: float) -> socket.socket:
 
 
 def _addresses(host: str, port: int, *, allow_private: bool, flags: int = 0) -> list[str]:
-    """What a host's name stands for. Raises RequestError if any of it is not public, unless that is allowed."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    """Resolve a host name. Raises RequestError if an address is not public, unless that is allowed."""
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     if not allow_private and not all(is_public(ip_address(address)) for address in addresses):
         raise _refusal("the host's address is not a public one; BATCHYARD_WEBHOOKS_ALLOW_PRIVATE=1 allows such")
     return addresses
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address leads to the internet at large, and not through a translator to somewhere that is not."""
+    """True if an address is on the public internet, also behind NAT64 or an IPv4-mapped address."""
     if isinstance(address, IPv4Address):
         return address.is_global and not address.is_multicast
     inner = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address.ipv4_mapped
@@ -144,5 +145,5 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return address in _UNICAST and address.is_global and address.sixtofour is None
 
 
-def _refusal(why: str) -> RequestError:
-    return RequestError(f"Invalid value for 'url': {why}.", code="invalid_value", param="url")
+def _refusal(reason: str) -> RequestError:
+    return RequestError(f"Invalid value for 'url': {reason}.", code="invalid_value", param="url")
