@@ -1,0 +1,166 @@
+"""Batches with a real input and a real plan, and the work of their segments without an engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import select, update
+
+from batchyard import output_lines
+from inference.answers import ANSWERS
+from store import batches, files, segments
+from store.database import Database
+from store.formats import chunks
+from store.formats.plan import PlanWriter, SegmentSize
+from store.records import Batch, ResultChunk, Segment
+from tasks.context import AppContext
+from tests.support.stacks import a_chat
+
+MODEL = "echo"
+
+
+def plan_batch(
+    context: AppContext,
+    project_id: str,
+    texts: Iterable[str],
+    *,
+    segment_requests: int = 100,
+    post_process: Iterable[str] = (),
+    fingerprints: Mapping[int, bytes] | None = None,
+) -> Batch:
+    """A batch in progress with a chat request for each text; line n has the custom_id `r<n>`.
+
+    Args:
+        post_process: names of its steps.
+        fingerprints: by line number; requests with the same one share an answer.
+    """
+    requests = [a_chat(f"r{line}", text) for line, text in enumerate(texts, 1)]
+    content = "".join(json.dumps(request) + "\n" for request in requests).encode()
+    with context.artifacts.create() as file:
+        plan = PlanWriter(file, {MODEL: SegmentSize(segment_requests)})
+        for line, request in enumerate(requests, 1):
+            fingerprint = (fingerprints or {}).get(line)
+            plan.add(MODEL, line, request["custom_id"], json.dumps(request["body"]).encode(), fingerprint=fingerprint)
+        plan.close()
+    sha256 = context.artifacts.put(content)
+    with context.database.write() as session:
+        source = files.create(
+            session,
+            project_id,
+            filename="in.jsonl",
+            purpose="batch",
+            size=len(content),
+            sha256=sha256,
+            expires_after=None,
+        )
+        batch = batches.create(
+            session,
+            project_id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            input_file=source,
+            metadata=None,
+            post_process=[{"step": step} for step in post_process],
+            output_expires_after=None,
+        )
+        batches.plan(
+            session,
+            batch,
+            plan_sha256=file.sha256,
+            segments=plan.segments,
+            models={MODEL: {"name": MODEL, "engine": "echo"}},
+            simulated=True,
+        )
+    return reload(context.database, batch)
+
+
+def reload(database: Database, batch: Batch) -> Batch:
+    """The batch as it is now."""
+    with database.read() as session:
+        return session.get_one(Batch, batch.id)
+
+
+def the_segment(database: Database, batch: Batch, number: int = 0) -> Segment:
+    """A segment as it is now."""
+    with database.read() as session:
+        return session.scalars(select(Segment).where(Segment.batch_id == batch.id, Segment.number == number)).one()
+
+
+def dispatched(database: Database, batch: Batch, number: int = 0) -> tuple[int, int]:
+    """Id and epoch of a pending segment that has just been dispatched."""
+    segment_id = the_segment(database, batch, number).id
+    with database.write() as session:
+        epoch = segments.dispatch(session, segment_id, 60)
+    assert epoch is not None
+    return segment_id, epoch
+
+
+def started(database: Database, batch: Batch, number: int = 0) -> segments.SegmentLease:
+    """A pending segment that a worker has just started."""
+    with_epoch = dispatched(database, batch, number)
+    with database.write() as session:
+        lease = segments.start(session, *with_epoch, "here/1/task", 60)
+    assert lease is not None
+    return lease
+
+
+def lose(database: Database, segment_id: int) -> None:
+    """Let the lease of a running segment run out; housekeeping makes the segment pending again."""
+    with database.write() as session:
+        session.execute(update(Segment).where(Segment.id == segment_id).values(lease_expires_at=time.time() - 1))
+        assert segments.recover(session) == 1
+
+
+def answers(
+    lines: Iterable[int], *, failed: Mapping[int, str] | None = None, tokens: tuple[int, int, int] = (3, 1, 2)
+) -> pa.Table:
+    """Answers as an engine gives them.
+
+    Args:
+        failed: code of the error of each line that failed.
+        tokens: input, cached and output tokens of each answer; an error has none.
+    """
+    rows = []
+    for line in lines:
+        code = (failed or {}).get(line)
+        body: dict[str, Any] = {"error": {"code": code, "message": f"line {line} failed"}}
+        if code is None:
+            body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": f"to r{line}"}}]}
+        answer = output_lines.line(f"r{line}", 400 if code else 200, json.dumps(body).encode(), None)
+        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens)))
+    return pa.table(list(map(list, zip(*rows, strict=True))) if rows else ANSWERS.empty_table(), schema=ANSWERS)
+
+
+def append(context: AppContext, lease: segments.SegmentLease, table: pa.Table) -> None:
+    """Append answers to a segment as one result chunk."""
+    completed = sum(table["ok"].to_pylist())
+    chunk = ResultChunk(
+        batch_id=lease.batch_id,
+        segment_id=lease.lease.id,
+        sha256=chunks.write(context.artifacts, table),
+        completed=completed,
+        failed=table.num_rows - completed,
+        created_at=time.time(),
+    )
+    with context.database.write() as session:
+        segments.append(session, lease, chunk)
+
+
+def finish_segment(context: AppContext, batch: Batch, table: pa.Table, number: int = 0) -> None:
+    """Answer a pending segment with one result chunk and end it."""
+    lease = started(context.database, batch, number)
+    append(context, lease, table)
+    with context.database.write() as session:
+        segments.end(session, lease, done=True, engine={"name": "echo", "version": "1"})
+
+
+def output_of(context: AppContext, batch: Batch) -> list[dict[str, Any]]:
+    """The lines that a batch's segments have answered so far, in the order in which they were appended."""
+    with context.database.read() as session:
+        names = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
+    tables = [chunks.read(context.artifacts, name) for name in names]
+    return [json.loads(answer) for table in tables for answer in table["answer"].to_pylist()]

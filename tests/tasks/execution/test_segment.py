@@ -1,0 +1,256 @@
+"""A segment answers each of its requests once, keeps what was answered, and ends or is given back whatever happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import update
+
+from batchyard.errors import EngineDied, EngineError, GpuBusy, UnavailableError
+from store import batches
+from store.records import Batch, Project, Segment
+from tasks.context import AppContext
+from tasks.execution import segment
+from tasks.scheduling import gpu_sharing
+from tests.support.planned import (
+    answers,
+    append,
+    dispatched,
+    lose,
+    output_of,
+    plan_batch,
+    reload,
+    started,
+    the_segment,
+)
+from tests.tasks.execution.conftest import DirectedEngine
+
+
+@pytest.fixture
+def batch(context: AppContext, project: str) -> Batch:
+    """One segment of five requests."""
+    return plan_batch(context, project, ["one", "two", "three", "four", "five"])
+
+
+def run(context: AppContext, batch: Batch) -> bool:
+    return segment.run(context, *dispatched(context.database, batch), "here/1/task")
+
+
+def custom_ids(context: AppContext, batch: Batch) -> list[str]:
+    return sorted(line["custom_id"] for line in output_of(context, batch))
+
+
+def test_a_segment_answers_every_request_and_ends(context: AppContext, batch: Batch, engine: DirectedEngine) -> None:
+    assert run(context, batch)
+    assert custom_ids(context, batch) == ["r1", "r2", "r3", "r4", "r5"]
+    record, batch = the_segment(context.database, batch), reload(context.database, batch)
+    assert (record.state, record.holder, record.answered, record.engine) == ("done", None, 5, engine.versions)
+    assert (batch.completed, batch.failed, batch.input_tokens, batch.output_tokens) == (5, 0, 15, 10)
+
+
+def test_an_old_message_does_nothing(context: AppContext, batch: Batch, engine: DirectedEngine) -> None:
+    segment_id, epoch = dispatched(context.database, batch)
+    assert not segment.run(context, segment_id, epoch - 1, "here/1/task")
+    assert the_segment(context.database, batch).state == "dispatched"
+    assert segment.run(context, segment_id, epoch, "here/1/task")
+    assert not segment.run(context, segment_id, epoch, "here/2/task"), "the message was delivered twice"
+    assert (engine.lines, reload(context.database, batch).completed) == ([1, 2, 3, 4, 5], 5)
+
+
+def test_only_requests_without_an_answer_run_again(context: AppContext, batch: Batch, engine: DirectedEngine) -> None:
+    first = started(context.database, batch)
+    append(context, first, answers([2, 5]))
+    lose(context.database, int(first.lease.id))
+    assert run(context, batch)
+    assert engine.lines == [1, 3, 4]
+    assert custom_ids(context, batch) == ["r1", "r2", "r3", "r4", "r5"]
+
+
+def test_a_segment_whose_requests_are_all_answered_needs_no_engine(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    first = started(context.database, batch)
+    append(context, first, answers([1, 2, 3, 4, 5]))
+    lose(context.database, int(first.lease.id))
+    engine.starts = lambda: pytest.fail("the engine was started")
+    assert run(context, batch)
+    assert the_segment(context.database, batch).state == "done"
+
+
+def test_a_segment_whose_attempts_are_used_up_answers_the_rest_with_the_engines_error(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    first = started(context.database, batch)
+    append(context, first, answers([2]))
+    lose(context.database, int(first.lease.id))
+    attempts = context.settings.segment_attempts
+    with context.database.write() as session:
+        session.execute(update(Segment).values(attempts=attempts, error="CUDA out of memory"))
+    engine.starts = lambda: pytest.fail("the engine was started")
+    assert run(context, batch)
+    refused = [line for line in output_of(context, batch) if line["response"] is None]
+    assert sorted(line["custom_id"] for line in refused) == ["r1", "r3", "r4", "r5"]
+    assert {(line["error"]["code"], line["error"]["message"]) for line in refused} == {
+        (
+            "engine_unavailable",
+            f"The engine could not run this request in {attempts} attempts: CUDA out of memory",
+        )
+    }
+    batch = reload(context.database, batch)
+    assert (the_segment(context.database, batch).state, batch.completed, batch.failed) == ("done", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(EngineError("no answer"), 1), (EngineDied("killed"), 1), (UnavailableError("no disk"), 0)]
+)
+def test_only_failures_of_the_engine_count_as_attempts(
+    context: AppContext, batch: Batch, engine: DirectedEngine, error: EngineError | UnavailableError, attempts: int
+) -> None:
+    def fail() -> None:
+        raise error
+
+    engine.starts = fail
+    assert run(context, batch)
+    record = the_segment(context.database, batch)
+    assert (record.state, record.holder, record.attempts, record.error) == ("pending", None, attempts, error.message)
+    assert 4 < record.not_before - time.time() <= 5
+
+
+def test_a_segment_waits_twice_as_long_after_each_failure_in_a_row(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    def fail() -> None:
+        raise EngineError("no answer")
+
+    engine.starts = fail
+    waits = []
+    for _ in range(3):
+        run(context, batch)
+        waits.append(the_segment(context.database, batch).not_before - time.time())
+    assert [round(wait) for wait in waits] == [5, 10, 20]
+
+
+def test_a_segment_that_finds_no_gpu_free_is_not_to_blame_and_says_who_is(
+    connected: AppContext, project: str, engine: DirectedEngine
+) -> None:
+    batch = plan_batch(connected, project, ["one"])
+
+    def busy() -> None:
+        raise GpuBusy("GPU 0 is in use", holders=["other"])
+
+    engine.starts = busy
+    assert run(connected, batch)
+    record = the_segment(connected.database, batch)
+    assert (record.state, record.attempts, record.error) == ("pending", 0, "GPU 0 is in use")
+    (demand,) = gpu_sharing.demands(connected)
+    assert (demand.holders, demand.due_at) == (["other"], batch.due_at)
+    engine.starts = lambda: None
+    run(connected, batch)
+    assert gpu_sharing.demands(connected) == []
+
+
+def test_what_was_answered_before_a_failure_is_kept_and_begins_the_count_anew(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    def die(lines: list[int]) -> Iterator[pa.Table]:
+        yield answers(lines[:2])
+        raise EngineDied("killed")
+
+    with context.database.write() as session:
+        session.execute(update(Segment).values(attempts=2))
+    engine.run = die
+    assert run(context, batch)
+    record = the_segment(context.database, batch)
+    assert (record.state, record.attempts, record.answered, record.error) == ("pending", 1, 2, "killed")
+    assert custom_ids(context, batch) == ["r1", "r2"]
+    engine.run = lambda lines: iter([answers(lines)])
+    run(context, batch)
+    assert engine.lines == [1, 2, 3, 4, 5, 3, 4, 5]
+
+
+def test_an_unexpected_error_counts_as_an_attempt_and_is_raised(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    def broken(_lines: list[int]) -> Iterator[pa.Table]:
+        raise ZeroDivisionError("broken")
+
+    engine.run = broken
+    with pytest.raises(ZeroDivisionError):
+        run(context, batch)
+    record = the_segment(context.database, batch)
+    assert (record.state, record.attempts, record.error) == ("pending", 1, "ZeroDivisionError: broken")
+
+
+def test_a_segment_that_was_lost_appends_nothing_and_leaves_the_next_holder_alone(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    def too_late(lines: list[int]) -> Iterator[pa.Table]:
+        lose(context.database, the_segment(context.database, batch).id)
+        started(context.database, batch)
+        yield answers(lines)
+
+    engine.run = too_late
+    assert run(context, batch)
+    record, counts = the_segment(context.database, batch), reload(context.database, batch)
+    assert (record.state, record.epoch, record.answered, record.attempts) == ("running", 3, 0, 0)
+    assert (counts.completed, counts.failed, output_of(context, batch)) == (0, 0, [])
+
+
+def test_a_cancelled_batchs_segment_stops_at_once_and_keeps_its_answers(
+    context: AppContext, batch: Batch, engine: DirectedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "BEAT_SECONDS", 0.05)
+
+    def hang(lines: list[int]) -> Iterator[pa.Table]:
+        yield answers(lines[:2])
+        with context.database.write() as session:
+            batches.cancel(session, batch.project_id, batch.id)
+        time.sleep(60)
+        pytest.fail("the segment was not interrupted")
+
+    engine.run = hang
+    assert run(context, batch)
+    record = the_segment(context.database, batch)
+    assert (record.state, record.holder, record.attempts, record.error) == ("pending", None, 0, None)
+    assert custom_ids(context, batch) == ["r1", "r2"]
+
+
+def test_requests_that_are_alike_run_once_and_share_the_answer(
+    context: AppContext, project: str, engine: DirectedEngine
+) -> None:
+    batch = plan_batch(context, project, ["same", "other", "same"], fingerprints={1: b"same", 3: b"same"})
+    assert run(context, batch)
+    assert sorted(engine.lines) == [1, 2]
+    lines = {line["custom_id"]: line for line in output_of(context, batch)}
+    assert sorted(lines) == ["r1", "r2", "r3"]
+    assert lines["r3"]["response"]["body"]["batchyard"] == {"same_as": "r1"}
+    assert lines["r3"]["response"]["body"]["choices"] == lines["r1"]["response"]["body"]["choices"]
+    batch = reload(context.database, batch)
+    assert (batch.completed, batch.shared_requests, batch.shared_output_tokens) == (3, 1, 2)
+
+
+@pytest.mark.parametrize(("versions", "runs"), [({"model_sha256": "a" * 64}, [1, 2]), ({"version": "1"}, [1, 2, 1])])
+def test_a_request_answered_before_is_not_run_again_if_the_weights_are_known(
+    context: AppContext, project: str, engine: DirectedEngine, versions: dict[str, str], runs: list[int]
+) -> None:
+    with context.database.write() as session:
+        session.execute(update(Project).values(cache_bytes=1_000_000))
+    engine.versions = versions
+    first = plan_batch(context, project, ["one", "two"], fingerprints={1: b"one", 2: b"two"})
+    run(context, first)
+    second = plan_batch(context, project, ["one"], fingerprints={1: b"one"})
+    run(context, second)
+    assert engine.lines == runs
+    (line,) = output_of(context, second)
+    assert line["response"]["body"].get("batchyard") == ({"cached": True} if len(runs) == 2 else None)
+    assert reload(context.database, second).completed == 1
+
+
+def test_a_segment_needs_no_redis(new_context: Callable[..., AppContext], project: str, engine: DirectedEngine) -> None:
+    context = new_context(redis_url="redis://127.0.0.1:1/0")
+    batch = plan_batch(context, project, ["one"])
+    assert run(context, batch)
+    assert the_segment(context.database, batch).state == "done"
