@@ -1,0 +1,114 @@
+"""Answers are appended about once a second, all that came since, with what they add up to."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import select
+
+from batchyard.errors import LeaseLost
+from store.formats import chunks
+from store.records import Batch, ResultChunk
+from tasks.context import AppContext
+from tasks.execution import chunk_writer, progress
+from tasks.execution.chunk_writer import ChunkWriter
+from tests.support.planned import answers, lose, plan_batch, reload, started, the_segment
+
+
+@pytest.fixture
+def batch(context: AppContext, project: str) -> Batch:
+    """One segment of five requests."""
+    return plan_batch(context, project, ["one", "two", "three", "four", "five"])
+
+
+@pytest.fixture
+def writer(context: AppContext, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> ChunkWriter:
+    """Of the batch's segment; it is never due by time."""
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 3600.0)
+    return ChunkWriter(context, started(context.database, batch))
+
+
+def table(*lines: int, shared: bool = False, failed: dict[int, str] | None = None) -> pa.Table:
+    """Answers with the column that tells whether an engine computed them."""
+    return answers(lines, failed=failed).append_column("shared", pa.array([shared] * len(lines), pa.bool_()))
+
+
+def appended(context: AppContext, batch: Batch) -> list[ResultChunk]:
+    with context.database.read() as session:
+        of_batch = select(ResultChunk).where(ResultChunk.batch_id == batch.id).order_by(ResultChunk.id)
+        return list(session.scalars(of_batch))
+
+
+def test_answers_wait_for_each_other_until_a_flush_is_due(
+    context: AppContext, batch: Batch, writer: ChunkWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.add(table(1))
+    writer.add(table(2))
+    assert appended(context, batch) == []
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 0.0)
+    writer.add(table(3))
+    assert [chunk.completed for chunk in appended(context, batch)] == [3]
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 3600.0)
+    writer.add(table(4))
+    assert len(appended(context, batch)) == 1, "the next second has begun"
+
+
+def test_many_answers_are_flushed_before_a_second_is_over(
+    context: AppContext, batch: Batch, writer: ChunkWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_writer, "FLUSH_ROWS", 3)
+    writer.add(table(1, 2))
+    assert appended(context, batch) == []
+    writer.add(table(3))
+    assert [chunk.completed for chunk in appended(context, batch)] == [3]
+
+
+def test_a_chunk_says_what_its_answers_add_up_to(context: AppContext, batch: Batch, writer: ChunkWriter) -> None:
+    writer.add(table(1, 2, failed={2: "context_length_exceeded"}))
+    writer.add(table(3, shared=True))
+    writer.flush()
+    (chunk,) = appended(context, batch)
+    assert (chunk.completed, chunk.failed) == (2, 1)
+    assert (chunk.input_tokens, chunk.cached_tokens, chunk.output_tokens) == (6, 2, 4)
+    assert (chunk.shared_requests, chunk.shared_input_tokens, chunk.shared_output_tokens) == (1, 3, 2)
+    content = chunks.read(context.artifacts, chunk.sha256)
+    assert content.schema.equals(chunks.SCHEMA)
+    assert content["line"].to_pylist() == [1, 2, 3]
+    counts = reload(context.database, batch)
+    assert (counts.completed, counts.failed, counts.input_tokens, counts.shared_requests) == (2, 1, 6, 1)
+    assert the_segment(context.database, batch).answered == 3
+
+
+def test_nothing_is_appended_where_nothing_came(context: AppContext, batch: Batch, writer: ChunkWriter) -> None:
+    writer.flush()
+    writer.add(table(1))
+    writer.flush()
+    writer.flush()
+    assert len(appended(context, batch)) == 1
+
+
+def test_a_lost_segments_answers_are_not_appended_and_not_counted(connected: AppContext, project: str) -> None:
+    batch = plan_batch(connected, project, ["one", "two"])
+    writer = ChunkWriter(connected, started(connected.database, batch))
+    lose(connected.database, the_segment(connected.database, batch).id)
+    with pytest.raises(LeaseLost):
+        writer.add(table(1, 2))
+        writer.flush()
+    assert appended(connected, batch) == []
+    counts = reload(connected.database, batch)
+    assert (counts.completed, counts.failed, the_segment(connected.database, batch).answered) == (0, 0, 0)
+    assert progress.totals(context) == {}
+
+
+def test_failures_are_counted_by_their_codes(connected: AppContext, project: str) -> None:
+    batch = plan_batch(connected, project, ["one", "two", "three", "four"])
+    writer = ChunkWriter(connected, started(connected.database, batch))
+    writer.add(table(1, 2, 3, 4, failed={1: "too_long", 2: "too_long", 3: "Not a code"}))
+    writer.flush()
+    totals = {what: number for (what, model), number in progress.totals(connected).items() if model == "echo"}
+    assert {what: number for what, number in totals.items() if what.startswith("error:")} == {
+        "error:too_long": 2,
+        "error:status_400": 1,
+    }
+    assert (totals["completed"], totals["failed"], totals["output_tokens"]) == (1, 3, 2)
+    assert progress.read(connected, [batch.id])[batch.id]["completed"] == 1

@@ -1,0 +1,67 @@
+"""A duplicate gets the answer of the request it is like, under its own custom_id, and says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from store.formats.plan import SCHEMA
+from tasks.execution.deduplication import Duplicates
+from tests.support.planned import answers
+
+
+def rows(*same_as: int | None) -> pa.Table:
+    """Requests of lines 1 and on, each with the line of the request that it is like."""
+    lines = range(1, len(same_as) + 1)
+    columns = [list(lines), [f"r{line}" for line in lines], [""] * len(lines), list(same_as), [b""] * len(lines)]
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def parsed(table: pa.Table) -> dict[int, dict[str, Any]]:
+    return {row["line"]: json.loads(row["answer"]) for row in table.to_pylist()}
+
+
+def test_each_duplicate_follows_its_answer() -> None:
+    joined = Duplicates(rows(None, 1, None, 1)).join(answers([1, 3]))
+    lines = parsed(joined)
+    assert sorted(lines) == [1, 2, 3, 4]
+    assert {lines[line]["custom_id"] for line in (1, 2, 4)} == {"r1", "r2", "r4"}
+    for line in (2, 4):
+        body = lines[line]["response"]["body"]
+        assert body.pop("batchyard") == {"same_as": "r1"}
+        assert body == lines[1]["response"]["body"]
+    assert len({line["id"] for line in lines.values()}) == 4
+    assert dict(zip(joined["line"].to_pylist(), joined["shared"].to_pylist(), strict=True)) == {
+        1: False,
+        2: True,
+        3: False,
+        4: True,
+    }
+
+
+def test_a_duplicate_has_the_tokens_it_would_have_had() -> None:
+    joined = Duplicates(rows(None, 1)).join(answers([1], tokens=(7, 2, 5)))
+    assert [joined[name].to_pylist() for name in ("input_tokens", "cached_tokens", "output_tokens")] == [
+        [7, 7],
+        [2, 2],
+        [5, 5],
+    ]
+
+
+def test_an_error_is_shared_too() -> None:
+    lines = parsed(Duplicates(rows(None, 1)).join(answers([1], failed={1: "too_long"})))
+    assert lines[2]["response"]["status_code"] == 400
+    assert lines[2]["response"]["body"]["error"]["code"] == "too_long"
+
+
+def test_an_answer_that_comes_twice_is_shared_once() -> None:
+    duplicates = Duplicates(rows(None, 1))
+    assert duplicates.join(answers([1])).num_rows == 2
+    assert duplicates.join(answers([1])).num_rows == 1
+
+
+def test_answers_from_the_cache_are_shared_by_all() -> None:
+    joined = Duplicates(rows(None, 1)).join(answers([1]), shared=True)
+    assert joined["shared"].to_pylist() == [True, True]

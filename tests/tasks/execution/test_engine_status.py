@@ -1,0 +1,50 @@
+"""The published engines are those that may still be there, each with what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tasks.context import AppContext
+from tasks.execution import engine_status
+
+
+def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
+    engine_status.publish(
+        connected,
+        {
+            "c": {"model": "echo", "asked": 9, "in_flight": 0, "idle_seconds": 3.0},
+            "a": {"model": "echo"},
+            "b": {"model": "echo", "asked": 5, "in_flight": 2, "idle_seconds": 0.0, "endpoints": [{"url": "there"}]},
+        },
+    )
+    states = engine_status.read(connected)
+    assert [(state.name, state.state, state.answered, state.in_flight) for state in states] == [
+        ("a", "starting", 0, 0),
+        ("b", "busy", 5, 2),
+        ("c", "idle", 9, 0),
+    ]
+    assert [state.endpoints for state in states] == [[], [{"url": "there"}], []]
+
+
+def test_an_engine_that_must_have_stopped_itself_is_not_shown(
+    new_context: Callable[..., AppContext], broker: str
+) -> None:
+    context = new_context(redis_url=broker, engine_idle_seconds=10)
+    idle = {"model": "echo", "asked": 1, "in_flight": 0}
+    engine_status.publish(context, {"a": idle | {"idle_seconds": 1.0}, "b": idle | {"idle_seconds": 11.0}})
+    assert [state.name for state in engine_status.read(context)] == ["a"]
+
+
+def test_what_is_published_replaces_what_was(connected: AppContext) -> None:
+    engine_status.publish(connected, {"a": {"model": "echo"}})
+    engine_status.publish(connected, {})
+    assert engine_status.read(connected) == []
+
+
+def test_a_redis_that_is_away_stops_no_work(context: AppContext) -> None:
+    engine_status.publish(context, {"a": {"model": "echo"}})
+    with pytest.raises(redis.RedisError):
+        engine_status.read(context)
