@@ -1,4 +1,4 @@
-"""The Celery application and its tasks: each is one call."""
+"""The Celery application and its tasks: each task is one call."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def run_segment(task: Task, segment_id: int, epoch: int) -> None:
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
     if not finalize.merge(context(), batch_id, holder(task.request.id)):
-        raise Ignore  # somebody else is finishing this batch: end this chain
+        raise Ignore  # another worker is finishing this batch: end this chain
 
 
 @app.task(name="batch.finish", bind=True)
-def end(task: Task, batch_id: str) -> None:
+def finish(task: Task, batch_id: str) -> None:
     finalize.end(context(), batch_id, holder(task.request.id))
 
 
-def _step(name: str) -> None:
+def _register_step(name: str) -> None:
     @app.task(name=f"post.{name}", bind=True)
     def run_step(task: Task, batch_id: str, position: int) -> None:
         if not finalize.run_step(context(), batch_id, position, holder(task.request.id)):
@@ -56,7 +56,7 @@ def _step(name: str) -> None:
 
 
 for _name in registry.REGISTRY:
-    _step(_name)
+    _register_step(_name)
 
 
 @app.task(name="housekeeping.tick")
@@ -65,7 +65,7 @@ def tick() -> None:
 
 
 @app.task(name="housekeeping.deadlines")
-def look_at_deadlines() -> None:
+def update_forecasts() -> None:
     deadlines.tick(context())
 
 

@@ -1,4 +1,4 @@
-"""Who holds a lease; keeping it alive while its work goes on, and telling the work when to stop."""
+"""Heartbeats: name a lease's holder, renew the lease during its work, and stop work that is no longer wanted."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ log = logging.getLogger(__name__)
 
 
 def holder(task_id: str) -> str:
-    """Who holds a lease: the process and the task, as a person can find them."""
+    """Return the name of a lease's holder: machine, process id and task, so that an operator can find it."""
     return f"{machine()}/{os.getpid()}/{task_id}"
 
 
 def has_died(holder: str) -> bool:
-    """Whether it was a process of this machine that is no more. Of others only their leases can tell."""
-    where, pid, _ = holder.split("/", 2)
-    return where == machine() and not psutil.pid_exists(int(pid))
+    """True if the holder was a process of this machine that no longer exists; False for other machines."""
+    host, pid, _ = holder.split("/", 2)
+    return host == machine() and not psutil.pid_exists(int(pid))
 
 
 @functools.cache
 def machine() -> str:
-    """The host's name, and a mark of where process ids are those seen here: hosts may share a name, containers both."""
+    """Return the host's name and a hash that tells hosts of one name, and containers of one host, apart."""
     try:
-        mark = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())
+        identity = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())
     except OSError:  # not Linux
-        mark = str(uuid.getnode())
-    return f"{socket.gethostname()}-{hashlib.sha256(mark.encode()).hexdigest()[:8]}"
+        identity = str(uuid.getnode())
+    return f"{socket.gethostname()}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 class Heartbeat:
     """A thread that calls `beat` every `interval` seconds until the block ends.
 
-    `beat` says whether the work is still wanted; when it is not, or the lease is lost, `stopped` is set and
-    `on_stop` is called at every further beat.
+    `beat` returns True while the work is wanted. After False or LeaseLost, `stopped` is set and every further interval
+    calls `on_stop`.
     """
 
     def __init__(self, beat: Callable[[], bool], interval: float, on_stop: Callable[[], None] | None = None) -> None:
@@ -83,10 +83,10 @@ class Heartbeat:
 
 @contextmanager
 def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
-    """A renewed lease on a batch's own work, or None while somebody else has it.
+    """Hold and renew the lease on a batch's own work; yields None if another holder has it.
 
-    Given back at the end, unless the work has done so with its last write; if the work is not over then, housekeeping
-    starts it again after `pause` seconds.
+    Releases the lease at the end, unless the work's last write did. If work remains then, housekeeping starts it again
+    after `pause` seconds.
     """
     seconds = context.settings.lease_seconds
     with context.database.write() as session:

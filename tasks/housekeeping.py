@@ -1,4 +1,4 @@
-"""Housekeeping, from beat: whatever was lost on the way is found again here, from the records."""
+"""Housekeeping, from beat: recovers lost work from the database."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 def tick(context: AppContext) -> None:
-    """Look after leases that ran out, completion windows that have passed, and messages that were lost.
+    """Recover segments with expired leases, expire batches past their window, and send lost messages again.
 
-    A lease whose holder was a process of this machine, and died, need not run out.
+    A lease ends at once if its holder was a process of this machine that died.
     """
     with context.database.read() as session:
         dead = list(filter(has_died, leases.holders(session)))

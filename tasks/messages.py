@@ -1,4 +1,4 @@
-"""Messages to workers: Celery tasks sent by name. A lost one is found again by housekeeping."""
+"""Messages to workers: Celery tasks sent by name. Housekeeping sends a lost one again."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ def _message(name: str, *args: object) -> Signature:
     return current_app.signature(name, args=args, immutable=True)
 
 
-def _deliver(message: Signature, **ids: object) -> None:
+def _send(message: Signature, **ids: object) -> None:
     try:
         message.apply_async(retry=False)
     except OperationalError as error:
-        # The record says what is to be done; housekeeping sends the message again when the broker is back.
+        # The database has the work, so housekeeping sends the message again when the broker is back.
         log.warning("broker is away, the message will be sent again: %s", error, extra=ids)
 
 
 def validate(batch_id: str) -> None:
-    _deliver(_message("batch.validate", batch_id), batch_id=batch_id)
+    _send(_message("batch.validate", batch_id), batch_id=batch_id)
 
 
 def segment(segment_id: int, epoch: int, batch_id: str, number: int) -> None:
-    """`batch_id` and the segment's `number` in it are what people see in Flower."""
+    """Send a segment to a worker. Flower shows `batch_id` and the segment's `number` in it."""
     message = _message("batch.segment", segment_id, epoch)
     message.set(argsrepr=f"({batch_id}, segment {number}, epoch {epoch})")
-    _deliver(message, batch_id=batch_id, segment_id=segment_id)
+    _send(message, batch_id=batch_id, segment_id=segment_id)
 
 
 def deliver(delivery_id: str, attempts: int) -> None:
-    _deliver(_message("webhook.deliver", delivery_id, attempts), delivery_id=delivery_id)
+    _send(_message("webhook.deliver", delivery_id, attempts), delivery_id=delivery_id)
 
 
 def finish(batch_id: str, steps: Iterable[str]) -> None:
-    """Merge, then each post-processing step, then the end: one chain."""
+    """Send the finishing of a batch as one chain: the merge, each post-processing step, the end."""
     links = [_message(f"post.{step}", batch_id, position) for position, step in enumerate(steps)]
-    _deliver(chain(_message("batch.merge", batch_id), *links, _message("batch.finish", batch_id)), batch_id=batch_id)
+    _send(chain(_message("batch.merge", batch_id), *links, _message("batch.finish", batch_id)), batch_id=batch_id)

@@ -1,4 +1,4 @@
-"""What there is to see of a deployment's health, in one place: for /metrics, /v1/queue and `metrics.json`."""
+"""Metrics: a snapshot of the deployment for /metrics, /v1/queue and `metrics.json`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import redis
 from celery import current_app
 from kombu.transport.redis import Channel
 
+from batchyard import queues
 from store import queue, webhooks
 from store.queue import Queue
 from store.records import Batch
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 
 FILE = "metrics.json"
 BATCHES = 100
-"""Of so many unfinished batches, those that are due first, the deadline and the ETA are shown one by one."""
+"""Only this many unfinished batches, those due first, are listed with deadline and ETA."""
 
 
 @dataclass(frozen=True)
 class BatchState:
-    """One unfinished batch: seconds until it is due and until it will be done (None: unknown)."""
+    """One unfinished batch: seconds until its deadline and until its expected end (None if unknown)."""
 
     batch_id: str
     model: str | None
@@ -43,13 +44,14 @@ class BatchState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The deployment at one moment.
+    """The deployment at one time.
 
     Attributes:
-        messages: in each of Celery's queues; None where Redis is away, as are engines and totals then.
-        totals: of requests, tokens, errors and retries, by (what, model), since Redis lost them.
-        deliveries: to webhooks, by state, those that are not delivered.
-        processes: (resident bytes, CPU seconds) of each local process and all it has started.
+        at: Unix time.
+        messages: number in each of Celery's queues. While Redis is away it is None, like engines and totals.
+        totals: requests, tokens, errors and retries by (name, model), since Redis last lost its data.
+        deliveries: number of unfinished webhook deliveries by state.
+        processes: (resident bytes, CPU seconds) of each local process and its descendants.
     """
 
     at: float
@@ -63,83 +65,85 @@ class Snapshot:
 
 
 def collect(context: AppContext, *, with_processes: bool = True) -> Snapshot:
-    """Look at everything now. Costs what is in the queue, not what has ever been; local processes cost the most."""
-    moment = time.time()
+    """Take a snapshot. The cost grows with the queue, not with past batches; reading local processes costs most."""
+    now = time.time()
     with context.database.read() as session:
-        now = queue.snapshot(session)
-        first = queue.due_first(session, BATCHES)
+        unfinished = queue.snapshot(session)
+        due_first = queue.due_first(session, BATCHES)
         deliveries = webhooks.undelivered(session)
-    expected = deadlines.read(context, [batch.id for batch in first])
+    forecasts = deadlines.read(context, [batch.id for batch in due_first])
     messages: dict[str, int] | None = None
-    alive: list[EngineState] | None = None
+    engines: list[EngineState] | None = None
     totals: dict[tuple[str, str], int] | None = None
     try:
-        messages, alive, totals = _messages(context), engine_status.read(context), progress.totals(context)
+        messages, engines, totals = _messages(context), engine_status.read(context), progress.totals(context)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
-    batches = [_state(batch, expected.get(batch.id), moment) for batch in first]
+    batches = [_state(batch, forecasts.get(batch.id), now) for batch in due_first]
     processes = _processes(context.settings.data) if with_processes else {}
-    return Snapshot(moment, now, batches, messages, alive, totals, deliveries, processes)
+    return Snapshot(now, unfinished, batches, messages, engines, totals, deliveries, processes)
 
 
 def write(context: AppContext) -> None:
-    """Write `metrics.json` in the data folder, whole or not at all."""
-    seen = collect(context)
-    document = asdict(seen)
+    """Write `metrics.json` in the data folder atomically."""
+    snapshot = collect(context)
+    document = asdict(snapshot)
     document["totals"] = [
-        {"what": what, "model": model, "amount": amount} for (what, model), amount in (seen.totals or {}).items()
+        {"what": name, "model": model, "amount": amount} for (name, model), amount in (snapshot.totals or {}).items()
     ]
     document["processes"] = {
-        name: {"resident_bytes": size, "cpu_seconds": cpu} for name, (size, cpu) in seen.processes.items()
+        name: {"resident_bytes": size, "cpu_seconds": cpu} for name, (size, cpu) in snapshot.processes.items()
     }
     file = context.settings.data / FILE
-    written = file.with_suffix(f".{os.getpid()}")
+    temporary = file.with_suffix(f".{os.getpid()}")
     try:
         context.settings.data.mkdir(parents=True, exist_ok=True)
-        written.write_text(json.dumps(document, indent=1) + "\n")
-        written.replace(file)
+        temporary.write_text(json.dumps(document, indent=1) + "\n")
+        temporary.replace(file)
     except OSError as error:
         log.warning("%s not written: %s", file, error)
 
 
-def _state(batch: Batch, expected: Forecast | None, moment: float) -> BatchState:
+def _state(batch: Batch, forecast: Forecast | None, now: float) -> BatchState:
     return BatchState(
         batch_id=batch.id,
         model=batch.model,
         sla=batch.sla,
-        due_seconds=deadlines.deadline(batch) - moment,
-        eta_seconds=None if expected is None else max(0.0, expected.at - moment),
+        due_seconds=deadlines.deadline(batch) - now,
+        eta_seconds=None if forecast is None else max(0.0, forecast.at - now),
     )
 
 
 def _messages(context: AppContext) -> dict[str, int]:
-    """Messages that no worker has taken; kombu keeps each queue as one list for each priority, the first unmarked."""
-    queues = [queue.name for queue in current_app.conf.task_queues]
+    """Return the number of messages that wait in each queue.
+
+    kombu keeps a queue as one Redis list per priority; the list of priority 0 has the queue's name alone.
+    """
     steps = current_app.conf.broker_transport_options["priority_steps"]
     with context.redis.pipeline(transaction=False) as pipeline:
-        for name in queues:
+        for name in queues.NAMES:
             for step in steps:
                 pipeline.llen(f"{name}{Channel.sep}{step}" if step else name)
         lengths: list[int] = pipeline.execute()
-    return {name: sum(lengths[index * len(steps) :][: len(steps)]) for index, name in enumerate(queues)}
+    return {name: sum(lengths[index * len(steps) :][: len(steps)]) for index, name in enumerate(queues.NAMES)}
 
 
 def _processes(data: Path) -> dict[str, tuple[int, float]]:
-    """The processes of a local stack on this machine; none where there is no such stack."""
-    found = {}
+    """Return (resident bytes, CPU seconds) of each process of a local stack on this machine; empty without one."""
+    usage = {}
     for file in sorted((data / "run").glob("*.pid")):
         try:
             process = psutil.Process(int(file.read_text()))
-            family = [process, *process.children(recursive=True)]
+            processes = [process, *process.children(recursive=True)]
         except (OSError, ValueError, psutil.Error):
-            continue  # it is just being started again
+            continue  # it is restarting
         size, cpu = 0, 0.0
-        for member in family:
+        for member in processes:
             try:
                 with member.oneshot():
                     times = member.cpu_times()
                     size, cpu = size + member.memory_info().rss, cpu + times.user + times.system
             except psutil.Error:
                 continue
-        found[file.stem] = size, cpu
-    return found
+        usage[file.stem] = size, cpu
+    return usage
