@@ -1,4 +1,4 @@
-"""/models: what is served, how fast it was measured to be, and what waits for it."""
+"""/models: the models served, with their measured throughput, queues and engines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from flask.typing import ResponseReturnValue
 from store import speeds
 from tasks import metrics
 from tasks.execution import engine_status
+from webapp.models import to_wire
 from webapp.requests import current_context
 
 routes = Blueprint("models", __name__, url_prefix="/models")
@@ -19,17 +20,18 @@ def show() -> ResponseReturnValue:
     context = current_context()
     with context.database.read() as session:
         throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
-    seen = metrics.collect(context, with_processes=False)
+    snapshot = metrics.collect(context, with_processes=False)
     return flask.render_template(
         "models.html",
         models=context.models.values(),
+        simulated={name for name, spec in context.models.items() if to_wire(spec).batchyard.simulated},
         contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
         throughputs={
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
             for name in context.models
         },
-        queues={queue.model: queue for queue in seen.queue.models},
+        queues={queue.model: queue for queue in snapshot.queue.models},
         engines=None
-        if seen.engines is None
-        else {name: [engine for engine in seen.engines if engine.model == name] for name in context.models},
+        if snapshot.engines is None
+        else {name: [engine for engine in snapshot.engines if engine.model == name] for name in context.models},
     )
