@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import flask
 from flask import Blueprint, Response
@@ -14,7 +13,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from store import batches, keys, schedules
+from store import batches, schedules
 from store.records import Batch
 from tasks import messages
 from tasks.execution import progress
@@ -127,8 +126,9 @@ def create() -> wire.BatchObject:
     body = parse_body(wire.CreateBatch)
     submission.check_window(context.settings, body.completion_window)
     idempotency = _idempotency(body)
-    with once(owner, idempotency) as (session, existing):
-        batch = existing or submission.submit(
+    batch = create_once(
+        idempotency,
+        lambda session: submission.submit(
             context,
             session,
             owner.project_id,
@@ -139,9 +139,8 @@ def create() -> wire.BatchObject:
             post_process=body.post_process,
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             idempotency=idempotency,
-        )
-    if existing is None:
-        announce(batch)
+        ),
+    )
     return _object(batch)
 
 
@@ -156,19 +155,23 @@ def _idempotency(body: BaseModel, *path: str) -> Idempotency:
     return key, hashlib.sha256(content.encode()).hexdigest()
 
 
-@contextmanager
-def once(owner: keys.Caller, idempotency: Idempotency) -> Iterator[tuple[Session, Batch | None]]:
-    """Yield a transaction for creating a batch, and the existing batch of the same key or None.
+def create_once(idempotency: Idempotency, create: Callable[[Session], Batch]) -> Batch:
+    """Create and announce a batch, or return the batch that an earlier request with the same key created.
 
     Raises:
         ConflictError: the key was used for something else.
     """
+    owner = caller()
     # Serial: the second of two concurrent posts sees the first one's batch.
     with current_context().database.write(serial=idempotency is not None) as session:
-        yield session, batches.repeated(session, owner.project_id, idempotency) if idempotency else None
+        existing = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
+        batch = existing or create(session)
+    if existing is None:
+        _announce(batch)
+    return batch
 
 
-def announce(batch: Batch) -> None:
+def _announce(batch: Batch) -> None:
     """Estimate a new batch's completion for its client, and enqueue its validation for a worker.
 
     The message is sent after the response. Housekeeping enqueues a batch again whose message is lost.
@@ -250,8 +253,9 @@ def retry(batch_id: str) -> wire.BatchObject:
     window = body.completion_window or original.completion_window
     submission.check_window(context.settings, window)
     source = retry_input.write(context, original)
-    with once(owner, idempotency) as (session, existing):
-        batch = existing or submission.retry(
+    batch = create_once(
+        idempotency,
+        lambda session: submission.retry(
             context,
             session,
             original,
@@ -259,7 +263,6 @@ def retry(batch_id: str) -> wire.BatchObject:
             completion_window=window,
             metadata=body.metadata,
             idempotency=idempotency,
-        )
-    if existing is None:
-        announce(batch)
+        ),
+    )
     return _object(batch)

@@ -20,7 +20,7 @@ from tasks.intake import prompts, submission
 from tasks.intake.lines import LineError
 from tasks.intake.validation import Validator
 from webapp import wire
-from webapp.batches import Idempotency, announce, once
+from webapp.batches import Idempotency, create_once
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.requests import caller, current_context, form, parse_body
@@ -112,8 +112,9 @@ def submit(options: Start, file: tuple[Writer, str] | None, idempotency: Idempot
 def make(options: Start, input_file: Callable[[Session], File], idempotency: Idempotency = None) -> Batch:
     """Create a batch of a file of whole requests. Raises RateLimitError."""
     owner, context = caller(), current_context()
-    with once(owner, idempotency) as (session, existing):
-        batch = existing or submission.submit(
+    return create_once(
+        idempotency,
+        lambda session: submission.submit(
             context,
             session,
             owner.project_id,
@@ -124,10 +125,8 @@ def make(options: Start, input_file: Callable[[Session], File], idempotency: Ide
             post_process=options.post_process,
             output_expires_after=None,
             idempotency=idempotency,
-        )
-    if existing is None:
-        announce(batch)
-    return batch
+        ),
+    )
 
 
 def format_of(name: str) -> prompts.Format:

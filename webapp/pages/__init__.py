@@ -1,7 +1,7 @@
 """The web pages: rendered on the server, usable without scripts, for people who have signed in with an API key.
 
-A page's module has a blueprint `routes`, is one of MODULES, and where it stands in the navigation, has an entry there.
-Every route of these needs a session, and every POST its form's CSRF token: both are looked at here, before the route.
+Each module of MODULES has a blueprint `routes`; pages of the navigation have an entry in NAVIGATION.
+Every route needs a session, and every POST its form's CSRF token. `sessions.admit` checks both before the route runs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NAVIGATION = {
     "Models": "pages.models.show",
     "Schedules": "pages.schedules.show",
 }
-"""The links of every page: what they are called, and the endpoints they lead to."""
+"""The links on every page: label and endpoint."""
 ADMINISTRATION = {"Keys": "pages.keys.show"}
-"""Those that an administrator sees beside them."""
+"""Further links for administrators."""
 
-# What the browser may load and do on a page: nothing but what comes from here, and no script or style in the HTML.
+# The browser may load only what this server sends, and runs no inline script or style.
 POLICY = "; ".join(
     (
         *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'"),
@@ -47,14 +47,15 @@ for _module in MODULES:
 
 
 @routes.app_context_processor
-def _everywhere() -> dict[str, Any]:
+def _add_variables() -> dict[str, Any]:
+    """Return the variables of every template."""
     visitor = sessions.visitor()
     navigation = NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {})
     return {"navigation": navigation, "visitor": visitor, "csrf_token": sessions.csrf_token, "flower": _flower}
 
 
 def _flower() -> str | None:
-    """Where the Flower of a local stack answers."""
+    """Return the URL of a local stack's Flower; None if there is none."""
     return local_state(current_context().settings.data).get("flower")
 
 

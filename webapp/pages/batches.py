@@ -132,9 +132,9 @@ def _pair(row: Row) -> _Pair:
         prompt = [("", _cut(_text(row.body.get("prompt", row.body.get("input", row.body)))))] if row.body else []
     if row.text is not None:
         return _Pair(row, prompt, _cut(row.text), error=False)
-    said = row.failure or row.response
-    message = said["message"] if isinstance(said, dict) and isinstance(said.get("message"), str) else _text(said)
-    return _Pair(row, asked, _cut(message) if said else "", error=row.status_code != 200)
+    error = row.failure or row.response
+    message = error["message"] if isinstance(error, dict) and isinstance(error.get("message"), str) else _text(error)
+    return _Pair(row, prompt, _cut(message) if error else "", error=row.status_code != 200)
 
 
 def _start(batch: Batch) -> Cursor | int:

@@ -7,8 +7,8 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from store import files
-from webapp.files import send, to_wire
-from webapp.pages.forms import Older
+from webapp.files import get_file, send, to_wire
+from webapp.pages.forms import PageParams
 from webapp.requests import caller, current_context, query
 
 routes = Blueprint("files", __name__, url_prefix="/files")
@@ -16,22 +16,20 @@ routes = Blueprint("files", __name__, url_prefix="/files")
 
 @routes.get("")
 def show() -> ResponseReturnValue:
-    asked, project_id = query(Older), caller().project_id
+    params, project_id = query(PageParams), caller().project_id
     with current_context().database.read() as session:
-        found, more = files.page(
-            session, project_id, after=asked.after, limit=asked.limit, descending=True, purpose=None
+        records, has_more = files.page(
+            session, project_id, after=params.after, limit=params.limit, descending=True, purpose=None
         )
-        lines = files.lines(session, [file.id for file in found])
+        lines = files.lines(session, [file.id for file in records])
     return flask.render_template(
-        "files.html", files=[to_wire(file) for file in found], lines=lines, more=more, limit=asked.limit
+        "files.html", files=[to_wire(file) for file in records], lines=lines, has_more=has_more, limit=params.limit
     )
 
 
 @routes.get("/<file_id>/content")
 def content(file_id: str) -> Response:
-    with current_context().database.read() as session:
-        file = files.get(session, caller().project_id, file_id)
-    return send(file)
+    return send(get_file(file_id))
 
 
 @routes.post("/<file_id>/delete")

@@ -1,4 +1,4 @@
-"""How numbers, times and sizes are written on the pages: Jinja filters."""
+"""Jinja filters that format numbers, times and sizes."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from markupsafe import Markup
 from batchyard import durations
 
 NOTHING = "\N{EN DASH}"
-"""What stands where nothing was measured yet."""
+"""Shown for a value that was not measured yet."""
 
 
 def count(number: float | None) -> str:
-    """`12,345`"""
+    """Format a number as `12,345`."""
     return NOTHING if number is None else f"{number:,.0f}"
 
 
 def rate(number: float | None) -> str:
-    """A number of something a second, with as many digits as mean something: `0.25`, `7.3`, `1,204`."""
+    """Format a rate per second without meaningless digits: `0.25`, `7.3`, `1,204`."""
     if number is None:
         return NOTHING
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 1 else f"{number:.2g}"
 
 
 def percent(share: float | None) -> str:
-    """`93.1 %`; never 100 % before it is all."""
+    """Format a share of one as `93.1 %`. It is `100 %` only at 1."""
     if share is None:
         return NOTHING
     return "100 %" if share >= 1 else f"{min(share * 100, 99.9):.1f} %"
 
 
 def size(number: float | None) -> str:
-    """Bytes as `512 B`, `3.4 KiB`, `1.2 GiB`."""
+    """Format bytes as `512 B`, `3.4 KiB`, `1.2 GiB`."""
     if number is None:
         return NOTHING
     for unit in ("B", "KiB", "MiB"):
@@ -44,22 +44,22 @@ def size(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`3 h 20 min`"""
+    """Format seconds as `3 h 20 min`."""
     return NOTHING if seconds is None else durations.text(seconds)
 
 
 def moment(at: float | None) -> str | Markup:
-    """A time, in UTC, as an element that machines can read, too."""
+    """Format a Unix time in UTC, as an HTML `time` element."""
     if at is None:
         return NOTHING
     time = datetime.fromtimestamp(at, UTC)
-    shown = time.strftime("%Y-%m-%d %H:%M:%S")
-    return Markup('<time datetime="{}">{} UTC</time>').format(time.isoformat(timespec="seconds"), shown)
+    text = time.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}">{} UTC</time>').format(time.isoformat(timespec="seconds"), text)
 
 
-def short(text: str, most: int = 12) -> str:
-    """The end of a long id or hash, which is what tells it from others."""
-    return text if len(text) <= most else f"…{text[-most:]}"
+def short(text: str, length: int = 12) -> str:
+    """Shorten a long id or hash to its end, which differs most between ids."""
+    return text if len(text) <= length else f"…{text[-length:]}"
 
 
 FILTERS = (count, rate, percent, size, duration, moment, short)

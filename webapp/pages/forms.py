@@ -1,4 +1,4 @@
-"""Forms: what several pages have in common: which page of a list, a batch's options, and where an error belongs."""
+"""Parts common to several pages: list parameters, batch options, idempotency, and the field of an error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import flask
 from pydantic import BaseModel, Field
 
 from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS
 from tasks.steps import registry
+from webapp.batches import Idempotency
 from webapp.requests import current_context
 
+# The form field of an error's parameter, where the names differ.
 _FIELDS = {
     "model": "run",
     "url": "run",
@@ -23,8 +26,8 @@ _FIELDS = {
 }
 
 
-class Older(BaseModel):
-    """Which page of a list is asked for."""
+class PageParams(BaseModel):
+    """The query parameters of a page that shows a list."""
 
     after: str | None = Field(None, description="the id of the last one of the page before")
     limit: int = Field(20, ge=1, le=100)
@@ -32,7 +35,7 @@ class Older(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a form was refused, and the field that it is about, if it is about one."""
+    """The error of a rejected form; `field` is None if no single field is wrong."""
 
     message: str
     field: str | None
@@ -45,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Step:
-    """A post-processing step as a form offers it; `options` are JSON Schemas by name."""
+    """A post-processing step in a form, with the JSON Schema of each option by name."""
 
     name: str
     what: str
@@ -53,55 +56,64 @@ class Step:
 
 
 def post_processing() -> list[Step]:
-    """The steps there are."""
-    found = []
+    """Return all post-processing steps by name."""
+    steps = []
     for name, (options, function) in sorted(registry.REGISTRY.items()):
         schemas = options.model_json_schema()["properties"]
-        said = (sys.modules[function.__module__].__doc__ or "").partition("\n")[0].replace("`", "")
-        what = said.removeprefix(f"Step {name}: ")
-        found.append(Step(name, what, {option: schemas[option] for option in schemas if option != "step"}))
-    return found
+        summary = (sys.modules[function.__module__].__doc__ or "").partition("\n")[0].replace("`", "")
+        what = summary.removeprefix(f"Step {name}: ")
+        steps.append(Step(name, what, {option: schemas[option] for option in schemas if option != "step"}))
+    return steps
 
 
-def batch_options(typed: Mapping[str, str]) -> dict[str, Any]:
-    """`completion_window`, `metadata` and `post_process` as an API client would write them. Raises RequestError."""
+def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return `completion_window`, `metadata` and `post_process` as in a request body. Raises RequestError."""
     return {
-        "completion_window": typed.get("completion_window", "").strip() or "24h",
-        "metadata": _metadata(typed.get("metadata", "")),
-        "post_process": [_step(step, typed) for step in post_processing() if f"step.{step.name}" in typed],
+        "completion_window": fields.get("completion_window", "").strip() or "24h",
+        "metadata": _metadata(fields.get("metadata", "")),
+        "post_process": [_step(step, fields) for step in post_processing() if f"step.{step.name}" in fields],
     }
 
 
-def _step(step: Step, typed: Mapping[str, str]) -> dict[str, str]:
-    given = {option: typed.get(f"step.{step.name}.{option}") for option in step.options}
-    return {"step": step.name} | {option: value for option, value in given.items() if value}
+def _step(step: Step, fields: Mapping[str, str]) -> dict[str, str]:
+    values = {option: fields.get(f"step.{step.name}.{option}") for option in step.options}
+    return {"step": step.name} | {option: value for option, value in values.items() if value}
 
 
 def _metadata(text: str) -> dict[str, str] | None:
-    """The pairs of `name=value` lines. Raises RequestError."""
-    found: dict[str, str] = {}
+    """Parse lines of `name=value`; None if there are none. Raises RequestError."""
+    metadata: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not line.strip():
             continue
-        if not equals or not name or name in found:
+        if not equals or not name or name in metadata:
             raise RequestError(
-                f"Line {number} of the metadata has {'a name twice' if name in found else 'no name=value'}.",
+                f"Line {number} of the metadata has {'a name twice' if name in metadata else 'no name=value'}.",
                 code="invalid_value",
                 param="metadata",
             )
-        found[name] = value
-    return found or None
+        metadata[name] = value
+    return metadata or None
+
+
+def idempotency(action: str, content: str) -> Idempotency:
+    """Return the idempotency key of a form: sent twice unchanged, it creates one batch. None without a field `once`.
+
+    `content` is a hash or an id of what the form submits.
+    """
+    key = flask.request.form.get("once")
+    return (f"page-{action}-{key[:64]}-{content}", content) if key else None
 
 
 def _served() -> dict[str, Sequence[str]]:
-    """The models that serve each endpoint."""
+    """Return the names of the models by endpoint, without endpoints that no model serves."""
     models = current_context().models.values()
-    found = {endpoint: [spec.name for spec in models if endpoint in spec.endpoints] for endpoint in ENDPOINTS}
-    return {endpoint: names for endpoint, names in found.items() if names}
+    served = {endpoint: [spec.name for spec in models if endpoint in spec.endpoints] for endpoint in ENDPOINTS}
+    return {endpoint: names for endpoint, names in served.items() if names}
 
 
 def template_context() -> dict[str, Any]:
-    """What templates with a batch's options need."""
+    """Return the variables of templates that have a batch's options."""
     endpoints = _served()
     return {"served": endpoints, "endpoints": {name: name for name in endpoints}, "steps": post_processing()}

@@ -1,4 +1,4 @@
-"""/keys: the projects, what is settled for each, and their API keys; for administrators."""
+"""/keys: the projects with their tier, limits and API keys, for administrators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import RequestError
 from store import keys, projects
 from store.keys import NewKey
-from webapp.pages.forms import Older, Problem
+from webapp.pages.forms import PageParams, Problem
 from webapp.projects import SettleProject
 from webapp.requests import administrator, current_context, query, validated
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
-"""So many keys of each project are shown, where more than one project is."""
+"""The number of keys shown of each project on the page of all projects."""
 
 
 @routes.before_request
@@ -30,26 +30,26 @@ def show() -> ResponseReturnValue:
 
 @routes.get("/<project_id>")
 def show_project(project_id: str) -> ResponseReturnValue:
-    """One project, with all its keys."""
-    asked = query(Older)
+    """Show one project with all its keys."""
+    params = query(PageParams)
     with current_context().database.read() as session:
         project = projects.get(session, project_id)
-        found, more = keys.page(session, project=project.name, after=asked.after, limit=asked.limit)
+        records, has_more = keys.page(session, project=project.name, after=params.after, limit=params.limit)
     return flask.render_template(
-        "project.html", project=project, keys=found, more=more, limit=asked.limit, tiers=_tiers()
+        "project.html", project=project, keys=records, has_more=has_more, limit=params.limit, tiers=_tiers()
     )
 
 
 @routes.post("")
 def create() -> ResponseReturnValue:
-    """Make a key. The answer is the only time it is seen, so it is the page itself."""
-    typed = flask.request.form
+    """Create a key. It is shown only once, so the response is the page instead of a redirect."""
+    fields = flask.request.form
     try:
         with current_context().database.write() as session:
-            made = keys.create(session, typed.get("project", "").strip(), admin="admin" in typed)
+            key = keys.create(session, fields.get("project", "").strip(), admin="admin" in fields)
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
-    return _page(made=made)
+    return _page(new_key=key)
 
 
 @routes.post("/<key_id>/revoke")
@@ -61,18 +61,19 @@ def revoke(key_id: str) -> ResponseReturnValue:
 
 @routes.post("/<project_id>/settle")
 def settle(project_id: str) -> ResponseReturnValue:
-    """Settle a project's tier and limits; an empty field is none."""
+    """Set a project's tier and limits. An empty field removes one."""
     try:
-        asked = validated(SettleProject, {name: _given(name) for name in SettleProject.model_fields})
-        projects.check_tier(asked.tier, _tiers())
+        settings = validated(SettleProject, {name: _field(name) for name in SettleProject.model_fields})
+        projects.check_tier(settings.tier, _tiers())
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
     with current_context().database.write() as session:
-        projects.update(session, project_id, **asked.model_dump())
+        projects.update(session, project_id, **settings.model_dump())
     return flask.redirect(flask.url_for("pages.keys.show", _anchor=project_id), 303)
 
 
-def _given(name: str) -> str | int | None:
+def _field(name: str) -> str | int | None:
+    """Return a form field: an integer if it is all digits, None if empty."""
     text = flask.request.form.get(name, "").strip()
     return int(text) if text.isdecimal() else text or None
 
@@ -81,19 +82,19 @@ def _tiers() -> dict[str, int]:
     return current_context().settings.tier_seconds
 
 
-def _page(made: NewKey | None = None, problem: Problem | None = None) -> str:
-    asked = query(Older)
+def _page(new_key: NewKey | None = None, problem: Problem | None = None) -> str:
+    params = query(PageParams)
     with current_context().database.read() as session:
-        found, more = projects.page(session, after=asked.after, limit=asked.limit)
-        owned = {project.id: keys.page(session, project=project.name, limit=KEYS) for project in found}
+        records, has_more = projects.page(session, after=params.after, limit=params.limit)
+        project_keys = {project.id: keys.page(session, project=project.name, limit=KEYS) for project in records}
     return flask.render_template(
         "keys.html",
-        projects=found,
-        owned=owned,
-        more=more,
-        limit=asked.limit,
+        projects=records,
+        project_keys=project_keys,
+        has_more=has_more,
+        limit=params.limit,
         tiers=_tiers(),
-        made=made,
+        new_key=new_key,
         problem=problem,
-        typed=flask.request.form,
+        fields=flask.request.form,
     )

@@ -1,4 +1,4 @@
-"""/new: a batch of a file or of what is typed in, with a look at its first requests before it is submitted."""
+"""/new: a form that creates a batch of a file or a text, with a preview of its first requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from store.records import Batch, File
 from tasks.intake import preview, prompts, submission
 from tasks.intake.preview import Preview
 from webapp import start
-from webapp.files import uploaded
+from webapp.files import get_file, uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import caller, current_context, validated
@@ -29,176 +29,170 @@ from webapp.start import PARAMETERS, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 
-_MORE = ("system", "template", *PARAMETERS)
-_ERRORS = 20
-"""So many errors are shown."""
-_CHARACTERS = 2000
-"""So much of a request is shown."""
+_OPTIONS = ("system", "template", *PARAMETERS)
+_MAX_ERRORS = 20
+"""The number of errors shown."""
+_MAX_CHARACTERS = 2000
+"""The number of characters shown of a request."""
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What a form has as the input: a file that is stored already, one that was sent with it, or a text."""
+class _Source:
+    """The input of a form: a stored file, an uploaded file, or a text."""
 
     name: str
     content: File | Writer | bytes
 
     def head(self) -> tuple[bytes, bool]:
-        """As `preview.head`; a text is looked at whole."""
+        """Return the first lines as `preview.head` does; a text is returned whole."""
         if isinstance(self.content, bytes):
             return self.content, True
         if isinstance(self.content, Writer) and not self.content.stored:
             self.content.commit()
-        with current_context().artifacts.open(self.content.sha256) as source:
-            return preview.head(source)
+        with current_context().artifacts.open(self.content.sha256) as file:
+            return preview.head(file)
 
 
 @routes.get("")
 def show() -> ResponseReturnValue:
     file_id = flask.request.args.get("file")
     if file_id is not None:
-        with current_context().database.read() as session:
-            files.get(session, caller().project_id, file_id)
+        get_file(file_id)
     return _page()
 
 
 @routes.post("")
 def create() -> ResponseReturnValue:
-    """Submit what was typed; what cannot be used comes back with it."""
-    seen = None
+    """Submit the form. After an error, show it again with its fields as they were."""
+    input_preview = None
     try:
-        asked, given = _asked(), _given()
-        if given is None:
+        options, source = _options(), _source()
+        if source is None:
             raise RequestError("Choose a file, or type or paste something.", param="text")
-        seen = _look(asked, given)
-        if not seen.errors:
-            batch = _submit(asked, given)
+        input_preview = _preview(options, source)
+        if not input_preview.errors:
+            batch = _submit(options, source)
             return flask.redirect(flask.url_for("pages.batches.show", batch_id=batch.id), 303)
         problem, status = Problem("Some of its lines cannot be run; they are listed below.", "preview"), 400
     except RequestError as error:
         problem, status = Problem.of(error), error.status
-    return _page(seen, problem), status
+    return _page(input_preview, problem), status
 
 
 @routes.post("/preview")
 def look() -> ResponseReturnValue:
-    """The first requests, as a part of the page that is there already or, without scripts, in a new one."""
-    seen, problem = None, None
+    """Show the first requests. For htmx: only those; without scripts: the page with them."""
+    input_preview, problem = None, None
     try:
-        given = _given()
-        if given is not None:
-            seen = _look(_asked(), given)
+        source = _source()
+        if source is not None:
+            input_preview = _preview(_options(), source)
     except RequestError as error:
         problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
-        return flask.render_template("new_preview.html", **_shown(seen, problem))
-    return _page(seen, problem)
+        return flask.render_template("new_preview.html", **_preview_variables(input_preview, problem))
+    return _page(input_preview, problem)
 
 
-def _page(seen: Preview | None = None, problem: Problem | None = None) -> str:
-    typed = flask.request.form
-    file_id = typed.get("file_id") or flask.request.args.get("file")
+def _page(input_preview: Preview | None = None, problem: Problem | None = None) -> str:
+    fields = flask.request.form
+    file_id = fields.get("file_id") or flask.request.args.get("file")
     context, file = current_context(), None
     if file_id:
         with context.database.read() as session:
             file = files.find(session, caller().project_id, file_id)
-    sent = flask.request.files.get("file")
+    upload = flask.request.files.get("file")
     return flask.render_template(
         "new.html",
-        typed=typed,
-        once=typed.get("once") or secrets.token_hex(16),
+        fields=fields,
+        once=fields.get("once") or secrets.token_hex(16),
         file=file,
-        sent=sent.filename if sent else None,
+        upload_name=upload.filename if upload else None,
         **forms.template_context(),
-        **_shown(seen, problem),
+        **_preview_variables(input_preview, problem),
         max_bytes=context.settings.max_file_bytes,
     )
 
 
-def _shown(seen: Preview | None, problem: Problem | None) -> dict[str, Any]:
-    requests = seen.requests if seen else []
+def _preview_variables(input_preview: Preview | None, problem: Problem | None) -> dict[str, Any]:
+    requests = input_preview.requests if input_preview else []
     return {
-        "seen": seen,
+        "preview": input_preview,
         "problem": problem,
-        "requests": [cut(json.dumps(request, ensure_ascii=False, indent=2), _CHARACTERS) for request in requests],
-        "most": _ERRORS,
+        "requests": [cut(json.dumps(request, ensure_ascii=False, indent=2), _MAX_CHARACTERS) for request in requests],
+        "max_errors": _MAX_ERRORS,
         "head_bytes": preview.HEAD_BYTES,
     }
 
 
-def _whole() -> bool:
-    """Whether the input holds whole requests, and not prompts."""
-    typed = flask.request.form
-    return bool(typed.get("file_id")) or typed.get("holds") == "requests"
+def _is_requests() -> bool:
+    """True if the input holds whole requests instead of prompts."""
+    fields = flask.request.form
+    return bool(fields.get("file_id")) or fields.get("holds") == "requests"
 
 
-def _asked() -> StartForm:
-    """What was typed, as a client of POST /start would write it. Raises RequestError."""
-    typed = flask.request.form
-    said = forms.batch_options(typed)
-    if _whole():
-        said["endpoint"] = typed.get("endpoint")
+def _options() -> StartForm:
+    """Return the form's options as those of POST /start. Raises RequestError."""
+    fields = flask.request.form
+    values = forms.batch_options(fields)
+    if _is_requests():
+        values["endpoint"] = fields.get("endpoint")
     else:
-        said["endpoint"], _, said["model"] = typed.get("run", "").partition(" ")
-        said |= {name: typed[name] for name in _MORE if typed.get(name, "").strip()}
-    asked = validated(StartForm, said)
-    submission.check_window(current_context().settings, asked.completion_window)
-    return asked
+        values["endpoint"], _, values["model"] = fields.get("run", "").partition(" ")
+        values |= {name: fields[name] for name in _OPTIONS if fields.get(name, "").strip()}
+    options = validated(StartForm, values)
+    submission.check_window(current_context().settings, options.completion_window)
+    return options
 
 
-def _given() -> _Given | None:
-    typed, sent = flask.request.form, flask.request.files.get("file")
-    if typed.get("file_id"):
+def _source() -> _Source | None:
+    """Return the form's input; None if it is empty. Raises RequestError if it has both a file and a text."""
+    fields, part = flask.request.form, flask.request.files.get("file")
+    if fields.get("file_id"):
         with current_context().database.read() as session:
-            file = submission.input_file(session, caller().project_id, typed["file_id"], param="file")
-        return _Given(file.filename, file)
-    upload = uploaded() if sent and sent.filename else None
-    text = typed.get("text", "")
+            file = submission.input_file(session, caller().project_id, fields["file_id"], param="file")
+        return _Source(file.filename, file)
+    upload = uploaded() if part and part.filename else None
+    text = fields.get("text", "")
     if upload is not None and text.strip():
         raise RequestError("There is a file, and a text, too: send one of them.", param="file")
     if upload is not None:
-        return _Given(upload[1], upload[0])
+        return _Source(upload[1], upload[0])
     if not text.strip():
         return None
-    return _Given("prompts.jsonl" if _whole() else f"prompts.{typed.get('format', 'txt')}", text.encode())
+    return _Source("prompts.jsonl" if _is_requests() else f"prompts.{fields.get('format', 'txt')}", text.encode())
 
 
-def _look(asked: StartForm, given: _Given) -> Preview:
-    """Raises RequestError for what none of the requests could be."""
+def _preview(options: StartForm, source: _Source) -> Preview:
+    """Preview the first requests. Raises RequestError for an error that all requests share."""
     context = current_context()
-    content, whole = given.head()
-    if _whole():
-        return preview.of_requests(context, asked.endpoint, content, whole=whole)
-    kind, recipe = start.format_of(given.name), start.recipe(asked)
+    content, whole = source.head()
+    if _is_requests():
+        return preview.of_requests(context, options.endpoint, content, whole=whole)
+    kind, recipe = start.format_of(source.name), start.recipe(options)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
-    found = prompts.of_file(io.BytesIO(content), kind, asked.template)
-    seen = preview.of_prompts(context, recipe, found, whole=whole)
-    for error in seen.errors:
+    inputs = prompts.of_file(io.BytesIO(content), kind, options.template)
+    input_preview = preview.of_prompts(context, recipe, inputs, whole=whole)
+    for error in input_preview.errors:
         name = (error["param"] or "").removeprefix("body.")
-        if name in ("url", "model", *PARAMETERS):  # the same for all
+        if name in ("url", "model", *PARAMETERS):  # the form sets these for all requests
             raise RequestError(error["message"], code=error["code"], param=name)
-    return seen
+    return input_preview
 
 
-def _submit(asked: StartForm, given: _Given) -> Batch:
-    owner, source = caller(), given.content
-    if isinstance(source, bytes):
+def _submit(options: StartForm, source: _Source) -> Batch:
+    project_id, content = caller().project_id, source.content
+    if isinstance(content, bytes):
         with current_context().artifacts.create() as writer:
-            writer.write(source)
-        source = writer
-    form = _form(asked, source.sha256)
-    if isinstance(source, File):
-        return start.make(asked, lambda session: submission.input_file(session, owner.project_id, source.id), form)
-    if _whole():
+            writer.write(content)
+        content = writer
+    form_sha256 = hashlib.sha256(f"{content.sha256} {options.model_dump_json()}".encode()).hexdigest()
+    idempotency = forms.idempotency("new", form_sha256)
+    if isinstance(content, File):
+        return start.make(options, lambda session: submission.input_file(session, project_id, content.id), idempotency)
+    if _is_requests():
         return start.make(
-            asked, lambda session: submission.name_input(session, owner.project_id, given.name, source), form
+            options, lambda session: submission.name_input(session, project_id, source.name, content), idempotency
         )
-    return start.submit(asked, (source, given.name), form)
-
-
-def _form(asked: StartForm, sha256: str) -> tuple[str, str] | None:
-    """The idempotency key of a form that was shown once: sent twice as it is, it makes one batch."""
-    key = flask.request.form.get("once")
-    said = hashlib.sha256(f"{sha256} {asked.model_dump_json()}".encode()).hexdigest()
-    return (f"page-new-{key[:64]}-{said}", said) if key else None
+    return start.submit(options, (content, source.name), idempotency)

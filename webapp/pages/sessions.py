@@ -1,4 +1,4 @@
-"""/sign-in and /sign-out: a session is a random token in a cookie, which authorises the pages and never the API."""
+"""/sign-in and /sign-out. A session is a random token in a cookie that gives access to the pages, never to the API."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ routes = Blueprint("sessions", __name__)
 
 COOKIE = "batchyard_session"
 OPEN = ("pages.sessions.show", "pages.sessions.sign_in")
-# A path of this server's: no host, and none of the characters that browsers skip or turn into a slash.
+# A path on this server: no host, and no character that browsers skip or turn into a slash.
 LOCAL_PATH = re.compile(r"/(?!/)[!-\[\]-~]*")
 
 
 def visitor() -> Visitor | None:
-    """Who has signed in, of the page that is being answered."""
-    found: Visitor | None = g.get("visitor")
-    return found
+    """Return the visitor who has signed in; None if nobody has."""
+    current: Visitor | None = g.get("visitor")
+    return current
 
 
 def csrf_token() -> str:
-    """What every POST form carries in its field `csrf`: only a page of the same session can know it."""
+    """Return the value of field `csrf` in every POST form. Only pages of the same session know it."""
     return hmac.new(flask.request.cookies.get(COOKIE, "").encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def admit() -> None:
-    """Resume the session of a request for a page, as its `caller()`. Called before every page.
+    """Resume the session of a request for a page; `caller()` then returns its caller. Runs before every page.
 
     Raises:
         AuthenticationError: there is no session.
-        PermissionDeniedError: a POST that does not come from a form of this session's pages.
+        PermissionDeniedError: a POST did not come from a form of this session's pages.
         RateLimitError.
     """
     posted = flask.request.method not in ("GET", "HEAD", "OPTIONS")
@@ -51,33 +51,33 @@ def admit() -> None:
         return
     token = flask.request.cookies.get(COOKIE, "")
     with current_context().database.read() as session:
-        found = sessions.find(session, token) if token else None
-    if found is None:
+        current = sessions.find(session, token) if token else None
+    if current is None:
         raise AuthenticationError("Sign in to see this page.")
-    g.visitor, g.caller = found, found.caller
-    limits.count_request(current_context(), found.caller.key_id)
+    g.visitor, g.caller = current, current.caller
+    limits.count_request(current_context(), current.caller.key_id)
     if posted and not hmac.compare_digest(flask.request.form.get("csrf", "").encode(), csrf_token().encode()):
         raise PermissionDeniedError("This form is of another session; load its page again, then send it.")
 
 
 def _check_origin() -> None:
-    """Raises PermissionDeniedError for a request that another site's page has sent."""
+    """Raise PermissionDeniedError if another site's page sent the request."""
     site, origin = flask.request.headers.get("Sec-Fetch-Site"), flask.request.headers.get("Origin")
-    if site is None and origin is not None:  # a browser that does not say it, or a server without TLS
+    if site is None and origin is not None:  # an old browser, or a server without TLS
         site = "same-origin" if urlsplit(origin).netloc == flask.request.host else "cross-site"
     if site not in (None, "same-origin"):
         raise PermissionDeniedError("This form was sent by another site; open the page here, then send it.")
 
 
-def _wanted() -> str:
-    """The page to go to after signing in."""
-    asked = flask.request.values.get("next", "")
-    return asked if LOCAL_PATH.fullmatch(asked) else "/"
+def _next_path() -> str:
+    """Return the path of the page after signing in."""
+    path = flask.request.values.get("next", "")
+    return path if LOCAL_PATH.fullmatch(path) else "/"
 
 
 @routes.get("/sign-in")
 def show() -> ResponseReturnValue:
-    return flask.render_template("sign_in.html", next=_wanted())
+    return flask.render_template("sign_in.html", next=_next_path())
 
 
 @routes.post("/sign-in")
@@ -86,14 +86,14 @@ def sign_in() -> ResponseReturnValue:
     address = flask.request.remote_addr or ""
     limits.check_sign_in(address)
     with context.database.read() as session:
-        found = keys.authenticate(session, flask.request.form.get("key", "").strip())
-    if found is None:
+        owner = keys.authenticate(session, flask.request.form.get("key", "").strip())
+    if owner is None:
         limits.count_failed_sign_in(address)
-        page = flask.render_template("sign_in.html", next=_wanted(), wrong=True)
+        page = flask.render_template("sign_in.html", next=_next_path(), wrong=True)
         return page, AuthenticationError.status
     with context.database.write() as session:
-        token = sessions.create(session, found.key_id)
-    response = flask.redirect(_wanted(), 303)
+        token = sessions.create(session, owner.key_id)
+    response = flask.redirect(_next_path(), 303)
     response.set_cookie(
         COOKIE, token, max_age=sessions.SECONDS, httponly=True, samesite="Lax", secure=flask.request.is_secure
     )
