@@ -1,4 +1,4 @@
-"""Artifacts: content-addressed, write-once, atomic; on a local folder or anything fsspec can write to."""
+"""Artifacts: content-addressed, write-once and atomic; in a local folder or any file system of fsspec."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ from batchyard.errors import ConfigurationError, UnavailableError
 INCOMING = "incoming"
 # The folders of the store: unfinished writes, and content by the first two digits of its SHA-256.
 SHARDS = (INCOMING, *(f"{number:02x}" for number in range(256)))
-# The store may lie in a bucket that holds other things: they are never touched.
-_OURS = re.compile(r"(?P<name>[0-9a-f]{64}|[0-9a-f]{32})(?P<aside>\.[0-9a-f]{16})?")
+# The bucket may hold other things, which are never touched. A file set aside is about to be deleted.
+_NAME = re.compile(r"(?P<name>[0-9a-f]{64}|[0-9a-f]{32})(?P<aside>\.[0-9a-f]{16})?")
 
 
 class Artifacts:
-    """The store behind one fsspec URL. Content of SHA-256 `abcd…` lies at `<url>/ab/abcd…`.
+    """The artifact store at one fsspec URL. Content with SHA-256 `abcd…` is at `<url>/ab/abcd…`.
 
     Raises:
-        ConfigurationError: no fsspec implementation for the URL.
+        ConfigurationError: fsspec has no implementation for the URL.
     """
 
     def __init__(self, url: str) -> None:
         try:
-            # A cached listing would hide what other processes have written since.
+            # A cached listing would hide what other processes write.
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
             raise ConfigurationError(f"ARTIFACTS_URL={url!r}: {error}") from error
         self.url = url
 
     def path(self, sha256: str) -> str:
+        """Return the path of content in its file system."""
         return f"{self._root}/{sha256[:2]}/{sha256}"
 
     def create(self) -> Writer:
-        """A writer for content whose SHA-256 is not known yet."""
+        """Return a writer for content whose SHA-256 is not known yet."""
         return Writer(self)
 
     def put(self, content: bytes) -> str:
-        """Store `content`; its SHA-256."""
+        """Store `content`. Return its SHA-256."""
         with self.create() as writer:
             writer.write(content)
         return writer.sha256
 
     @contextmanager
     def open(self, sha256: str) -> Iterator[IO[bytes]]:
-        """The content, seekable.
+        """Open content as a seekable file.
 
         Raises:
             UnavailableError: the store does not have it or cannot be reached.
@@ -70,11 +71,12 @@ class Artifacts:
             yield file
 
     def read(self, sha256: str) -> bytes:
+        """Return content. Raises UnavailableError."""
         with self.open(sha256) as file:
             return file.read()
 
     def names(self, shard: str) -> list[str]:
-        """What lies in a shard: SHA-256s, or in `incoming` the names of unfinished writes.
+        """Return the names in a shard: SHA-256s, or those of unfinished writes in `incoming`.
 
         Raises:
             UnavailableError: the store cannot be reached.
@@ -84,16 +86,17 @@ class Artifacts:
                 paths = self._fs.ls(f"{self._root}/{shard}", detail=False)
             except FileNotFoundError:
                 return []
-            ours = [found for path in paths if (found := _OURS.fullmatch(path.rpartition("/")[2]))]
-            for aside in (found[0] for found in ours if found["aside"]):
-                self._put_back(Path(self._root, shard, aside))
-        return sorted({found["name"] for found in ours})
+            matches = [match for path in paths if (match := _NAME.fullmatch(path.rpartition("/")[2]))]
+            for match in matches:
+                if match["aside"]:
+                    self._put_back(Path(self._root, shard, match[0]))
+        return sorted({match["name"] for match in matches})
 
     def collect(self, shard: str, name: str, seconds: float) -> int | None:
-        """Delete what lies in a shard under that name, unless it is younger than `seconds`.
+        """Delete a name in a shard unless it is younger than `seconds`.
 
         Returns:
-            The bytes that were freed; None if it stays, or is gone already.
+            Freed bytes; None if nothing was deleted.
 
         Raises:
             UnavailableError: the store cannot be reached.
@@ -106,8 +109,8 @@ class Artifacts:
                 size = int(self._fs.size(path) or 0)
                 if isinstance(self._fs, LocalFileSystem):
                     return size if self._delete_aside(Path(path), seconds) else None
-                # An object store cannot delete on a condition: content written again between the look at its age and
-                # this call, one round trip, is lost.
+                # fsspec has no conditional delete: content that is written again within the one round trip
+                # since its age was read is lost.
                 self._fs.rm_file(path)
             except FileNotFoundError:
                 return None
@@ -117,7 +120,7 @@ class Artifacts:
         return time.time() - float(self._fs.modified(path).timestamp())
 
     def _delete_aside(self, path: Path, seconds: float) -> bool:
-        """Delete a file that is old when nobody can make it young any more: under a name that only we know."""
+        """Delete a file if it is still old after a rename. Nobody can renew it under its secret name."""
         aside = path.rename(f"{path}.{secrets.token_hex(8)}")
         if self._age(str(aside)) < seconds:
             self._put_back(aside)
@@ -126,15 +129,15 @@ class Artifacts:
         return True
 
     def _put_back(self, aside: Path) -> None:
-        """Give a file its name again, also one that a killed collector left aside.
+        """Restore the name of a file that was set aside, perhaps by a collector that was killed.
 
-        What is in its place meanwhile has the same content; a new age keeps it safe.
+        A file that has that name by now has the same content. The new age protects it from collection.
         """
         try:
             os.utime(aside)
             aside.replace(aside.with_suffix(""))
         except FileNotFoundError:
-            pass  # its collector has dealt with it
+            pass  # its collector has finished
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -150,10 +153,9 @@ class Artifacts:
 
 
 class Writer(io.RawIOBase):
-    """Bytes on their way into the store; hashed as they pass, visible only once `close` has succeeded.
+    """Writes content to the store and hashes it. Nothing is visible before `commit`.
 
-    After the `with` block (or `commit`) `sha256` and `size` say what was stored. Left by an exception, nothing
-    remains.
+    The `with` block commits at its end; an exception discards everything. `sha256` and `size` describe the content.
     """
 
     def __init__(self, artifacts: Artifacts) -> None:
@@ -169,6 +171,7 @@ class Writer(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of the bytes written so far."""
         return self._hash.hexdigest()
 
     def writable(self) -> bool:
@@ -184,8 +187,8 @@ class Writer(io.RawIOBase):
     def commit(self) -> None:
         """Make the content visible under its SHA-256.
 
-        Content that is there already is replaced by itself and so is young again: what is young is not collected,
-        and the caller has time to write the record that points at it.
+        Existing content is replaced by itself and becomes young again. Young content is not collected, so the caller
+        has time to write the record that references it.
         """
         with self._translated():
             local = isinstance(self._fs, LocalFileSystem)
@@ -194,13 +197,14 @@ class Writer(io.RawIOBase):
                 os.fsync(self._file.fileno())
             self._file.close()
             if local:
-                os.utime(self._temporary)  # the last write may be long ago, and a move keeps its time
+                os.utime(self._temporary)  # a move keeps the time of the last write, which may be long ago
             target = self._artifacts.path(self.sha256)
             self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             self._fs.mv(self._temporary, target)
             self.stored = True
 
     def discard(self) -> None:
+        """Delete what was written."""
         self._file.close()
         if self._fs.exists(self._temporary):
             self._fs.rm_file(self._temporary)

@@ -1,6 +1,6 @@
-"""The result cache: answers of a project's earlier batches, for requests that ask the same of the same engine.
+"""The result cache: answers of a project's earlier batches, for equal requests to the same engine.
 
-A project has one where `cache_bytes` is set. What was used longest ago goes first once it takes more.
+A project with `cache_bytes` has one. Beyond that size the least recently used answers are evicted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 from store.records import CachedAnswer, Project
 
 CHUNK = 500
-"""Answers that are looked up, added or evicted in one transaction."""
+"""Most answers to find, add or evict in one transaction."""
 OVERHEAD = 512
-"""Bytes that an answer takes in the database beside its body: the rest of its row, and the indexes."""
+"""Bytes of an answer in the database beside its body: the rest of its row, and the indexes."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Answer:
 
     @classmethod
     def of(cls, body: bytes, input_tokens: int, cached_tokens: int, output_tokens: int) -> Answer:
-        """`body`: the response body as JSON."""
+        """Compress a response body (JSON)."""
         return cls(zlib.compress(body, 1), input_tokens, cached_tokens, output_tokens)
 
     @property
@@ -45,40 +45,40 @@ class Answer:
 
 
 def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> str:
-    """What an answer depends on, as the SHA-256 of its canonical JSON.
+    """Return the cache key of an answer: the SHA-256 of the canonical JSON of everything it depends on.
 
     Args:
-        fingerprint: of the request, see inference.requests.ordering.
-        config_sha256: of the model's entry in models.toml.
-        engine: what the engine says of itself: engine, version, model_sha256, …
+        fingerprint: the request's, see inference.requests.fingerprint.
+        config_sha256: SHA-256 of the model's entry in models.toml.
+        engine: the engine's description of itself: engine, version, model_sha256, …
     """
-    depends = {"fingerprint": fingerprint.hex(), "config_sha256": config_sha256, "engine": dict(engine)}
-    return hashlib.sha256(orjson.dumps(depends, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    dependencies = {"fingerprint": fingerprint.hex(), "config_sha256": config_sha256, "engine": dict(engine)}
+    return hashlib.sha256(orjson.dumps(dependencies, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, Answer]:
-    """Those of a project's answers that are there, by key."""
-    of_project = CachedAnswer.project_id == project_id
-    rows = session.scalars(select(CachedAnswer).where(of_project, CachedAnswer.key.in_(keys)))
+    """Return the cached answers of a project with these keys, by key."""
+    in_project = CachedAnswer.project_id == project_id
+    rows = session.scalars(select(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))
     return {row.key: Answer(row.body, row.input_tokens, row.cached_tokens, row.output_tokens) for row in rows}
 
 
 def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
-    """Note that a project's answers were used."""
-    of_project = CachedAnswer.project_id == project_id
-    # What is locked is just being touched or evicted; to wait for it could be to wait for each other.
-    free = select(CachedAnswer.key).where(of_project, CachedAnswer.key.in_(keys)).with_for_update(skip_locked=True)
+    """Record that a project's answers were used now."""
+    in_project = CachedAnswer.project_id == project_id
+    # A locked row is being touched or evicted already. Waiting for it could deadlock.
+    unlocked = select(CachedAnswer.key).where(in_project, CachedAnswer.key.in_(keys)).with_for_update(skip_locked=True)
     session.execute(
         update(CachedAnswer)
-        .where(of_project, CachedAnswer.key.in_(free))
+        .where(in_project, CachedAnswer.key.in_(unlocked))
         .values(used_at=time.time())
         .execution_options(synchronize_session=False)
     )
 
 
 def add(session: Session, project_id: str, answers: Mapping[str, Answer]) -> None:
-    """Add answers to a project's by key; those that are there already stay as they are."""
-    moment = time.time()
+    """Add answers to a project's cache, by key. Existing ones stay as they are."""
+    now = time.time()
     rows = [
         {
             "project_id": project_id,
@@ -88,9 +88,9 @@ def add(session: Session, project_id: str, answers: Mapping[str, Answer]) -> Non
             "cached_tokens": answer.cached_tokens,
             "output_tokens": answer.output_tokens,
             "bytes": len(answer.compressed) + OVERHEAD,
-            "used_at": moment,
+            "used_at": now,
         }
-        for key, answer in sorted(answers.items())  # in one order, so that two who add the same never deadlock
+        for key, answer in sorted(answers.items())  # one order for all writers prevents deadlocks
     ]
     if session.get_bind().dialect.name == "sqlite":
         session.execute(sqlite.insert(CachedAnswer).on_conflict_do_nothing(), rows)
@@ -99,36 +99,36 @@ def add(session: Session, project_id: str, answers: Mapping[str, Answer]) -> Non
 
 
 def excess(session: Session) -> dict[str, int]:
-    """By how many bytes projects have more than they may; one without `cache_bytes` may have nothing."""
-    taken, bound = func.sum(CachedAnswer.bytes), func.coalesce(Project.cache_bytes, 0)
+    """Return the bytes over its limit of each project that is over it, by id. Without `cache_bytes` the limit is 0."""
+    size, limit = func.sum(CachedAnswer.bytes), func.coalesce(Project.cache_bytes, 0)
     rows = session.execute(
-        select(Project.id, taken - bound)
+        select(Project.id, size - limit)
         .join(CachedAnswer, CachedAnswer.project_id == Project.id)
         .group_by(Project.id)
-        .having(taken > bound)
+        .having(size > limit)
     )
-    return {project_id: int(size) for project_id, size in rows}
+    return {project_id: int(excess_bytes) for project_id, excess_bytes in rows}
 
 
 def evict(session: Session, project_id: str, size: int) -> int:
-    """Delete the answers of a project that were used longest ago: of `size` bytes or more, CHUNK at most.
+    """Delete a project's least recently used answers: `size` bytes or more, at most CHUNK answers.
 
     Returns:
-        Bytes that were freed.
+        Freed bytes.
     """
-    of_project = CachedAnswer.project_id == project_id
+    in_project = CachedAnswer.project_id == project_id
     oldest = session.execute(
         select(CachedAnswer.key, CachedAnswer.bytes)
-        .where(of_project)
+        .where(in_project)
         .order_by(CachedAnswer.used_at)
         .limit(CHUNK)
         .with_for_update(skip_locked=True)
     )
     keys, freed = [], 0
-    for key, taken in oldest:
+    for key, answer_bytes in oldest:
         if freed >= size:
             break
         keys.append(key)
-        freed += taken
-    session.execute(delete(CachedAnswer).where(of_project, CachedAnswer.key.in_(keys)))
+        freed += answer_bytes
+    session.execute(delete(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))
     return freed

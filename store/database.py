@@ -1,4 +1,4 @@
-"""The database: SQLite (WAL) by default, PostgreSQL by another URL; its schema is Alembic's."""
+"""The database: SQLite (WAL) or PostgreSQL, with a schema that Alembic migrates."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.002
 # A web process has 32 threads; each may hold one connection.
 _POOL = {"pool_size": 8, "max_overflow": 32}
-_DISPATCH_LOCK = 0x6261746368  # any number of our own, the same in every process
+_DISPATCH_LOCK = 0x6261746368  # an arbitrary number, the same in every process
 
 
 class Database:
-    """Sessions on one database. Make one per process and, where processes fork, after the fork.
+    """Sessions on one database. Create one per process, after any fork.
 
     Raises:
-        ConfigurationError: the URL is not one SQLAlchemy can use.
+        ConfigurationError: SQLAlchemy cannot use the URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -51,19 +51,19 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that only reads."""
+        """Open a session for reading."""
         with self._session(self._reader) as session:
             yield session
 
     @contextmanager
     def write(self, *, serial: bool = False) -> Iterator[Session]:
-        """A transaction, committed at the end of the block and rolled back by an exception.
+        """Open a transaction. The end of the block commits it; an exception rolls it back.
 
-        With `serial`, no other serial transaction runs meanwhile, in any process.
+        Serial transactions run one at a time, over all processes.
         """
-        # SQLite has one writer: of this process's threads one waits for the others' processes, the rest for that one.
+        # SQLite has one writer. One thread per process competes for the lock; the others queue behind it.
         with self._write_lock, self._session(self._writer) as session, session.begin():
-            if serial and not self.sqlite:  # a SQLite writer is alone already
+            if serial and not self.sqlite:  # SQLite has one writer anyway
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
             yield session
 
@@ -83,11 +83,12 @@ class Database:
             session.execute(text("SELECT 1"))
 
     def close(self) -> None:
+        """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
 
     def upgrade(self) -> None:
-        """Bring the schema to this version's.
+        """Migrate the schema to this version's.
 
         Raises:
             ConfigurationError: the database was written by a newer version, or cannot be opened.
@@ -112,18 +113,23 @@ class Database:
 
 
 def changed(session: Session, statement: Update) -> int:
-    """Run an UPDATE; how many rows it changed. A compare-and-set has won if that is not 0."""
+    """Run an UPDATE. Return how many rows it changed: 0 if a compare-and-set has lost."""
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 
 def _sqlite(url: str, begin: Callable[[Connection], None], busy_seconds: float) -> Engine:
-    """A SQLite engine whose transactions start with `begin`; SQLite itself waits `busy_seconds` for a lock."""
+    """Create a SQLite engine.
+
+    Args:
+        begin: starts a transaction.
+        busy_seconds: longest that SQLite's busy handler waits for a lock.
+    """
     engine = create_engine(url, connect_args={"timeout": _WAIT_SECONDS}, **_POOL)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
-        busy = f"busy_timeout={int(1000 * busy_seconds)}"  # last: to switch to WAL, it waits as the connection does
+        busy = f"busy_timeout={int(1000 * busy_seconds)}"  # last: the switch to WAL needs the longer timeout
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", busy):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -136,17 +142,19 @@ def _begin(connection: Connection) -> None:
 
 
 def _begin_alone(connection: Connection) -> None:
-    """Begin as the only writer: who reads first and writes later would fail, not wait, where another wrote in between.
+    """Begin as the only writer.
 
-    SQLite itself looks for its turn ever more seldom, so that who has waited long waits longest. This looks every two
-    milliseconds.
+    A transaction that begins as a reader fails at its first write if another process has written meanwhile. SQLite's
+    busy handler backs off and starves long waiters, so poll every 2 ms.
     """
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     deadline = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < deadline:
         try:
-            driver.execute("BEGIN IMMEDIATE")  # the driver's own error: to wrap it costs ten times the look itself
+            driver.execute(
+                "BEGIN IMMEDIATE"
+            )  # unwrapped: SQLAlchemy's wrapping of the error costs ten times the statement
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:

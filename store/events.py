@@ -1,4 +1,4 @@
-"""Events: what has happened to batches. Each is written in the transaction in which it happened, so none is lost."""
+"""Events: changes of batches. Each is written in the transaction of its change, so none is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from store import listing, webhooks
 from store.records import Batch, Event, new_id, now
 
-# The ends are OpenAI's webhook events; the others are ours.
+# The first four are OpenAI's webhook events; the others are Batchyard's.
 Type = Literal[
     "batch.completed",
     "batch.failed",
@@ -24,7 +24,7 @@ TYPES: tuple[str, ...] = get_args(Type)
 
 
 def record(session: Session, batch: Batch, type_: str, **data: Any) -> Event:
-    """Note that something happened to a batch. `data` goes into the event's data, beside the batch's id."""
+    """Record an event of a batch and its deliveries. `data` goes into the event's data, beside the batch's id."""
     event = Event(
         id=new_id("evt_"),
         project_id=batch.project_id,
@@ -40,5 +40,9 @@ def record(session: Session, batch: Batch, type_: str, **data: Any) -> Event:
 
 
 def page(session: Session, batch: Batch, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
-    """The events of a batch, oldest first; whether there are more. Raises RequestError: `after` is none of them."""
+    """Return events of a batch, oldest first, and True if there are more.
+
+    Raises:
+        RequestError: `after` is not one of them.
+    """
     return listing.page(session, Event, Event.batch_id == batch.id, after=after, limit=limit, descending=False)

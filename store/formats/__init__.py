@@ -1,1 +1,1 @@
-"""The formats of files that two sides share: written and read here and nowhere else."""
+"""File formats that several packages share. Each is written and read only here."""
