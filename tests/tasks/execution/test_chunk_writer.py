@@ -97,7 +97,7 @@ def test_a_lost_segments_answers_are_not_appended_and_not_counted(connected: App
     assert appended(connected, batch) == []
     counts = reload(connected.database, batch)
     assert (counts.completed, counts.failed, the_segment(connected.database, batch).answered) == (0, 0, 0)
-    assert progress.totals(context) == {}
+    assert progress.totals(connected) == {}
 
 
 def test_failures_are_counted_by_their_codes(connected: AppContext, project: str) -> None:
