@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
 from batchyard.models import CAPACITY, ModelSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NO_OPS = frozenset(
     {
@@ -80,23 +83,34 @@ class Answer:
 
 
 class Capabilities(ABC):
-    """What can be asked of an engine, told without starting it.
+    """What an engine's class says of it without starting it. An engine derives from Engine or JobEngine.
 
     Attributes:
-        simulated: answers are not a model's.
-        starts_each_run: it is started for each run and stops after it, so that runs should be long.
-        arguments: what `engine_args` may hold, or None where the engine itself checks them at start. A schema that
-            allows extra keys leaves those to the engine.
+        name: as `engine` in models.toml and as its entry point.
+        simulated: answers are not a model's. Everything that shows or stores them is then marked as simulated.
+        starts_each_run: starts for each run and stops after it, so that runs should be long.
+        adds_replicas: starts more replicas as it runs, up to `max_replicas`.
+        needs_source: models.toml must name the model's folder or hub id.
+        arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
+            keys leaves those to the engine.
     """
 
+    name: ClassVar[str]
     simulated: ClassVar[bool] = False
     starts_each_run: ClassVar[bool] = False
+    adds_replicas: ClassVar[bool] = False
+    needs_source: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = None
+
+    @classmethod
+    def gpus(cls, spec: ModelSpec) -> float:
+        """GPUs that one replica uses in a cluster that has GPUs, unless the model sets `num_gpus`."""
+        return 0
 
     @classmethod
     @abstractmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        """The first parameter of `body` that this engine cannot honour, as (param, message). Pure, and light."""
+        """Return the first parameter of `body` that the engine cannot honour, as (param, message). Pure, and light."""
 
 
 class Engine(Capabilities):
@@ -144,6 +158,33 @@ class Engine(Capabilities):
     @abstractmethod
     async def stop(self) -> None:
         """Free everything, engine processes included."""
+
+
+class JobEngine(Capabilities):
+    """An engine that answers all rows of a run in a job of its own. Imports Ray and torch only when it is called."""
+
+    starts_each_run: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def run(
+        cls, spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+    ) -> Generator[pa.Table]:
+        """Answer every row: rows, tables and errors are those of `inference.pipeline.run`.
+
+        Raises:
+            EngineStartError: with the engine's own reason.
+            EngineError: the job failed.
+        """
+
+    @classmethod
+    @abstractmethod
+    def versions(cls, spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
+        """Return the engine and what its answers depend on, as `Engine.versions` does.
+
+        Raises:
+            EngineStartError: with the engine's own reason.
+        """
 
 
 def refusal_code(message: str) -> str | None:

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Generator
 from contextlib import closing
 from itertools import chain
-from types import ModuleType
 
 import pyarrow as pa
 import ray
@@ -17,6 +16,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
+from inference.engine import JobEngine
+from inference.engines.registry import capabilities
 from inference.engines.start_errors import start_error, start_timed_out
 from inference.ray.caller import answer, raise_failure, unpacked
 from inference.ray_internals import iter_blocks
@@ -67,9 +68,10 @@ def run(
     """
     if rows.num_rows == 0:
         return
-    if spec.engine == "vllm-job":
+    engine = capabilities(spec.engine)
+    if issubclass(engine, JobEngine):
         _quieten()
-        yield from _job().run(spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout)
+        yield from engine.run(spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout)
         return
     timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
     in_flight = _start(spec, timeouts).in_flight
@@ -120,18 +122,10 @@ def engine_versions(
     Raises:
         EngineStartError: it is not running and does not start.
     """
-    if spec.engine == "vllm-job":
-        found: dict[str, str] = _job().versions(spec, start_timeout=start_timeout)
-        return found
+    engine = capabilities(spec.engine)
+    if issubclass(engine, JobEngine):
+        return engine.versions(spec, start_timeout=start_timeout)
     return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)).versions
-
-
-def _job() -> ModuleType:
-    try:
-        from inference.engines.vllm import job_runner  # imports torch
-    except ImportError as error:
-        raise EngineStartError(f"engine vllm-job needs vLLM where segments run: {error}") from error
-    return job_runner
 
 
 def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:

@@ -1,4 +1,4 @@
-"""What a worker process works with: settings, models, database, artifacts and Redis, made once when first needed."""
+"""The application context of a process: settings, models, database, artifacts and Redis."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from dataclasses import dataclass
 
 import redis
 
-from batchyard import models, settings
-from batchyard.errors import ConfigurationError
+from batchyard import settings
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
-from inference.engines import registry
+from inference import catalog
 from store.artifacts import Artifacts
 from store.database import Database
 
-# Nothing that is asked of Redis takes long, and nothing waits for a server that hangs: work goes on without it.
 REDIS_SECONDS = 2.0
+"""Longest wait for a reply of Redis. Work goes on without Redis, so nothing waits for a server that hangs."""
 
 
 @dataclass(frozen=True)
 class AppContext:
-    """The parts that tasks and routes are handed."""
+    """The parts that tasks and routes work with."""
 
     settings: Settings
     models: dict[str, ModelSpec]
@@ -31,18 +30,12 @@ class AppContext:
 
 
 def served_models(configuration: Settings) -> dict[str, ModelSpec]:
-    """The models of the deployment's models.toml. Raises ConfigurationError, also for unusable engine_args."""
-    served = models.load(configuration.models, allow_simulated=configuration.allow_simulated)
-    try:
-        for spec in served.values():
-            registry.check_arguments(spec)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{configuration.models}: {error.message}") from error
-    return served
+    """Return the models of the deployment's models.toml. Raises ConfigurationError for what cannot be used."""
+    return catalog.load(configuration.models, allow_simulated=configuration.allow_simulated)
 
 
 def build(configuration: Settings) -> AppContext:
-    """A context for the settings. Raises ConfigurationError for what cannot be used."""
+    """Build a context from the settings. Raises ConfigurationError for what cannot be used."""
     return AppContext(
         settings=configuration,
         models=served_models(configuration),
@@ -54,5 +47,5 @@ def build(configuration: Settings) -> AppContext:
 
 @functools.cache
 def context() -> AppContext:
-    """This process's context. Never called before a worker's pool has started its processes."""
+    """Return this process's context. Not to be called before a worker's pool has started its processes."""
     return build(settings.load())

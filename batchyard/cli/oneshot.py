@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from batchyard import models as models_toml
 from batchyard.cli import background, client, completion, engine_flags, requests
 from batchyard.cli.client import Client
 from batchyard.cli.options import data_option, load_settings, models_option
@@ -21,7 +20,10 @@ from batchyard.cli.output import json_option, table
 from batchyard.cli.watch import finished, interruptible, watch
 from batchyard.errors import ConfigurationError
 from batchyard.local_state import local_state
+from batchyard.models import vllm_installed
 from batchyard.settings import Settings
+from inference import catalog
+from inference.engines import registry
 
 # The key under which `run` marks its batches, so that the same run finds its batch again.
 RUN_KEY = "batchyard.run"
@@ -166,7 +168,7 @@ def _lists(settings: Settings, model: str) -> bool:
     """Whether the models file names the model; one that is not there names none."""
     if not settings.models.exists():
         return False
-    return model in models_toml.load(settings.models, allow_simulated=settings.allow_simulated)
+    return model in catalog.load(settings.models, allow_simulated=settings.allow_simulated)
 
 
 def _mark(server: Client, file: Path, endpoint: str, steps: list[dict[str, str]]) -> str:
@@ -207,12 +209,8 @@ def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, fo
 
 
 def _why(engine: str) -> str:
-    if engine == "echo":
+    if registry.capabilities(engine).simulated:
         return "its answers are simulated"
-    if engine == "vllm":
-        return "vLLM is installed"
-    return (
-        "models.toml names it"
-        if models_toml.vllm_installed()
-        else "vLLM is not installed here (`make install` says why)"
-    )
+    if engine != catalog.automatic_engine():
+        return "models.toml names it"
+    return "vLLM is installed" if vllm_installed() else "vLLM is not installed here (`make install` says why)"

@@ -52,7 +52,9 @@ class Echo(Engine):
     not start; `call_log` gets one line per request that the engine was asked.
     """
 
+    name: ClassVar[str] = "echo"
     simulated: ClassVar[bool] = True
+    needs_source: ClassVar[bool] = False
     arguments: ClassVar[type[BaseModel] | None] = EchoArguments
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
@@ -62,7 +64,7 @@ class Echo(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        return first_unsupported("echo", SUPPORTED, body)
+        return first_unsupported(cls.name, SUPPORTED, body)
 
     async def start(self) -> None:
         if self._arguments.start_error is not None:
@@ -87,7 +89,7 @@ class Echo(Engine):
         return [self._one(endpoint, body, text) for body, text in zip(bodies, texts, strict=True)]
 
     def versions(self) -> dict[str, str]:
-        return {"engine": "echo", "version": __version__, "simulated": "true"}
+        return {"engine": self.name, "version": __version__}
 
     async def stop(self) -> None:
         """Nothing to free."""
@@ -97,15 +99,13 @@ class Echo(Engine):
         if self._arguments.fail_every and self._asked % self._arguments.fail_every == 0:
             return Answer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
         words = len(text.split())
-        common = {"model": body.get("model", self.spec.name), "simulated": True}
+        model = body.get("model", self.spec.name)
         if endpoint == "/v1/embeddings":
             digest = hashlib.sha256(text.encode()).digest()[:8]
             vector = [byte / 255 for byte in digest]
             data = [{"object": "embedding", "index": 0, "embedding": vector}]
-            return Answer(
-                200,
-                {"object": "list", "data": data, "usage": {"prompt_tokens": words, "total_tokens": words}, **common},
-            )
+            usage = {"prompt_tokens": words, "total_tokens": words}
+            return Answer(200, {"object": "list", "data": data, "usage": usage, "model": model})
         samples = body.get("n") or 1
         usage = {
             "prompt_tokens": words,
@@ -124,7 +124,7 @@ class Echo(Engine):
                     {"index": index, **said, "logprobs": None, "finish_reason": "stop"} for index in range(samples)
                 ],
                 "usage": usage,
-                **common,
+                "model": model,
             },
         )
 

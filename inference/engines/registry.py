@@ -1,17 +1,23 @@
-"""The engines by name. Importing this is light: torch, transformers and vLLM are imported when an engine starts."""
+"""The engines by name: the built-in ones, and those that installed packages add (entry points `batchyard.engines`).
+
+Importing this is light: an engine's module is imported when its name is looked up; torch, transformers and vLLM when it
+starts.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+import inspect
+from typing import Any
 
 from pydantic import ValidationError
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
+from batchyard.plugins import Registry
 from batchyard.wording import nearest
-from inference.engine import Capabilities, Engine
+from inference.engine import Capabilities, Engine, JobEngine
 
-ENGINES = {
+BUILT_IN = {
     "vllm": "inference.engines.vllm.engine:VLLM",
     "vllm-job": "inference.engines.vllm.job:VLLMJob",
     "openai": "inference.engines.openai.engine:OpenAI",
@@ -20,29 +26,40 @@ ENGINES = {
 }
 
 
+def _checked(value: Any) -> tuple[str, type[Capabilities]]:
+    if not (isinstance(value, type) and issubclass(value, (Engine, JobEngine))):
+        raise TypeError("is no subclass of inference.engine.Engine or JobEngine")
+    if inspect.isabstract(value):
+        raise TypeError(f"lacks the methods {', '.join(sorted(value.__abstractmethods__))}")
+    if not isinstance(getattr(value, "name", None), str):
+        raise TypeError("has no attribute `name`")
+    if value.simulated and issubclass(value, JobEngine):
+        raise TypeError("is simulated and a JobEngine, whose answers nobody could mark; derive it from Engine")
+    return value.name, value
+
+
+ENGINES: Registry[type[Capabilities]] = Registry("engine", "batchyard.engines", BUILT_IN, _checked)
+
+
 def capabilities(name: str) -> type[Capabilities]:
-    """What the engine with this name can be asked.
+    """Return the class of the engine with this name.
 
     Raises:
-        ConfigurationError: no engine has that name; names the nearest.
+        ConfigurationError: no engine has that name; names the nearest. Or a package's entry point is broken.
     """
-    if name not in ENGINES:
-        raise ConfigurationError(f"no engine is named {name!r}; did you mean {nearest(name, ENGINES)}?")
-    module, attribute = ENGINES[name].split(":")
-    found: type[Capabilities] = getattr(import_module(module), attribute)
-    return found
+    return ENGINES.get(name)
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The class of the engine with this name.
+    """Return the class of the engine with this name, to be started.
 
     Raises:
-        ConfigurationError: no engine has that name, or it is not one that is started and asked.
+        ConfigurationError: no engine has that name, or it runs as a job.
     """
-    found = capabilities(name)
-    if not issubclass(found, Engine):
+    engine = capabilities(name)
+    if not issubclass(engine, Engine):
         raise ConfigurationError(f"engine {name} cannot be started by itself: it runs within a job")
-    return found
+    return engine
 
 
 def check_arguments(spec: ModelSpec) -> None:

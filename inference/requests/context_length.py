@@ -38,12 +38,13 @@ class ContextLength:
     `longest` is how many tokens prompt and answer may have together; None where that is not known.
 
     Texts are counted with the folder's `tokenizer.json`. Where the folder, the tokenizer or the length is not known
-    (a hub id, a tokenizer of another kind, engine `echo`), nothing is refused.
+    (a hub id, a tokenizer of another kind, a simulated engine), nothing is refused.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, *, simulated: bool) -> None:
         self._spec = spec
-        self._folder = Path(spec.source) if spec.source and not spec.simulated else None
+        self._simulated = simulated
+        self._folder = Path(spec.source) if spec.source and not simulated else None
         self.longest = self._length()
 
     def refusal(self, endpoint: str, body: Mapping[str, Any], size: int) -> Answer | None:
@@ -91,7 +92,7 @@ class ContextLength:
         """Tokens that prompt and answer may have together."""
         given = self._spec.engine_args.get("max_model_len")
         if given is not None or self._folder is None or OTHER & self._spec.engine_args.keys():
-            return given if type(given) is int and given > 0 and not self._spec.simulated else None
+            return given if type(given) is int and given > 0 and not self._simulated else None
         try:
             config = json.loads((self._folder / "config.json").read_bytes())
         except (OSError, ValueError):

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -25,7 +25,7 @@ from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
-from inference.engines.registry import check_arguments, engine_class
+from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import EngineSession, KeptReplies, Reply, reply
 
@@ -81,7 +81,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         if self._idle_watch is None:
             self._idle_watch = asyncio.create_task(self._stop_when_idle())
-        return Started(engine.versions(), self._spec.in_flight(engine.capacity))
+        return Started(marked_versions(engine), self._spec.in_flight(engine.capacity))
 
     async def _start(self) -> Engine:
         try:
@@ -190,7 +190,7 @@ class EngineActor:
         if any(answer.error is not None and answer.error["code"] == ENDED for answer in answers):
             self._over = True
         self._engine.answered_at = time.monotonic()
-        return [reply(answer) for answer in answers]
+        return [reply(marked(answer, self._engine)) for answer in answers]
 
     @contextlib.contextmanager
     def _busy(self) -> Any:
@@ -269,6 +269,21 @@ class Started(NamedTuple):
     in_flight: int
 
 
+def marked(answer: Answer, engine: Engine) -> Answer:
+    """Mark an answer of a simulated engine in its response body, whatever the engine itself put there."""
+    if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
+        return answer
+    return replace(answer, body=answer.body | {"simulated": True})
+
+
+def marked_versions(engine: Engine) -> dict[str, str]:
+    """The engine's versions, marked if it is simulated. No weights answer then, so nothing may claim their hash."""
+    versions = engine.versions()
+    if not type(engine).simulated:
+        return versions
+    return {key: value for key, value in versions.items() if key != "model_sha256"} | {"simulated": "true"}
+
+
 @dataclass(frozen=True)
 class EngineTimeouts:
     """What a run asks of its engines, all in seconds."""
@@ -311,10 +326,8 @@ def gpus(spec: ModelSpec) -> float:
     """GPUs of one of the model's replicas."""
     if spec.num_gpus is not None:
         return spec.num_gpus
-    if spec.engine != "vllm" or not ray.cluster_resources().get("GPU"):
-        return 0
-    arguments = spec.engine_args
-    return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))
+    need = capabilities(spec.engine).gpus(spec)
+    return need if need and ray.cluster_resources().get("GPU") else 0
 
 
 def engine_actors() -> dict[str, ActorHandle]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import redis
 
 from batchyard.models import ModelSpec
+from inference.engines import registry
 from inference.requests.context_length import ContextLength
 from tasks.context import AppContext
 
@@ -76,4 +77,4 @@ def read(context: AppContext) -> list[EngineState]:
 
 def context_length(spec: ModelSpec) -> int | None:
     """Tokens that prompt and answer may have together with a model; None where only its engine knows."""
-    return ContextLength(spec).longest
+    return ContextLength(spec, simulated=registry.capabilities(spec.engine).simulated).longest

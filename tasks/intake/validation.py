@@ -105,7 +105,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                     segments=plan.segments,
                     refused=plan.refused,
                     models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
-                    simulated=any(spec.simulated for spec in specs.values()),
+                    simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     for number in () if report.count else plan.refused:
@@ -137,7 +137,7 @@ class _Model:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.engine: type[Capabilities] = registry.capabilities(spec.engine)
-        self.context_length = ContextLength(spec)
+        self.context_length = ContextLength(spec, simulated=self.engine.simulated)
 
 
 class Validator:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from batchyard import durations, models, settings
+from batchyard import durations, settings
 from batchyard.errors import ConfigurationError
+from inference import catalog
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +83,7 @@ def test_a_wrong_models_file_names_the_file_the_key_and_the_remedy(tmp_path: Pat
     file = tmp_path / "models.toml"
     file.write_text(content)
     with pytest.raises(ConfigurationError) as caught:
-        models.load(file)
+        catalog.load(file)
     assert caught.value.message.startswith(f"{file}: ")
     assert says in caught.value.message
 
@@ -91,13 +92,13 @@ def test_a_models_file_that_is_not_there_names_how_to_choose_one(tmp_path: Path)
     with pytest.raises(
         ConfigurationError, match=r"no such file; name the models file with --models or BATCHYARD_MODELS"
     ):
-        models.load(tmp_path / "models.toml")
+        catalog.load(tmp_path / "models.toml")
 
 
 def test_a_change_of_any_value_changes_the_configuration_hash(tmp_path: Path) -> None:
     def hash_of(content: str) -> str:
         (tmp_path / "models.toml").write_text(content)
-        return models.load(tmp_path / "models.toml")["a"].config_sha256
+        return catalog.load(tmp_path / "models.toml")["a"].config_sha256
 
     base = "[models.a]\nengine='vllm'\nsource='a/b'\n"
     assert hash_of(base) == hash_of(base + "replicas=1\n")

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,10 +25,10 @@ import standardwebhooks
 import yaml
 from sqlalchemy import make_url
 
-from batchyard import models
 from batchyard.cli import main
 from batchyard.models import ModelSpec
 from batchyard.statuses import TRANSITIONS
+from inference import catalog
 from inference.engines import registry
 from store.artifacts import Artifacts
 from store.database import Database
@@ -259,8 +260,7 @@ def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, mon
     assert len(found) == 2
     for block in found:
         (tmp_path / "models.toml").write_text(block.text)
-        for spec in models.load(tmp_path / "models.toml").values():
-            registry.check_arguments(spec)
+        assert catalog.load(tmp_path / "models.toml")
 
 
 def test_json_in_the_documents_is_json() -> None:
@@ -300,7 +300,9 @@ def test_the_engine_of_the_extending_page_answers() -> None:
     spec = ModelSpec.model_construct(name="bag", **{**entry, "source": str(ROOT / entry["source"])})
     made = module(code)
     engine = made.TokenBag(spec, 5.0)
-    with mock.patch.dict(registry.ENGINES, {"token-bag": f"{made.__name__}:TokenBag"}):
+    with mock.patch.dict(
+        registry.ENGINES.added, {"token-bag": EntryPoint("token-bag", f"{made.__name__}:TokenBag", "")}
+    ):
         registry.check_arguments(spec)
         assert registry.engine_class("token-bag").unsupported(spec, "/v1/embeddings", {"input": ["a", "b"]})
     bodies = [{"model": "bag", "input": text} for text in ("one two", "two one", "", "three")]

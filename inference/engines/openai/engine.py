@@ -113,6 +113,8 @@ class OpenAI(Engine):
     `engine_unavailable`. From that turn on it has `request_timeout` for everything: attempts, pauses, further turns.
     """
 
+    name: ClassVar[str] = "openai"
+    needs_source: ClassVar[bool] = False  # the endpoints have the model; a folder only says how long its context is
     arguments: ClassVar[type[BaseModel] | None] = OpenAIArguments
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
@@ -155,7 +157,7 @@ class OpenAI(Engine):
             "version": {endpoint.version for endpoint in usable if endpoint.version},
         }
         found = {key: ", ".join(sorted(values)) for key, values in said.items() if values}
-        return {"engine": "openai", "model": self._model, **found}
+        return {"engine": self.name, "model": self._model, **found}
 
     def endpoints(self) -> list[dict[str, Any]]:
         now = time.monotonic()

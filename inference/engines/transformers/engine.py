@@ -78,6 +78,7 @@ class Request:
 class Transformers(Engine):
     """Answers in batches of similar length. Sampling defaults come from the model's generation_config, as in vLLM."""
 
+    name: ClassVar[str] = "transformers"
     arguments: ClassVar[type[BaseModel] | None] = TransformersArguments
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
@@ -89,7 +90,7 @@ class Transformers(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        found = first_unsupported("transformers", SUPPORTED[endpoint], body)
+        found = first_unsupported(cls.name, SUPPORTED[endpoint], body)
         if found is not None:
             return found
         if body.get("encoding_format") not in (None, "float", "base64"):
@@ -150,7 +151,7 @@ class Transformers(Engine):
         ends = {self._tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
         self._decoder = Decoder(self._model, self._tokenizer, frozenset(ends))
         self._versions = {
-            "engine": "transformers",
+            "engine": self.name,
             "version": transformers.__version__,
             "torch": torch.__version__,
             "model": source,

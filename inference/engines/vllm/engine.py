@@ -72,6 +72,7 @@ CAUSE = re.compile(r"\b[\w.]+(?:Error|Exception): .+$")
 class VLLM(Engine):
     """Requests go in one by one; vLLM batches them as it runs (continuous batching, prefix caching)."""
 
+    name: ClassVar[str] = "vllm"
     has_processes: ClassVar[bool] = True
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
@@ -90,6 +91,11 @@ class VLLM(Engine):
         if automatic and not spec.engine_args.get("enable_auto_tool_choice"):
             return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
         return None
+
+    @classmethod
+    def gpus(cls, spec: ModelSpec) -> float:
+        arguments = spec.engine_args
+        return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))
 
     async def start(self) -> None:
         self._logs = own_logs()

@@ -5,13 +5,19 @@ This is what can be told without starting it; inference/engines/vllm/job_runner.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Generator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Capabilities, first_unsupported
+from inference.engine import JobEngine, first_unsupported
 from inference.engines.vllm import engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"}) | {
     "include_reasoning",
@@ -41,10 +47,11 @@ class JobArguments(BaseModel):
     max_concurrent_batches: PositiveInt | None = None
 
 
-class VLLMJob(Capabilities):
+class VLLMJob(JobEngine):
     """One prompt in, one text out: what `ray.data.llm` carries."""
 
-    starts_each_run: ClassVar[bool] = True
+    name: ClassVar[str] = "vllm-job"
+    adds_replicas: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = JobArguments
 
     @classmethod
@@ -63,3 +70,25 @@ class VLLMJob(Capabilities):
                 if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
                     return f"body.messages[{index}].content", "engine vllm-job takes text only"
         return None
+
+    @classmethod
+    def run(
+        cls, spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+    ) -> Generator[pa.Table]:
+        tables: Generator[pa.Table] = _runner().run(
+            spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout
+        )
+        return tables
+
+    @classmethod
+    def versions(cls, spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
+        versions: dict[str, str] = _runner().versions(spec, start_timeout=start_timeout)
+        return versions
+
+
+def _runner() -> ModuleType:
+    try:
+        from inference.engines.vllm import job_runner  # imports torch
+    except ImportError as error:
+        raise EngineStartError(f"engine vllm-job needs vLLM where segments run: {error}") from error
+    return job_runner

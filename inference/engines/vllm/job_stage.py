@@ -19,7 +19,7 @@ from batchyard import output_lines
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference import ray_internals
-from inference.engine import Answer
+from inference.engine import Answer, refusal_code
 from inference.engines import orphan_reaper
 from inference.engines.vllm import engine as vllm
 from inference.engines.vllm.job import JobArguments
@@ -158,7 +158,7 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             if kind == TimeoutError.__name__:
                 return Answer.timed_out(self._request_timeout)
             if kind in INVALID:
-                return Answer.refused(message, code=vllm.refusal_code(message))
+                return Answer.refused(message, code=refusal_code(message))
             return Answer.failed("engine_error", error)
         response = self._embedding(body, said) if self._endpoint == vllm.EMBEDDINGS else self._generation(said)
         return Answer(200, response.model_dump())

@@ -16,12 +16,12 @@ import click
 import pytest
 from rich.console import Console
 
-from batchyard import models
 from batchyard.cli import engine_flags, main, output, requests, watch
 from batchyard.cli.client import Client
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
 from batchyard.models import ENDPOINTS
+from inference import catalog
 from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
@@ -212,10 +212,10 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
 def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: Path) -> None:
     folder = ROOT / "examples/models/nano"
     arguments = {"max_model_len": 256, "dtype": "float32", "trust_remote_code": True}
-    spec = models.load(engine_flags.models_file(tmp_path, str(folder), arguments))[str(folder)]
+    spec = catalog.load(engine_flags.models_file(tmp_path, str(folder), arguments))[str(folder)]
     assert spec.source == str(folder)
     assert spec.engine_args == arguments
-    assert list(models.load(engine_flags.models_file(tmp_path, "org/name", {}))) == ["org/name"]
+    assert list(catalog.load(engine_flags.models_file(tmp_path, "org/name", {}))) == ["org/name"]
     with pytest.raises(ConfigurationError, match="neither a model of the models file, nor a folder, nor a hub id"):
         engine_flags.models_file(tmp_path, "nowhere", {})
 

@@ -20,8 +20,11 @@ NANO = ROOT / "examples/models/nano"
 LONGEST = 64
 
 
-def context(source: Path = NANO, engine: str = "transformers", **engine_args: Any) -> ContextLength:
-    return ContextLength(ModelSpec(name="nano", engine=engine, source=str(source), engine_args=engine_args))
+def context(
+    source: Path = NANO, engine: str = "transformers", simulated: bool = False, **engine_args: Any
+) -> ContextLength:
+    spec = ModelSpec(name="nano", engine=engine, source=str(source), engine_args=engine_args)
+    return ContextLength(spec, simulated=simulated)
 
 
 def refusal(found: ContextLength, endpoint: str, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -131,7 +134,7 @@ def test_the_length_is_the_engines_argument_or_the_folders(tmp_path: Path) -> No
     "unknown",
     [
         context(Path("Qwen/Qwen2.5-0.5B-Instruct")),
-        context(engine="echo", max_model_len=LONGEST),
+        context(simulated=True, max_model_len=LONGEST),
         context(engine="vllm", hf_overrides={"max_position_embeddings": 5}),
         context(engine="vllm", max_model_len="1k"),
     ],

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
+from inference.engine import Answer
 from inference.engines import orphan_reaper
-from inference.engines.registry import ENGINES, check_arguments, engine_class
+from inference.engines.echo import Echo
 from inference.residents import actor
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import EngineSession, KeptReplies, Reply
@@ -220,19 +220,25 @@ def test_a_residents_name_holds_all_that_its_answers_depend_on() -> None:
     assert {actor._model(name) for name in names} == {"a:b"}
 
 
-@pytest.mark.parametrize("name", sorted(ENGINES))
-def test_every_engine_can_be_imported_without_its_heavy_parts(name: str) -> None:
-    code = (
-        "import sys; from inference.engines.registry import capabilities; capabilities(sys.argv[1]); "
-        "sys.exit(any(heavy in sys.modules for heavy in ('torch', 'vllm', 'transformers', 'ray', 'flask', 'celery')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code, name], check=False).returncode == 0
+class Pretender(Echo):
+    """A simulated engine that claims to be a model."""
+
+    def versions(self) -> dict[str, str]:
+        return {"engine": "pretender", "model_sha256": "0" * 64, "simulated": "false"}
 
 
-def test_an_unknown_engine_and_unknown_arguments_are_refused_with_the_nearest_right_ones() -> None:
-    with pytest.raises(ConfigurationError, match="transformers"):
-        engine_class("transformer")
-    with pytest.raises(ConfigurationError, match=r"models\.m\.engine_args\.batchsize.*batch_size"):
-        check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batchsize": 2}))
-    with pytest.raises(ConfigurationError, match=r"engine_args\.batch_size: Input should be greater than 0"):
-        check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batch_size": 0}))
+class Model(Echo):
+    """An engine whose class says that it runs a model."""
+
+    simulated = False
+
+
+def test_answers_are_marked_by_what_the_engines_class_says() -> None:
+    spec = ModelSpec(name="m", engine="echo")
+    answer, refusal = Answer(200, {"choices": [], "simulated": False}), Answer.refused("no")
+    simulated, real = Pretender(spec, 1.0), Model(spec, 1.0)
+    assert actor.marked(answer, simulated).body == {"choices": [], "simulated": True}
+    assert actor.marked(refusal, simulated) == refusal
+    assert actor.marked(answer, real) == answer
+    assert actor.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
+    assert actor.marked_versions(real) == real.versions()

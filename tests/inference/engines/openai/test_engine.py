@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-from batchyard import models
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.local import ports
 from batchyard.models import ModelSpec, vllm_installed
+from inference import catalog
 from inference.engine import Answer, Engine
 from inference.engines.openai import client, endpoints
 from inference.engines.registry import check_arguments, engine_class
@@ -491,12 +491,12 @@ def test_wrong_arguments_are_refused_without_a_start(arguments: dict[str, Any], 
 def test_a_model_elsewhere_needs_no_source_but_may_have_one(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text("[models.a]\nengine='openai'\nengine_args.endpoints=[{url='http://host/v1'}]")
-    found = models.load(file)["a"]
+    found = catalog.load(file)["a"]
     check_arguments(found)
     assert found.source == ""
     file.write_text("[models.a]\nengine='openai'\nsource='./nowhere'")
     with pytest.raises(ConfigurationError, match=r"models\.a\.source: no folder"):
-        models.load(file)
+        catalog.load(file)
 
 
 # A real one

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import ConfigurationError, EngineError, EngineStartError
-from batchyard.models import ModelSpec, load, vllm_installed
-from inference import pipeline
+from batchyard.models import ModelSpec, vllm_installed
+from inference import catalog, pipeline
 from inference.engines.registry import check_arguments, engine_class
 from inference.engines.vllm.job import VLLMJob
 from inference.residents import actor
@@ -223,11 +223,11 @@ def test_only_a_job_has_a_range_of_replicas(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     entry = "[models.m]\nsource='a/b'\nengine='{}'\nreplicas={}\nmax_replicas={}"
     file.write_text(entry.format("vllm-job", 2, 4))
-    assert load(file)["m"].max_replicas == 4 and load(file)["m"].max_segments == 1
+    assert catalog.load(file)["m"].max_replicas == 4 and catalog.load(file)["m"].max_segments == 1
     for wrong, message in ((("vllm", 1, 4), "Only engine vllm-job"), (("vllm-job", 4, 2), "at least replicas")):
         file.write_text(entry.format(*wrong))
         with pytest.raises(ConfigurationError, match=rf"models\.m\.max_replicas: .*{message}"):
-            load(file)
+            catalog.load(file)
 
 
 def test_a_request_that_runs_too_long_is_its_own_error() -> None:

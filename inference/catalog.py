@@ -1,0 +1,88 @@
+"""The models that a deployment serves: models.toml, checked against what its engines say of themselves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from batchyard import models
+from batchyard.errors import ConfigurationError
+from batchyard.models import ModelSpec
+from inference.engine import Capabilities
+from inference.engines import registry
+
+AUTO = "auto"
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
+    """Return the models of a models.toml by name.
+
+    Raises:
+        ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
+            package adds an engine that cannot be used.
+    """
+    return {name: _spec(path, name, entry, allow_simulated) for name, entry in models.read(path).items()}
+
+
+def automatic_engine() -> str:
+    """The engine of `engine = "auto"`: vllm where it is installed, else transformers."""
+    return "vllm" if models.vllm_installed() else "transformers"
+
+
+def _spec(path: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -> ModelSpec:
+    where = f"{path}: models.{name}"
+    if entry.get("engine") == AUTO:
+        entry = entry | {"engine": automatic_engine()}
+    try:
+        spec = ModelSpec(name=name, **entry)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigurationError(f"{where}.{key}: {first['msg']}") from error
+    engine = _engine(where, spec.engine)
+    if spec.max_replicas is not None and not engine.adds_replicas:
+        names = " or ".join(other.name for other in registry.ENGINES if other.adds_replicas)
+        raise ConfigurationError(f"{where}.max_replicas: Only engine {names} adds replicas as it runs; set replicas")
+    if engine.simulated and not allow_simulated:
+        raise ConfigurationError(
+            f"{where}: engine {engine.name} gives simulated answers; set BATCHYARD_ALLOW_SIMULATED=1 to allow it"
+        )
+    if "max_segments" not in entry and engine.starts_each_run:
+        spec = spec.model_copy(update={"max_segments": 1})  # each further segment would start engines of its own
+    if engine.needs_source or (spec.source and not engine.simulated):
+        spec = spec.model_copy(update={"source": _source(path, where, spec.source)})
+    try:
+        registry.check_arguments(spec)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error.message}") from error
+    return spec
+
+
+def _engine(where: str, name: str) -> type[Capabilities]:
+    names = registry.ENGINES.names()
+    if name not in names:
+        *others, last = map(repr, names)
+        raise ConfigurationError(f"{where}.engine: Input should be {', '.join(others)} or {last}")
+    return registry.capabilities(name)
+
+
+def _source(path: Path, where: str, source: str) -> str:
+    """Return a local folder as an absolute path, or a hub id as it is."""
+    if not source:
+        raise ConfigurationError(
+            f"{where}.source: missing; name a local folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
+        )
+    folder = (path.parent / Path(source).expanduser()).resolve()
+    if (folder / "config.json").is_file():
+        return str(folder)
+    if folder.is_dir():
+        raise ConfigurationError(f"{where}.source: {folder} holds no config.json, so it is no model folder")
+    if source.startswith((".", "/", "~")) or not HUB_ID.fullmatch(source):
+        raise ConfigurationError(
+            f"{where}.source: no folder {folder}; make it, or name a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
+        )
+    return source

@@ -1,0 +1,103 @@
+"""Engines are looked up by name, and what their classes say is checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator
+from importlib.metadata import EntryPoint
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from batchyard.errors import ConfigurationError
+from batchyard.models import ModelSpec
+from inference.engine import Capabilities, Engine, JobEngine
+from inference.engines.echo import Echo
+from inference.engines.registry import BUILT_IN, ENGINES, capabilities, check_arguments, engine_class
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_built_in_engine_says_its_name_without_its_heavy_parts(name: str) -> None:
+    code = (
+        "import sys; from inference.engines.registry import capabilities; "
+        "assert capabilities(sys.argv[1]).name == sys.argv[1]; "
+        "sys.exit(any(heavy in sys.modules for heavy in ('torch', 'vllm', 'transformers', 'ray', 'flask', 'celery')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, name], check=False).returncode == 0
+
+
+def test_an_unknown_engine_and_unknown_arguments_are_refused_with_the_nearest_right_ones() -> None:
+    with pytest.raises(ConfigurationError, match="transformers"):
+        engine_class("transformer")
+    with pytest.raises(ConfigurationError, match=r"models\.m\.engine_args\.batchsize.*batch_size"):
+        check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batchsize": 2}))
+    with pytest.raises(ConfigurationError, match=r"engine_args\.batch_size: Input should be greater than 0"):
+        check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batch_size": 0}))
+
+
+class Bare(Capabilities):
+    """An engine of neither kind."""
+
+    name = "bare"
+
+
+class Half(Engine):
+    """An engine that lacks most methods."""
+
+    name = "half"
+
+    async def stop(self) -> None: ...
+
+
+class Nameless(JobEngine):
+    """A job without a name."""
+
+    @classmethod
+    def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+        return None
+
+    @classmethod
+    def run(
+        cls, spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+    ) -> Generator[pa.Table]:
+        yield rows
+
+    @classmethod
+    def versions(cls, spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
+        return {}
+
+
+class SimulatedJob(Nameless):
+    """A job whose answers would be made up."""
+
+    name = "simulated"
+    simulated = True
+
+
+class Shout(Echo):
+    """A simulated engine of another package."""
+
+    name = "shout"
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        (Bare, "is no subclass of inference.engine.Engine or JobEngine"),
+        (check_arguments, "is no subclass of inference.engine.Engine or JobEngine"),
+        (Half, "lacks the methods answer, start, unsupported, versions"),
+        (Nameless, "has no attribute `name`"),
+        (SimulatedJob, "is simulated and a JobEngine"),
+        (Shout, "calls itself 'shout'; give both the same name"),
+    ],
+)
+def test_an_entry_point_of_no_usable_engine_is_refused(engine: Any, says: str) -> None:
+    entry = EntryPoint("mine", f"{engine.__module__}:{engine.__name__}", "batchyard.engines")
+    with (
+        mock.patch.dict(ENGINES.added, {"mine": entry}),
+        pytest.raises(ConfigurationError, match=rf"entry point 'mine = .*{says}.* uninstall"),
+    ):
+        capabilities("mine")

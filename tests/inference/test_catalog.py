@@ -1,0 +1,88 @@
+"""Models of a models.toml, as their engines' classes want them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+import pytest
+
+from batchyard.errors import ConfigurationError
+from inference import catalog
+from inference.engines.echo import Echo
+from inference.engines.registry import ENGINES
+from tests.support.stacks import ROOT
+
+
+class Sampler(Echo):
+    """A simulated engine that reads a tokenizer, by another name than echo."""
+
+    name: ClassVar[str] = "sampler"
+    needs_source: ClassVar[bool] = True
+    starts_each_run: ClassVar[bool] = True
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    """A place for models.toml, while a package with engine `sampler` is installed."""
+    entry = EntryPoint("sampler", f"{__name__}:Sampler", "batchyard.engines")
+    with mock.patch.dict(ENGINES.added, {"sampler": entry}):
+        yield tmp_path / "models.toml"
+
+
+def test_any_simulated_engine_must_be_allowed(file: Path) -> None:
+    file.write_text(f"[models.a]\nengine='sampler'\nsource='{ROOT}/examples/models/nano'")
+    with pytest.raises(
+        ConfigurationError, match=r"models\.a: engine sampler gives simulated answers; set BATCHYARD_AL"
+    ):
+        catalog.load(file)
+    assert catalog.load(file, allow_simulated=True)["a"].engine == "sampler"
+
+
+def test_the_engines_class_says_whether_a_source_is_needed(file: Path) -> None:
+    file.write_text("[models.a]\nengine='sampler'\n")
+    with pytest.raises(ConfigurationError, match=r"models\.a\.source: missing"):
+        catalog.load(file, allow_simulated=True)
+    file.write_text("[models.a]\nengine='echo'\nsource='anything'")
+    assert catalog.load(file, allow_simulated=True)["a"].source == "anything"
+
+
+def test_the_engines_class_says_how_many_segments_overlap(file: Path) -> None:
+    source = f"source='{ROOT}/examples/models/nano'"
+    file.write_text(
+        f"[models.a]\nengine='sampler'\n{source}\n[models.b]\nengine='sampler'\nmax_segments=3\n{source}\n"
+        "[models.c]\nengine='echo'"
+    )
+    specs = catalog.load(file, allow_simulated=True)
+    assert {name: spec.max_segments for name, spec in specs.items()} == {"a": 1, "b": 3, "c": 2}
+
+
+def test_an_unknown_engine_is_refused_with_those_of_packages_too(file: Path) -> None:
+    file.write_text("[models.a]\nengine='smapler'")
+    names = r"'vllm', 'vllm-job', 'openai', 'transformers', 'echo' or 'sampler'"
+    with pytest.raises(ConfigurationError, match=rf"models\.a\.engine: Input should be {names}"):
+        catalog.load(file)
+
+
+def test_unusable_arguments_are_refused_with_the_file(file: Path) -> None:
+    file.write_text("[models.a]\nengine='echo'\nengine_args.latency=1")
+    with pytest.raises(ConfigurationError, match=rf"^{file}: models\.a\.engine_args\.latency: .* latency_ms"):
+        catalog.load(file, allow_simulated=True)
+
+
+def test_a_change_of_defaults_changes_no_hash(tmp_path: Path) -> None:
+    """The hash is the key of measured speeds and of cached answers."""
+    file = tmp_path / "models.toml"
+    file.write_text(
+        "[models.a]\nengine='vllm'\nsource='a/b'\nengine_args.max_model_len=5\n"
+        "[models.b]\nengine='vllm-job'\nsource='a/b'\nreplicas=2\nmax_replicas=3\n[models.c]\nengine='echo'"
+    )
+    specs = catalog.load(file, allow_simulated=True)
+    assert {name: spec.config_sha256[:16] for name, spec in specs.items()} == {
+        "a": "9cc9cd03e67dab1b",
+        "b": "78bd4137e4fe35c3",
+        "c": "5857ace8d940f979",
+    }
