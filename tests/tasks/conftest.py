@@ -1,4 +1,4 @@
-"""What several test files of this folder use: contexts over the test's database, files with content, and schedules."""
+"""Fixtures of this folder: contexts over the test's database, files with content, and schedules."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def broker() -> Iterator[str]:
 def new_context(database: Database, artifacts: Artifacts) -> Callable[..., AppContext]:
     """Makes a context with these settings and one simulated model; its broker is away unless they name one."""
 
-    def make(**given: Any) -> AppContext:
-        settings = Settings(**{"redis_url": "redis://127.0.0.1:1/0"} | given)
+    def make(**options: Any) -> AppContext:
+        settings = Settings(**{"redis_url": "redis://127.0.0.1:1/0"} | options)
         served = {"echo": ModelSpec(name="echo", engine="echo")}
         broker = redis.Redis.from_url(settings.redis_url, decode_responses=True)
         return AppContext(settings, served, database, artifacts, broker)
@@ -66,38 +66,38 @@ def upload(database: Database, artifacts: Artifacts, project: str) -> Callable[[
     """Stores content and makes a file of it."""
 
     def make(content: bytes) -> File:
-        said = {"filename": "in.jsonl", "purpose": "batch", "size": len(content), "sha256": artifacts.put(content)}
+        fields = {"filename": "in.jsonl", "purpose": "batch", "size": len(content), "sha256": artifacts.put(content)}
         with database.write() as session:
-            return files.create(session, project, **said, expires_after=None)
+            return files.create(session, project, **fields, expires_after=None)
 
     return make
 
 
 @pytest.fixture
-def rung(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The batches that a worker was told of."""
-    told: list[str] = []
-    monkeypatch.setattr(messages, "validate", told.append)
-    return told
+def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the batches that were sent to a worker for validation. No message leaves the test."""
+    batch_ids: list[str] = []
+    monkeypatch.setattr(messages, "validate", batch_ids.append)
+    return batch_ids
 
 
 @pytest.fixture
-def new_schedule(context: AppContext, project: str, rung: list[str]) -> Callable[..., Schedule]:
-    """Makes a schedule of what a client says, due at `due`. No worker is told of its batches: that is in `rung`."""
+def new_schedule(context: AppContext, project: str, validate_messages: list[str]) -> Callable[..., Schedule]:
+    """Makes a schedule with these fields of a request, due at `due`. Its batches are in `validate_messages`."""
 
-    def make(*, due: int | None = None, **said: Any) -> Schedule:
-        said = {
+    def make(*, due: int | None = None, **options: Any) -> Schedule:
+        fields = {
             "name": "nightly",
             "cron": "* * * * *",
             "timezone": "Europe/Berlin",
             "overlap": "allow",
             "catch_up": "latest",
             "paused": False,
-            **said,
-            "input": INPUT | said.get("input", {"template": json.dumps(a_chat("{{date}}", "hello"))}),
-            "batch": BATCH | said.get("batch", {}),
+            **options,
+            "input": INPUT | options.get("input", {"template": json.dumps(a_chat("{{date}}", "hello"))}),
+            "batch": BATCH | options.get("batch", {}),
         }
-        values = tasks.define(context, project, said)
+        values = tasks.define(context, project, fields)
         with context.database.write() as session:
             return schedules.create(session, project, **values | {"next_run_at": due})
 

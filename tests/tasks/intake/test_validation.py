@@ -156,7 +156,7 @@ FIELDS = ["custom_id", "method", "url", "body", "body.model", "body.messages", "
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_of_any_wrong_type_is_at_most_one_short_error(name: str, artifacts: Artifacts) -> None:
-    found = 0
+    count = 0
     for value in WRONG:
         request = a_request()
         if name == "body.messages[0]":
@@ -170,8 +170,8 @@ def test_a_field_of_any_wrong_type_is_at_most_one_short_error(name: str, artifac
         for error in report.errors:
             assert (error["line"], len(error["message"]) < 400) == (2, True)
             assert "x" * 101 not in error["message"]
-        found += len(report.errors)
-    assert found >= len(WRONG) / 2
+        count += len(report.errors)
+    assert count >= len(WRONG) / 2
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,14 @@ def test_a_field_of_any_wrong_type_is_at_most_one_short_error(name: str, artifac
 )
 def test_keys_that_only_look_repeated_are_none(line: bytes) -> None:
     assert lines.parse(1, line) == json.loads(line)
+
+
+@pytest.mark.parametrize("name", ["body", "metadata"])
+def test_a_line_is_at_most_254_levels_deep_wherever_it_nests(name: str) -> None:
+    lines.parse(1, json.dumps({name: nested(253)}).encode())
+    with pytest.raises(lines.LineError) as error:
+        lines.parse(1, json.dumps({name: nested(254)}).encode())
+    assert "254 levels" in error.value.message
 
 
 def test_the_error_names_the_repeated_key(artifacts: Artifacts) -> None:
@@ -204,9 +212,9 @@ def test_the_list_ends_with_how_many_errors_there_are_where_it_cannot_hold_all(a
 
 def test_the_first_errors_are_kept_whichever_kind_they_are(artifacts: Artifacts) -> None:
     source = joined(a_request("a"), a_request("a"), *[b"nope"] * validation.MAX_ERRORS)
-    found = errors_of(source, artifacts, max_requests=validation.MAX_ERRORS)
-    assert [code for code, _, _ in found[:3]] == ["too_many_tasks", "duplicate_custom_id", "invalid_json_line"]
-    assert [line for _, line, _ in found[-2:]] == [validation.MAX_ERRORS, None]
+    errors = errors_of(source, artifacts, max_requests=validation.MAX_ERRORS)
+    assert [code for code, _, _ in errors[:3]] == ["too_many_tasks", "duplicate_custom_id", "invalid_json_line"]
+    assert [line for _, line, _ in errors[-2:]] == [validation.MAX_ERRORS, None]
 
 
 @pytest.mark.parametrize("unit", ["x", "\x00", "\U000e0001", "'\""])
@@ -268,12 +276,12 @@ def test_too_many_requests_are_one_error_of_the_file_and_its_lines_are_checked_a
     source = joined(*(a_request(str(number)) for number in range(5)))
     assert errors_of(source, artifacts, max_requests=5) == []
     assert errors_of(source, artifacts, max_requests=4) == [("too_many_tasks", None, None)]
-    found = errors_of(joined(source, b"nope"), artifacts, max_requests=4)
-    assert found == [("too_many_tasks", None, None), ("invalid_json_line", 6, None)]
+    errors = errors_of(joined(source, b"nope"), artifacts, max_requests=4)
+    assert errors == [("too_many_tasks", None, None), ("invalid_json_line", 6, None)]
 
 
 def test_embedding_inputs_are_limited_over_the_whole_file(artifacts: Artifacts) -> None:
-    given = ["one", ["two", "three"], [4, 4, 4], [[5], [6]]]
+    inputs = ["one", ["two", "three"], [4, 4, 4], [[5], [6]]]
     source = joined(
         *(
             {
@@ -282,7 +290,7 @@ def test_embedding_inputs_are_limited_over_the_whole_file(artifacts: Artifacts) 
                 "url": EMBEDDINGS,
                 "body": {"model": "vectors", "input": value},
             }
-            for number, value in enumerate(given)
+            for number, value in enumerate(inputs)
         )
     )
     assert errors_of(source, artifacts, endpoint=EMBEDDINGS, max_inputs=6) == []
@@ -382,7 +390,7 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
         assert [error["code"] for error in report.errors] == ["empty_file"]
         return
     assert not report.errors
-    found = {}
+    planned_rows = {}
     with artifacts.open(sha256) as file:
         parquet = pq.ParquetFile(file)
         assert parquet.num_row_groups == len(planned.segments)
@@ -392,8 +400,8 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
             for row in rows:
                 body = json.loads(row["body"])
                 assert body["model"] == model
-                found[row["line"]] = (row["custom_id"], body)
-    assert found == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
+                planned_rows[row["line"]] = (row["custom_id"], body)
+    assert planned_rows == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
 
 
 def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context: AppContext) -> None:

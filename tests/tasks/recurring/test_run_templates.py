@@ -1,4 +1,4 @@
-"""What the runs of a schedule are made of is there when they need it: pinned content, and templates that are filled."""
+"""The input of a schedule's runs is there when they need it: pinned content, and templates that are filled."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def test_a_template_that_no_batch_would_be_made_of_is_refused(
     assert (refused.value.code, refused.value.param) == (code, "input.template")
 
 
-@given(text=st.text(max_size=60), moment=st.integers(0, 4 * 10**9))
-def test_filling_replaces_the_three_places_and_nothing_else(text: str, moment: int) -> None:
+@given(text=st.text(max_size=60), at=st.integers(0, 4 * 10**9))
+def test_filling_replaces_the_three_places_and_nothing_else(text: str, at: int) -> None:
     times = cron.parse("* * * * *", "Asia/Kathmandu")
-    local = times.local(moment)
+    local = times.local(at)
     around = text.replace("{", "(")
-    filled = run_templates.fill(f"{around}{{{{date}}}} {{{{ datetime }}}} {{{{scheduled_at}}}}{around}", times, moment)
-    assert filled == f"{around}{local.date()} {local.isoformat()} {moment}{around}"
+    filled = run_templates.fill(f"{around}{{{{date}}}} {{{{ datetime }}}} {{{{scheduled_at}}}}{around}", times, at)
+    assert filled == f"{around}{local.date()} {local.isoformat()} {at}{around}"

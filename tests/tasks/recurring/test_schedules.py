@@ -1,4 +1,4 @@
-"""A schedule runs each of its times once, whatever ticks, and makes up for missed ones as it was told to."""
+"""A schedule runs each of its times once, whatever ticks, and makes up for missed ones as its `catch_up` says."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def uploaded(upload: Callable[[bytes], File]) -> File:
 def runs(context: AppContext, schedule: Schedule) -> list[ScheduleRun]:
     """Oldest first."""
     with context.database.read() as session:
-        found = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id).order_by(ScheduleRun.id)
-        return list(session.scalars(found))
+        query = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id).order_by(ScheduleRun.id)
+        return list(session.scalars(query))
 
 
 def reread(context: AppContext, schedule: Schedule) -> Schedule:
@@ -67,7 +67,7 @@ def batch_of(context: AppContext, run: ScheduleRun) -> Batch:
 
 
 def test_a_due_schedule_makes_a_batch_of_its_time_and_goes_on_at_the_next(
-    context: AppContext, new_schedule: NewSchedule, rung: list[str]
+    context: AppContext, new_schedule: NewSchedule, validate_messages: list[str]
 ) -> None:
     schedule = new_schedule(input={"template": TEMPLATE}, batch={"metadata": {"day": "{{date}}"}})
     tasks.run_due(context, START + 1)
@@ -75,7 +75,7 @@ def test_a_due_schedule_makes_a_batch_of_its_time_and_goes_on_at_the_next(
     assert (run.state, run.scheduled_at, run.missed_from, run.reason) == ("created", START, None, None)
     assert reread(context, schedule).next_run_at == START + 60
     batch = batch_of(context, run)
-    assert rung == [batch.id]
+    assert validate_messages == [batch.id]
     assert (batch.project_id, batch.endpoint, batch.completion_window) == (schedule.project_id, ENDPOINT, "24h")
     assert batch.request_metadata == {"day": "2026-11-21"}
     request = json.loads(context.artifacts.read(batch.input_sha256))
@@ -92,7 +92,7 @@ def test_what_is_not_due_is_not_run(context: AppContext, new_schedule: NewSchedu
 
 
 def test_two_tickers_at_once_run_each_time_once(context: AppContext, new_schedule: NewSchedule) -> None:
-    made = [new_schedule() for _ in range(5)]
+    due = [new_schedule() for _ in range(5)]
     together = threading.Barrier(4)
 
     def ticker(_: int) -> None:
@@ -102,41 +102,41 @@ def test_two_tickers_at_once_run_each_time_once(context: AppContext, new_schedul
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ticker, range(4)))
-    for schedule in made:
+    for schedule in due:
         times = [run.scheduled_at for run in runs(context, schedule)]
         assert sorted(times) == [START, START + 60, START + 120]
 
 
 def test_the_ticker_that_comes_late_changes_nothing(
-    context: AppContext, new_schedule: NewSchedule, rung: list[str]
+    context: AppContext, new_schedule: NewSchedule, validate_messages: list[str]
 ) -> None:
-    seen = new_schedule()
+    schedule = new_schedule()
     tasks.run_due(context, START + 1)
-    tasks.run_one(context, seen, START + 1)
-    assert len(runs(context, seen)) == len(rung) == 1
+    tasks.run_one(context, schedule, START + 1)
+    assert len(runs(context, schedule)) == len(validate_messages) == 1
 
 
 def test_a_schedule_that_was_changed_after_the_tick_read_it_runs_at_the_next_tick(
     context: AppContext, new_schedule: NewSchedule
 ) -> None:
-    seen = new_schedule()
+    schedule = new_schedule()
     with context.database.write() as session:
-        schedules.change(session, seen, name="renamed")
-    tasks.run_one(context, seen, START + 1)
-    assert runs(context, seen) == []
+        schedules.change(session, schedule, name="renamed")
+    tasks.run_one(context, schedule, START + 1)
+    assert runs(context, schedule) == []
     tasks.run_due(context, START + 3)
-    assert len(runs(context, seen)) == 1
+    assert len(runs(context, schedule)) == 1
 
 
 def test_a_time_that_was_run_is_not_run_again_where_the_clock_was_set_back(
-    context: AppContext, new_schedule: NewSchedule, rung: list[str]
+    context: AppContext, new_schedule: NewSchedule, validate_messages: list[str]
 ) -> None:
     schedule = new_schedule()
     tasks.run_due(context, START + 1)
     with context.database.write() as session:
         session.execute(update(Schedule).values(next_run_at=START))
     tasks.run_due(context, START + 1)
-    assert len(runs(context, schedule)) == len(rung) == 1
+    assert len(runs(context, schedule)) == len(validate_messages) == 1
     assert reread(context, schedule).next_run_at == START + 60
 
 
@@ -170,23 +170,23 @@ def test_whatever_the_order_of_ticks_and_kills_each_time_has_one_run_at_most_and
     context: AppContext, new_schedule: NewSchedule, uploaded: File, catch_up: str, ticks: list[tuple[int, bool]]
 ) -> None:
     schedule = new_schedule(catch_up=catch_up, input={"file_id": uploaded.id})
-    moment = START
+    at = START
     for pause, dies in ticks:
-        moment += pause
+        at += pause
         with pytest.MonkeyPatch.context() as patched, suppress(Killed):
             if dies:
                 patched.setattr(schedules, "add_run", killed)
-            tasks.run_due(context, moment)
-    while (reread(context, schedule).next_run_at or 0) <= moment:
-        tasks.run_due(context, moment)
-    found = [(run.scheduled_at or 0, run.missed_from) for run in runs(context, schedule)]
-    times = [scheduled_at for scheduled_at, _ in found]
-    due = EVERY_MINUTE.last(START, moment, 10**6)
+            tasks.run_due(context, at)
+    while (reread(context, schedule).next_run_at or 0) <= at:
+        tasks.run_due(context, at)
+    spans = [(run.scheduled_at or 0, run.missed_from) for run in runs(context, schedule)]
+    times = [scheduled_at for scheduled_at, _ in spans]
+    due = EVERY_MINUTE.last(START, at, 10**6)
     assert times == sorted(set(times))
     assert times == due or catch_up != "all"
     # What has no run of its own, a later run says that it was missed.
-    told = {time for last, first in found for time in range(last if first is None else first, last + 1, 60)}
-    assert told == set(due)
+    recorded = {time for last, first in spans for time in range(last if first is None else first, last + 1, 60)}
+    assert recorded == set(due)
     with context.database.write() as session:
         schedules.delete(session, schedule.project_id, schedule.id)
 
@@ -223,15 +223,15 @@ def test_without_catching_up_a_time_is_missed_after_a_minute(late: int, missed: 
 def test_a_long_outage_is_made_up_for_with_one_run_the_last_hundred_or_none(
     context: AppContext, new_schedule: NewSchedule, uploaded: File
 ) -> None:
-    made = {
+    by_catch_up = {
         catch_up: new_schedule(catch_up=catch_up, input={"file_id": uploaded.id}, cron="*/5 * * * *")
         for catch_up in ("latest", "none", "all")
     }
-    moment = START + 30 * DAY + 200
+    at = START + 30 * DAY + 200
     for _ in range(3):
-        tasks.run_due(context, moment)
+        tasks.run_due(context, at)
     last = START + 30 * DAY
-    (latest,), (none,), every = (runs(context, schedule) for schedule in made.values())
+    (latest,), (none,), every = (runs(context, schedule) for schedule in by_catch_up.values())
     assert (latest.state, latest.scheduled_at, latest.missed_from) == ("created", last, START)
     assert (none.state, none.scheduled_at, none.missed_from) == ("skipped", last, START)
     assert none.batch_id is None and "catch_up is 'none'" in (none.reason or "")
@@ -261,8 +261,8 @@ def test_a_run_may_cancel_the_batch_before_it(context: AppContext, new_schedule:
     schedule = new_schedule(overlap="cancel_previous")
     for minute in range(3):
         tasks.run_due(context, START + 60 * minute)
-    found = [batch_of(context, run).status for run in runs(context, schedule)]
-    assert found == ["cancelling", "cancelling", "validating"]
+    statuses = [batch_of(context, run).status for run in runs(context, schedule)]
+    assert statuses == ["cancelling", "cancelling", "validating"]
 
 
 def test_a_run_that_fails_cancels_nothing(context: AppContext, new_schedule: NewSchedule) -> None:
@@ -280,11 +280,11 @@ def test_a_project_without_room_has_a_failed_run_and_holds_up_no_other_schedule(
     full = replace(context, settings=Settings(max_bytes_in_flight=1000))
     first, second = new_schedule(input={"template": TEMPLATE * 10}), new_schedule(due=START + 1)
     tasks.run_due(full, START + 2)
-    (failed,), (made,) = runs(context, first), runs(context, second)
-    assert (failed.state, failed.batch_id, made.state) == ("failed", None, "created")
+    (failed,), (created,) = runs(context, first), runs(context, second)
+    assert (failed.state, failed.batch_id, created.state) == ("failed", None, "created")
     assert "unfinished batches" in (failed.reason or "")
     assert reread(context, first).next_run_at == START + 60
-    with context.database.read() as session:  # nothing is left of the run that failed
+    with context.database.read() as session:  # the failed run left nothing behind
         assert len(session.scalars(select(File)).all()) == 1
 
 

@@ -31,17 +31,17 @@ from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
 
 NewBatch = Callable[..., Batch]
-NewHouse = Callable[..., AppContext]
+NewContext = Callable[..., AppContext]
 
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
-    """SQLite: how records are taken on PostgreSQL is tested in tests/store."""
+    """SQLite only: tests/store covers claims on PostgreSQL."""
     return sqlite_url
 
 
 @pytest.fixture
-def context(new_context: NewHouse) -> AppContext:
+def context(new_context: NewContext) -> AppContext:
     return new_context(webhooks_allow_private=True)
 
 
@@ -62,7 +62,7 @@ class Yard:
             return events.record(session, self.batch, type_)
 
     def work(self, context: AppContext | None = None) -> Delivery:
-        """Do all that is due now; the newest delivery then."""
+        """Make every delivery that is due, and return the newest."""
         sender.enqueue_due(self.context)
         while self.messages:
             sender.deliver(context or self.context, *self.messages.pop(0))
@@ -179,14 +179,14 @@ def test_a_receiver_that_is_gone_for_good_disables_its_webhook(yard: Yard) -> No
 
 
 def test_a_receiver_may_ask_for_more_time_within_bounds(yard: Yard) -> None:
-    asked = {
+    waits = {
         "120": 120,
         formatdate(time.time() + 300, usegmt=True): 300,
         "99999999999": 3600,
         "1": 5.25,
         "soon": 5.25,
     }
-    for header, wait in asked.items():
+    for header, wait in waits.items():
         with listening(Receiver(status=429, headers={"Retry-After": header})) as receiver:
             yard.hook(receiver.url())
             yard.happen()
@@ -214,7 +214,7 @@ def test_waits_grow_by_half_and_the_last_attempt_is_about_a_day_after_the_first(
 def test_after_five_minutes_down_everything_arrives_within_two_and_a_half_more() -> None:
     for _ in range(100):
         tried_at = accumulate((sender.pause(attempt) for attempt in range(1, sender.ATTEMPTS)), initial=0.0)
-        assert next(moment for moment in tried_at if moment >= 300) < 450
+        assert next(at for at in tried_at if at >= 300) < 450
 
 
 def test_what_is_no_http_is_a_failure_that_repeats_nothing_of_it(yard: Yard) -> None:
@@ -226,7 +226,7 @@ def test_what_is_no_http_is_a_failure_that_repeats_nothing_of_it(yard: Yard) -> 
 
 
 def test_a_private_address_is_refused_at_each_attempt_also_if_it_was_allowed_when_the_webhook_was_made(
-    yard: Yard, new_context: NewHouse
+    yard: Yard, new_context: NewContext
 ) -> None:
     with listening(Receiver()) as receiver:
         yard.hook(receiver.url("localhost", "https"))
@@ -272,7 +272,7 @@ def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yar
         alone.unwrap(new.secret)
 
 
-def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard, new_context: NewHouse) -> None:
+def test_a_sample_goes_to_no_private_address_unless_that_is_allowed(yard: Yard, new_context: NewContext) -> None:
     with listening(Receiver()) as receiver, pytest.raises(RequestError, match="not a public one"):
         sent(new_context(), yard.hook(receiver.url("localhost", "https")))
     assert receiver.received == []
@@ -287,7 +287,7 @@ def test_receivers_of_samples_that_hang_leave_threads_to_answer_others(yard: Yar
         with pytest.raises(RateLimitError):
             sent(yard.context, webhook)
         released.set()
-        assert [found.result() for found in hanging] == [200] * sender.SAMPLES_AT_ONCE
+        assert [future.result() for future in hanging] == [200] * sender.SAMPLES_AT_ONCE
         assert sent(yard.context, webhook) == 200
 
 
@@ -297,16 +297,16 @@ def test_receivers_of_samples_that_hang_leave_threads_to_answer_others(yard: Yar
 @pytest.fixture
 def tenant(stack: RunningStack, request: pytest.FixtureRequest) -> Iterator[Callable[[], RunningStack]]:
     """Makes a project of its own in the shared stack; its webhooks go at the end."""
-    made: list[RunningStack] = []
+    projects: list[RunningStack] = []
 
     def make() -> RunningStack:
-        project = f"{request.node.name[:60]}-{len(made)}-{time.time_ns()}"
+        project = f"{request.node.name[:60]}-{len(projects)}-{time.time_ns()}"
         key = stack.client.post("/keys", cast_to=object, body={"project": project})
-        made.append(RunningStack(stack.process, stack.data, stack.url, key["key"]))  # type: ignore[index]
-        return made[-1]
+        projects.append(RunningStack(stack.process, stack.data, stack.url, key["key"]))  # type: ignore[index]
+        return projects[-1]
 
     yield make
-    for project in made:
+    for project in projects:
         for webhook in project.client.webhooks.list():
             project.client.webhooks.delete(webhook.id)
 

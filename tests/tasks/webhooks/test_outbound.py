@@ -101,18 +101,18 @@ def test_a_name_with_one_private_address_among_public_ones_is_refused(monkeypatc
 
 
 def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve, asked = socket.getaddrinfo, []
+    resolve, lookups = socket.getaddrinfo, []
 
     def rebinding(host: str, *arguments: Any, **options: Any) -> Any:
         if host == "receiver.example" and not options.get("flags"):
-            asked.append(host)
-            host = "127.0.0.1" if len(asked) == 1 else "192.0.2.1"
+            lookups.append(host)
+            host = "127.0.0.1" if len(lookups) == 1 else "192.0.2.1"
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
     with listening(Receiver()) as receiver:
         assert post(receiver.url("receiver.example")) == Answer(200, None)
-    assert asked == ["receiver.example"]
+    assert lookups == ["receiver.example"]
     (request,) = receiver.received
     assert request.headers["Host"] == f"receiver.example:{receiver.port}"
     assert request.path == "/hook?from=yard"
@@ -187,7 +187,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def secure(certificate: Path) -> Iterator[tuple[Receiver, list[str | None]]]:
-    """A receiver over TLS, and the host names that its callers have asked for."""
+    """A receiver over TLS, and the host names that its callers requested."""
     context, names = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), []
     context.load_cert_chain(certificate)
     context.sni_callback = lambda _socket, name, _context: names.append(name)
