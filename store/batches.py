@@ -1,4 +1,4 @@
-"""Batches: making, finding and moving them along the table of allowed transitions."""
+"""Batches: create and find them, and change their status by the table of allowed transitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.speeds import RequestClass
 
 
 class PlannedSegment(NamedTuple):
-    """A segment of a plan; `bytes` are those of its bodies."""
+    """A segment of a plan. `bytes` counts its request bodies."""
 
     model: str
     requests: int
@@ -28,7 +28,7 @@ class PlannedSegment(NamedTuple):
     request_class: RequestClass = "decode"
 
 
-# A new batch whose message nobody has taken after this long is told of again.
+# The message of a new batch is sent again if no worker has taken it by then.
 MESSAGE_SECONDS = 30.0
 
 
@@ -46,11 +46,11 @@ def create(
     retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
 ) -> Batch:
-    """A new batch, `validating`. The input's content is pinned by its SHA-256, whatever becomes of the file.
+    """Create a batch, `validating`. It keeps its input's content by SHA-256 even if the file is deleted.
 
     Args:
-        due_after: when it is due, in seconds from now, if that is not the end of its window.
-        idempotency: the client's key and the SHA-256 of what was asked, see `repeated`.
+        due_after: seconds from now until it is due; None for the end of its window.
+        idempotency: the client's key and the SHA-256 of its request, see `repeated`.
     """
     created_at = now()
     expires_at = created_at + durations.seconds(completion_window)
@@ -79,7 +79,11 @@ def create(
 
 
 def repeated(session: Session, project_id: str, idempotency: tuple[str, str]) -> Batch | None:
-    """The batch that the same idempotency key has made. Raises ConflictError if something else was asked then."""
+    """Return the batch that was created with this idempotency key, or None.
+
+    Raises:
+        ConflictError: that batch came from another request.
+    """
     key, sha256 = idempotency
     batch = session.scalar(select(Batch).where(Batch.project_id == project_id, Batch.idempotency_key == key))
     if batch is not None and batch.idempotency_sha256 != sha256:
@@ -91,26 +95,26 @@ def repeated(session: Session, project_id: str, idempotency: tuple[str, str]) ->
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Input bytes of the project's batches that have not ended."""
-    size = (
+    """Return the input bytes of the project's unfinished batches."""
+    statement = (
         select(func.coalesce(func.sum(File.bytes), 0))
         .join(Batch, Batch.input_file_id == File.id)
         .where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
     )
-    return int(session.scalar(size) or 0)
+    return int(session.scalar(statement) or 0)
 
 
 def retries(session: Session, batch_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The batches that repeat the unanswered requests of each batch."""
-    found: dict[str, list[str]] = {batch_id: [] for batch_id in batch_ids}
+    """Return the ids of the batches that retry each batch, by its id."""
+    retry_ids: dict[str, list[str]] = {batch_id: [] for batch_id in batch_ids}
     rows = session.execute(select(Batch.retry_of, Batch.id).where(Batch.retry_of.in_(batch_ids)).order_by(Batch.id))
-    for batch_id, retry in rows:
-        found[str(batch_id)].append(retry)
-    return found
+    for batch_id, retry_id in rows:
+        retry_ids[str(batch_id)].append(retry_id)
+    return retry_ids
 
 
 def get(session: Session, project_id: str, batch_id: str) -> Batch:
-    """Raises NotFoundError when the project has no such batch."""
+    """Return a batch. Raises NotFoundError if the project has no such batch."""
     batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.project_id == project_id))
     if batch is None:
         raise NotFoundError(f"No batch found with id '{batch_id}'.", param="batch_id")
@@ -118,32 +122,40 @@ def get(session: Session, project_id: str, batch_id: str) -> Batch:
 
 
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Batch], bool]:
-    """Newest first, those after the batch with id `after`; whether there are more."""
+    """Return the project's batches after the one with id `after`, newest first, and True if there are more.
+
+    Raises:
+        RequestError: `after` is not one of them.
+    """
     return listing.page(session, Batch, Batch.project_id == project_id, after=after, limit=limit, descending=True)
 
 
 def running(session: Session, project_id: str, *, limit: int) -> Sequence[Batch]:
-    """The project's batches that have not ended, those that are due first."""
-    own = select(Batch).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
-    return session.scalars(own.order_by(Batch.due_at, Batch.id).limit(limit)).all()
+    """Return the project's unfinished batches, earliest due first."""
+    statement = select(Batch).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
+    return session.scalars(statement.order_by(Batch.due_at, Batch.id).limit(limit)).all()
 
 
 def ended(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Batch], bool]:
-    """The project's batches that have ended, newest first, those after the one of that id; whether there are more."""
-    own, shown = Batch.project_id == project_id, Batch.status.in_(TERMINAL)
-    return listing.page(session, Batch, own, after=after, limit=limit, descending=True, shown=shown)
+    """Return the project's ended batches after the one with id `after`, newest first, and True if there are more.
+
+    Raises:
+        RequestError: `after` is not a batch of the project.
+    """
+    in_project, shown = Batch.project_id == project_id, Batch.status.in_(TERMINAL)
+    return listing.page(session, Batch, in_project, after=after, limit=limit, descending=True, shown=shown)
 
 
 def counts(session: Session, project_id: str) -> dict[str, int]:
-    """How many of the project's batches there are in each status in which they have not ended."""
-    own = select(Batch.status, func.count()).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
-    return dict(session.execute(own.group_by(Batch.status)).all())
+    """Return the number of the project's unfinished batches by status."""
+    statement = select(Batch.status, func.count()).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
+    return dict(session.execute(statement.group_by(Batch.status)).all())
 
 
 def transition(session: Session, batch_id: str, before: str, after: str, **values: Any) -> bool:
-    """Compare-and-set `status` from `before` to `after`, with its timestamp; False if it was not `before`.
+    """Compare-and-set `status` from `before` to `after`, with its timestamp. False if it was not `before`.
 
-    An end is an event.
+    A terminal status emits an event.
     """
     if after not in TRANSITIONS[before]:
         raise ValueError(f"a batch never goes from {before} to {after}")
@@ -156,20 +168,20 @@ def transition(session: Session, batch_id: str, before: str, after: str, **value
 
 
 def cancel(session: Session, project_id: str, batch_id: str) -> Batch:
-    """Ask a batch to stop; finished lines are kept. A batch that is being cancelled stays as it is.
+    """Request that a batch stops. Its answers are kept. Cancelling it twice changes nothing.
 
     Raises:
         NotFoundError: the project has no such batch.
-        ConflictError: it has ended already.
+        ConflictError: the batch has ended.
     """
     batch = get(session, project_id, batch_id)
     while batch.status not in ("cancelling", "cancelled"):
         if batch.status in TERMINAL:
             raise ConflictError(f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
-        # Validation goes on under its lease: only it can say which lines the batch has. In a batch that is finalizing
-        # the fate of every line is settled already.
-        settled = {} if batch.status == "finalizing" else {"outcome": "cancelled"}
-        transition(session, batch_id, batch.status, "cancelling", **settled)
+        # Validation continues under its lease, since only it knows the lines of the batch. A batch that is finalizing
+        # keeps its outcome.
+        values = {} if batch.status == "finalizing" else {"outcome": "cancelled"}
+        transition(session, batch_id, batch.status, "cancelling", **values)
         session.refresh(batch)
     return batch
 
@@ -188,7 +200,7 @@ def plan(
 
     Args:
         segments: row group by row group.
-        refused: by number, segments whose requests are all answered with an error already, with their part's SHA-256.
+        refused: SHA-256 of the result chunk of each segment whose requests were all refused, by number.
     """
     records = [
         Segment(
@@ -222,17 +234,17 @@ def plan(
         "simulated": simulated,
     }
     session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
-    transition(session, batch.id, "validating", "in_progress")  # or it is cancelling, and stays so
+    transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
 
 
 def reject(session: Session, batch_id: str, errors: list[dict[str, Any]]) -> None:
-    """End a batch whose input cannot run, with what is wrong with it."""
+    """End a batch whose input is invalid, with its errors."""
     if not transition(session, batch_id, "validating", "failed", errors=errors):
         transition(session, batch_id, "cancelling", "cancelled", errors=errors)
 
 
 def expire(session: Session) -> list[str]:
-    """Start to end every batch in progress whose completion window has passed; their ids."""
+    """Finalize every batch in progress whose completion window has passed. Return their ids."""
     overdue = session.scalars(select(Batch.id).where(Batch.status == "in_progress", Batch.expires_at <= now()))
     return [
         batch_id
@@ -242,36 +254,36 @@ def expire(session: Session) -> list[str]:
 
 
 def end_running(session: Session) -> None:
-    """Every batch in progress whose segments are all done is finalizing."""
+    """Finalize every batch in progress whose segments are all done."""
     for batch_id in session.scalars(_answered()):
         transition(session, batch_id, "in_progress", "finalizing", outcome="completed")
 
 
 def any_ends(session: Session) -> bool:
-    """Whether a batch is ending, or has nothing left to run."""
+    """True if a batch is ending or all its segments are done."""
     ending = select(Batch.id).where(Batch.status.in_(("finalizing", "cancelling")))
     return session.scalar(ending.limit(1)) is not None or session.scalar(_answered().limit(1)) is not None
 
 
 def _answered() -> Select[str]:
-    """Batches in progress whose segments are all done."""
+    """Select the ids of batches in progress whose segments are all done."""
     unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
     return select(Batch.id).where(Batch.status == "in_progress", ~unfinished.exists())
 
 
 def claim_validatable(session: Session, pause: float) -> list[str]:
-    """Batches whose validation nobody works on: their message was lost, or their worker died.
+    """Claim batches whose validation lost its message or its worker. Return their ids.
 
-    Each is returned once, then not again for `pause` seconds.
+    A claimed batch is not returned again for `pause` seconds.
     """
     pending = and_(Batch.status.in_(("validating", "cancelling")), Batch.plan_sha256.is_(None))
     return _claim(session, pending, pause)
 
 
 def claim_finishable(session: Session, pause: float) -> list[str]:
-    """Batches that can be finished now: ending, planned, and with no segment at work.
+    """Claim batches that can be finished now: ending, planned, and without a running segment. Return their ids.
 
-    Each is returned once, then not again for `pause` seconds, so that one caller starts its finishing.
+    A claimed batch is not returned again for `pause` seconds, so that one caller starts its finishing.
     """
     busy = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state.in_(("dispatched", "running")))
     ready = and_(Batch.status.in_(("finalizing", "cancelling")), Batch.plan_sha256.is_not(None), ~busy.exists())
@@ -279,29 +291,29 @@ def claim_finishable(session: Session, pause: float) -> list[str]:
 
 
 def _claim(session: Session, condition: ColumnElement[bool], pause: float) -> list[str]:
-    moment = time.time()
-    taken = (
+    at = time.time()
+    statement = (
         update(Batch)
-        .where(condition, Batch.lease_expires_at < moment)
-        .values(lease_expires_at=moment + pause, holder=None, epoch=Batch.epoch + 1)
+        .where(condition, Batch.lease_expires_at < at)
+        .values(lease_expires_at=at + pause, holder=None, epoch=Batch.epoch + 1)
         .returning(Batch.id)
         .execution_options(synchronize_session=False)
     )
-    return list(session.scalars(taken))
+    return list(session.scalars(statement))
 
 
 def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:
-    """Whether a batch in progress goes behind those that can be done in time."""
+    """Set whether a batch in progress runs after those that can meet their deadline."""
     session.execute(update(Batch).where(Batch.id == batch.id).values(infeasible=infeasible))
 
 
 def set_sla(session: Session, batch: Batch, state: Sla, **data: Any) -> bool:
-    """Compare-and-set the batch's SLA state; whether that is to be told of: each state is, once, as an event.
+    """Compare-and-set the batch's SLA state.
 
-    `data` goes into the event.
+    Returns:
+        True the first time a state is reached. An event with `data` is emitted then.
     """
-    moved = update(Batch).where(Batch.id == batch.id, Batch.sla == batch.sla).values(sla=state)
-    if not changed(session, moved):
+    if not changed(session, update(Batch).where(Batch.id == batch.id, Batch.sla == batch.sla).values(sla=state)):
         return False
     batch.sla = state
     type_ = f"batch.{state}"
@@ -312,21 +324,21 @@ def set_sla(session: Session, batch: Batch, state: Sla, **data: Any) -> bool:
 
 
 def artifacts(session: Session, batch_ids: Sequence[str]) -> dict[str, list[tuple[Artifact, File]]]:
-    """The artifacts of each batch, by name."""
+    """Return the artifacts of each batch, sorted by name, by batch id."""
     rows = session.execute(
         select(Artifact, File)
         .join(File, File.id == Artifact.file_id)
         .where(Artifact.batch_id.in_(batch_ids))
         .order_by(Artifact.name)
     )
-    found: dict[str, list[tuple[Artifact, File]]] = {batch_id: [] for batch_id in batch_ids}
+    by_batch: dict[str, list[tuple[Artifact, File]]] = {batch_id: [] for batch_id in batch_ids}
     for artifact, file in rows:
-        found[artifact.batch_id].append((artifact, file))
-    return found
+        by_batch[artifact.batch_id].append((artifact, file))
+    return by_batch
 
 
 def add_artifact(session: Session, batch: Batch, name: str, sha256: str, size: int, lines: int | None) -> File:
-    """Name content as a file and an artifact of the batch; the same again changes nothing."""
+    """Create a file for content and make it an artifact of the batch. An existing one of that name gets the content."""
     existing = session.scalar(
         select(File)
         .join(Artifact, Artifact.file_id == File.id)

@@ -12,7 +12,7 @@ from batchyard.statuses import TERMINAL
 from store import listing
 from store.records import Artifact, Batch, File, new_id, now
 
-# Seconds after which a batch's input expires, unless the client says otherwise.
+# Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
 
 
@@ -26,7 +26,7 @@ def create(
     sha256: str,
     expires_after: int | None,
 ) -> File:
-    """A new file of `size` bytes, gone `expires_after` seconds from now if that is given."""
+    """Create a file of `size` bytes. It expires after `expires_after` seconds, if that is set."""
     created_at = now()
     file = File(
         id=new_id("file-"),
@@ -43,18 +43,18 @@ def create(
     return file
 
 
-def live(moment: float) -> ColumnElement[bool]:
-    """Files that were neither deleted nor expired at `moment` (Unix seconds), of any project."""
-    return or_(File.expires_at.is_(None), File.expires_at > moment)
+def live(at: float) -> ColumnElement[bool]:
+    """Return the condition for files that were neither deleted nor expired at `at` (Unix seconds)."""
+    return or_(File.expires_at.is_(None), File.expires_at > at)
 
 
 def find(session: Session, project_id: str, file_id: str) -> File | None:
-    """The project's file, unless there is none or it has expired."""
+    """Return a file of the project; None if it does not exist or has expired."""
     return session.scalar(select(File).where(File.id == file_id, File.project_id == project_id, live(now())))
 
 
 def get(session: Session, project_id: str, file_id: str) -> File:
-    """Raises NotFoundError when the project has no such file."""
+    """Return a file. Raises NotFoundError if the project has no such file."""
     file = find(session, project_id, file_id)
     if file is None:
         raise NotFoundError(f"No such File object: {file_id}", param="id")
@@ -62,20 +62,24 @@ def get(session: Session, project_id: str, file_id: str) -> File:
 
 
 def names(session: Session, file_ids: Collection[str]) -> dict[str, str]:
-    """What files are called, by id, also those that are gone."""
+    """Return file names by id, those of deleted files too."""
     return dict(session.execute(select(File.id, File.filename).where(File.id.in_(file_ids))).all())
 
 
 def lines(session: Session, file_ids: Collection[str]) -> dict[str, int]:
-    """How many lines files have, by id: of those that a batch has produced, or was made of and has counted."""
-    read = select(Batch.input_file_id, func.max(Batch.total)).where(Batch.input_file_id.in_(file_ids), Batch.total > 0)
-    made = select(Artifact.file_id, Artifact.lines).where(Artifact.file_id.in_(file_ids), Artifact.lines.is_not(None))
-    counted = dict(session.execute(read.group_by(Batch.input_file_id)).all())
-    return counted | {file_id: lines or 0 for file_id, lines in session.execute(made)}
+    """Return line counts by file id, for files that a batch has produced or has validated as its input."""
+    inputs = select(Batch.input_file_id, func.max(Batch.total)).where(
+        Batch.input_file_id.in_(file_ids), Batch.total > 0
+    )
+    outputs = select(Artifact.file_id, Artifact.lines).where(
+        Artifact.file_id.in_(file_ids), Artifact.lines.is_not(None)
+    )
+    counts = dict(session.execute(inputs.group_by(Batch.input_file_id)).all())
+    return counts | {file_id: count or 0 for file_id, count in session.execute(outputs)}
 
 
 def find_artifact(session: Session, project_id: str, batch_id: str, name: str) -> File | None:
-    """The file that an ended batch of the project has produced under that name. It never changes."""
+    """Return the artifact of that name of an ended batch of the project, or None. Its content is final."""
     return session.scalar(
         select(File)
         .join(Artifact, Artifact.file_id == File.id)
@@ -93,17 +97,17 @@ def find_artifact(session: Session, project_id: str, batch_id: str, name: str) -
 def page(
     session: Session, project_id: str, *, after: str | None, limit: int, descending: bool, purpose: str | None
 ) -> tuple[Sequence[File], bool]:
-    """Files after the one with id `after`, which may be gone by now, by creation; whether there are more.
+    """Return files after the one with id `after`, by creation, and True if there are more.
 
     Raises:
-        RequestError: `after` was never a file of the project.
+        RequestError: `after` was never a file of the project. It may have been deleted since.
     """
     shown = live(now()) if purpose is None else and_(live(now()), File.purpose == purpose)
-    own = File.project_id == project_id
-    return listing.page(session, File, own, after=after, limit=limit, descending=descending, shown=shown)
+    in_project = File.project_id == project_id
+    return listing.page(session, File, in_project, after=after, limit=limit, descending=descending, shown=shown)
 
 
 def delete(session: Session, project_id: str, file_id: str) -> None:
-    """Remove the name; content that a batch pins stays. Raises NotFoundError."""
+    """Delete a file. Content that a batch needs stays. Raises NotFoundError."""
     file = get(session, project_id, file_id)
-    file.expires_at = now()  # the row stays for the batches that name it
+    file.expires_at = now()  # batches still refer to the row

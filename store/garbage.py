@@ -1,4 +1,4 @@
-"""Garbage: which content records still point at, and which parts are not needed any more."""
+"""Garbage: find the content that records still reference, and delete the records of old result chunks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,32 @@ from store import files
 from store.records import Batch, File, ResultChunk, Schedule
 
 
-def referenced(session: Session, hashes: Sequence[str], moment: float) -> set[str]:
-    """Those of these SHA-256 that a record points at.
+def referenced(session: Session, hashes: Sequence[str], live_at: float) -> set[str]:
+    """Return the hashes (SHA-256) that a record references.
 
     Args:
-        moment: a file that went later than this (Unix seconds) still counts: somebody may be reading it, or a batch
-            of it may be about to be committed.
+        live_at: Unix seconds; a file that expired later counts too, for somebody may be reading it or a batch of it
+            may be about to be committed.
     """
-    found: set[str] = set()
+    references: set[str] = set()
     for statement in (
-        select(File.sha256).where(File.sha256.in_(hashes), files.live(moment)),
+        select(File.sha256).where(File.sha256.in_(hashes), files.live(live_at)),
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
         select(ResultChunk.sha256).where(ResultChunk.sha256.in_(hashes)),
         select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
     ):
-        found.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)
-    return found
+        references.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)
+    return references
 
 
-def forget_chunks(session: Session, hashes: Sequence[str], moment: float) -> int:
-    """Delete the records of parts with these SHA-256 whose batch ended before `moment` (Unix seconds); how many."""
+def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int:
+    """Delete records of result chunks with these SHA-256 whose batch ended before `before` (Unix seconds).
+
+    Returns:
+        The number of deleted records.
+    """
     ended_at = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
-    ended = select(Batch.id).where(Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), ended_at < moment)
+    ended = select(Batch.id).where(Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), ended_at < before)
     statement = delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())
     return cast(CursorResult[Any], session.execute(statement.execution_options(synchronize_session=False))).rowcount

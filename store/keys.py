@@ -21,7 +21,7 @@ from store.records import ApiKey, Project, new_id, now
 
 @dataclass(frozen=True)
 class Caller:
-    """Who a request comes from."""
+    """The sender of a request."""
 
     project_id: str
     admin: bool
@@ -30,7 +30,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key that was just made; `key` is seen here and never again."""
+    """A new key. `key` is readable only here."""
 
     id: str
     key: str = field(repr=False)
@@ -41,7 +41,7 @@ class NewKey:
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key. `project` is the project's name."""
+    """A key without its secret. `project` is the project's name."""
 
     id: str
     project: str
@@ -55,49 +55,52 @@ def _digest(secret: str) -> str:
 
 
 def create(session: Session, project: str, *, admin: bool = False) -> NewKey:
-    """A new key for the project of that name, which is made if there is none.
+    """Create a key for the project of that name. Create the project if it does not exist.
 
     Raises:
-        RequestError: the project's name has not 1 to 128 characters, or control characters.
+        RequestError: the project's name is empty, longer than 128 characters, or has control characters.
     """
-    record = projects.get_or_create(session, project)
+    project_id = projects.get_or_create(session, project).id
     key_id, secret = new_id(""), secrets.token_hex(32)
-    made = ApiKey(id=key_id, project_id=record.id, secret_sha256=_digest(secret), admin=admin, created_at=now())
-    session.add(made)
+    record = ApiKey(id=key_id, project_id=project_id, secret_sha256=_digest(secret), admin=admin, created_at=now())
+    session.add(record)
     session.flush()
-    return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, made.created_at)
+    return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, record.created_at)
 
 
 def page(
     session: Session, *, project: str | None = None, after: str | None = None, limit: int = 100
 ) -> tuple[Sequence[Key], bool]:
-    """Keys, revoked ones too, newest first, of the project of that name or of all; whether there are more.
+    """Return keys of one project or of all, newest first, and True if there are more.
+
+    Args:
+        project: name of the project; None for all projects.
 
     Raises:
-        RequestError: `after` is no key of these.
+        RequestError: `after` is not one of these keys.
     """
     names = {record.id: record.name for record in session.scalars(select(Project))}
     scope = true() if project is None else ApiKey.project_id.in_(select(Project.id).where(Project.name == project))
-    found, more = listing.page(session, ApiKey, scope, after=after, limit=limit, descending=True)
-    return [_known(record, names[record.project_id]) for record in found], more
+    records, more = listing.page(session, ApiKey, scope, after=after, limit=limit, descending=True)
+    return [_key(record, names[record.project_id]) for record in records], more
 
 
 def revoke(session: Session, key_id: str) -> Key:
-    """End a key for good; one that is revoked already stays as it is. Raises NotFoundError."""
+    """Revoke a key for good. Revoking it twice changes nothing. Raises NotFoundError."""
     record = session.get(ApiKey, key_id, with_for_update=True)
     if record is None:
         raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
     if record.revoked_at is None:
         record.revoked_at = now()
-    return _known(record, session.get_one(Project, record.project_id).name)
+    return _key(record, session.get_one(Project, record.project_id).name)
 
 
-def _known(record: ApiKey, project: str) -> Key:
+def _key(record: ApiKey, project: str) -> Key:
     return Key(record.id, project, record.admin, record.created_at, record.revoked_at)
 
 
 def authenticate(session: Session, key: str) -> Caller | None:
-    """The caller a key belongs to, or None. Takes the same time whether the key exists or not."""
+    """Return the caller of a key; None if the key is invalid. Takes the same time whether the key exists or not."""
     _, key_id, secret = [*key.split("-", 2), "", ""][:3]
     record = session.get(ApiKey, key_id)
     matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))

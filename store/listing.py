@@ -1,4 +1,4 @@
-"""List pages by cursor. Ids sort by creation, so a page is stable while objects come and go."""
+"""Pages of lists, by cursor. Ids sort by creation, so pages are stable while objects come and go."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def page(
     descending: bool,
     shown: ColumnElement[bool] | None = None,
 ) -> tuple[Sequence[Listed], bool]:
-    """At most `limit` records within `scope` that follow the one with id `after`; whether there are more.
+    """Return at most `limit` records after the one with id `after`, and True if there are more.
 
     Args:
-        scope: what the caller may know of.
-        shown: which of these to list; a record that has ceased to be one of them still serves as a cursor.
+        scope: condition for the records that the caller may see.
+        shown: condition for those to list. Any record in the scope may be the cursor.
 
     Raises:
-        RequestError: `after` names nothing within the scope.
+        RequestError: no record in the scope has the id `after`.
     """
     statement = select(record).where(scope, true() if shown is None else shown)
     if after is not None:
@@ -39,5 +39,5 @@ def page(
             raise RequestError(f"Invalid 'after': no object with id '{after}'.", code="invalid_value", param="after")
         statement = statement.where(record.id < after if descending else record.id > after)
     order = record.id.desc() if descending else record.id.asc()
-    found = session.scalars(statement.order_by(order).limit(limit + 1)).all()
-    return found[:limit], len(found) > limit
+    records = session.scalars(statement.order_by(order).limit(limit + 1)).all()
+    return records[:limit], len(records) > limit

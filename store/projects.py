@@ -1,4 +1,4 @@
-"""Projects: the tenants, and what an administrator has settled for each."""
+"""Projects: the tenants, with their tier and limits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_NAME = 128
 
 
 def get_or_create(session: Session, name: str) -> Project:
-    """The project of that name, which is made if there is none.
+    """Return the project of that name. Create it if it does not exist.
 
     Raises:
-        RequestError: the name has not 1 to 128 characters, or control characters.
+        RequestError: the name is empty, longer than 128 characters, or has control characters.
     """
     if not 1 <= len(name) <= MAX_NAME or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise RequestError(
@@ -29,27 +29,27 @@ def get_or_create(session: Session, name: str) -> Project:
             code="invalid_value",
             param="project",
         )
-    named = select(Project).where(Project.name == name)
-    record = session.scalar(named)
+    statement = select(Project).where(Project.name == name)
+    record = session.scalar(statement)
     if record is None:
         try:
             with session.begin_nested():
                 session.add(record := Project(id=new_id("proj_"), name=name, created_at=now()))
-        except IntegrityError:  # somebody else has made it meanwhile
-            record = session.scalars(named).one()
+        except IntegrityError:  # another transaction has created it meanwhile
+            record = session.scalars(statement).one()
     return record
 
 
 def named(session: Session, name: str) -> str:
-    """The id of the project of that name. Raises NotFoundError."""
-    found = session.scalar(select(Project.id).where(Project.name == name))
-    if found is None:
+    """Return the id of the project of that name. Raises NotFoundError."""
+    project_id = session.scalar(select(Project.id).where(Project.name == name))
+    if project_id is None:
         raise NotFoundError(f"There is no project '{name}'; 'batchyard project list' shows those there are.")
-    return found
+    return project_id
 
 
 def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
-    """Raises NotFoundError."""
+    """Return a project. Raises NotFoundError."""
     project = session.get(Project, project_id, with_for_update=lock)
     if project is None:
         raise NotFoundError(f"No project found with id '{project_id}'.", param="project_id")
@@ -57,17 +57,21 @@ def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
 
 
 def all_(session: Session) -> Sequence[Project]:
-    """Every project, oldest first."""
+    """Return every project, oldest first."""
     return session.scalars(select(Project).order_by(Project.id)).all()
 
 
 def page(session: Session, *, after: str | None, limit: int) -> tuple[Sequence[Project], bool]:
-    """Newest first, those after the project with id `after`; whether there are more."""
+    """Return projects after the one with id `after`, newest first, and True if there are more.
+
+    Raises:
+        RequestError: `after` is not a project.
+    """
     return listing.page(session, Project, true(), after=after, limit=limit, descending=True)
 
 
 def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
-    """The tier, which is one of these or none. Raises RequestError."""
+    """Return the tier. Raises RequestError unless it is one of `tiers` or None."""
     if tier is not None and tier not in tiers:
         raise RequestError(
             f"There is no tier '{wording.cut(tier, wording.MAX_NAME)}'; there are: {', '.join(tiers) or 'none'} "
@@ -78,15 +82,15 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
     return tier
 
 
-def update(session: Session, project_id: str, **settled: str | int | None) -> Project:
-    """Set a project's `tier`, `max_segments` and `cache_bytes`, or some of them; None is none. Raises NotFoundError."""
+def update(session: Session, project_id: str, **values: str | int | None) -> Project:
+    """Set some of `tier`, `max_segments` and `cache_bytes` of a project; None removes one. Raises NotFoundError."""
     project = get(session, project_id, lock=True)
-    for name, value in settled.items():
+    for name, value in values.items():
         setattr(project, name, value)
     return project
 
 
 def max_segments(session: Session) -> dict[str, int]:
-    """Most segments at once of each project that has a limit of its own."""
+    """Return the most segments at once of each project that has its own limit, by id."""
     rows = session.execute(select(Project.id, Project.max_segments).where(Project.max_segments.is_not(None)))
     return {project_id: int(limit or 0) for project_id, limit in rows}

@@ -1,4 +1,4 @@
-"""The queue as a whole: what waits, what runs, how fast; over all projects, for whoever watches the deployment."""
+"""The queue over all projects: waiting and running segments and their speed, for metrics and forecasts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from store.speeds import RequestClass
 
 @dataclass(frozen=True)
 class ModelQueue:
-    """One model's segments and requests that are not done.
+    """One model's unfinished segments and requests.
 
     Attributes:
-        rows_per_second, tokens_per_second: over the last minute; None before anything was measured.
-        oldest_seconds: how long ago the oldest batch with a pending segment was made; None if none waits.
+        rows_per_second, tokens_per_second: over the last minute; None without measurements.
+        oldest_seconds: age of the oldest batch with a pending segment; None if no segment is pending.
     """
 
     model: str
@@ -36,11 +36,11 @@ class ModelQueue:
 
 @dataclass(frozen=True)
 class Queue:
-    """What has not ended: batches by status, segments by model.
+    """Unfinished batches by status, and segments by model.
 
     Attributes:
         sla: batches by SLA state.
-        next_deadline_seconds: until the first deadline of these, negative once it has passed; None if there is none.
+        next_deadline_seconds: seconds until their first deadline, negative if it has passed; None without a batch.
     """
 
     batches: dict[str, int]
@@ -50,8 +50,8 @@ class Queue:
 
 
 def snapshot(session: Session) -> Queue:
-    """The queue now. Costs what is in it, not what has ever been."""
-    moment = time.time()
+    """Return the queue now. Its cost depends on unfinished batches alone."""
+    now = time.time()
     batches = dict.fromkeys(RUNNING, 0)
     sla = dict.fromkeys(get_args(Sla), 0)
     rows = session.execute(
@@ -69,28 +69,28 @@ def snapshot(session: Session) -> Queue:
         .group_by(Segment.model, Segment.state)
     ).all()
     rates = speeds.recent(session, Segment.model)
-    found = []
+    models = []
     for model in sorted({row[0] for row in segments} | rates.keys()):
         states = {row[1]: row[2:] for row in segments if row[0] == model}
         pending, requests, oldest = states.pop("pending", (0, 0, None))
         rows_per_second, tokens_per_second = rates.get(model, (None, None))
-        found.append(
+        models.append(
             ModelQueue(
                 model=model,
                 pending_segments=pending,
                 running_segments=sum(count for count, _, _ in states.values()),
                 waiting_requests=int(requests),
-                oldest_seconds=None if oldest is None else moment - oldest,
+                oldest_seconds=None if oldest is None else now - oldest,
                 rows_per_second=rows_per_second,
                 tokens_per_second=tokens_per_second,
             )
         )
     deadlines = [deadline for *_, deadline in rows]
-    return Queue(batches, sla, min(deadlines) - moment if deadlines else None, found)
+    return Queue(batches, sla, min(deadlines) - now if deadlines else None, models)
 
 
 class BacklogEntry(NamedTuple):
-    """Segments of one batch, model and class that are all pending, or one that has a slot already."""
+    """Pending segments of one batch, model and class together, or one active segment."""
 
     batch_id: str
     project_id: str
@@ -106,28 +106,28 @@ class BacklogEntry(NamedTuple):
 
 
 def backlog(session: Session) -> list[BacklogEntry]:
-    """What is left to run, over all batches in progress."""
-    about = (
+    """Return the segments that are not done, over all batches in progress."""
+    columns = (
         *(Segment.batch_id, Batch.project_id, Batch.infeasible, Batch.due_at),
         *(Segment.model, Segment.request_class),
     )
     sums = [func.sum(column) for column in (Segment.requests, Segment.bytes, Segment.answered)]
     active = case((Segment.state == "pending", 0), else_=Segment.id)
     rows = session.execute(
-        select(*about, active, func.count(), *sums)
+        select(*columns, active, func.count(), *sums)
         .join(Batch, Batch.id == Segment.batch_id)
         .where(Batch.status == "in_progress", Segment.state.in_(("pending", "dispatched", "running")))
-        .group_by(*about, active)
+        .group_by(*columns, active)
     )
     return [BacklogEntry(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]
 
 
 def due_first(session: Session, limit: int) -> Sequence[Batch]:
-    """Unfinished batches, those that are due first."""
-    running = select(Batch).where(Batch.status.in_(RUNNING))
-    return session.scalars(running.order_by(Batch.due_at, Batch.id).limit(limit)).all()
+    """Return unfinished batches, earliest due first."""
+    statement = select(Batch).where(Batch.status.in_(RUNNING))
+    return session.scalars(statement.order_by(Batch.due_at, Batch.id).limit(limit)).all()
 
 
 def unfinished(session: Session) -> Sequence[Batch]:
-    """Every batch that has not ended."""
+    """Return every unfinished batch."""
     return session.scalars(select(Batch).where(Batch.status.in_(RUNNING))).all()
