@@ -1,4 +1,4 @@
-"""Advance: work that ends starts the work it made possible, without waiting for housekeeping."""
+"""Advance: a task that ends starts what may run next. Housekeeping does the same, in case a task is lost."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def parse_with_body(number: int, raw: bytes) -> tuple[dict[str, Any], bytes]:
         raise LineError("invalid_json_line", "The line is valid JSON but not an object.")
     try:
         envelope = orjson.dumps({name: None if name == "body" else value for name, value in request.items()})
-        body = orjson.dumps([request.get("body")])[1:-1]  # in a list it is as deep as in the line
+        # The list stands for the line's object, so that the nesting limit applies to the whole line.
+        body = orjson.dumps([request.get("body")])[1:-1]
         _refuse_repeated_keys(raw, envelope.count(b":") + body.count(b":"))
     except (orjson.JSONEncodeError, RecursionError):
         raise LineError("invalid_json_line", "The line is nested more than 254 levels deep.") from None

@@ -104,9 +104,8 @@ def _exchange(
 
 def _shut_down(sock: socket.socket) -> None:
     with suppress(OSError):  # already closed
-        socket.socket.shutdown(
-            sock, socket.SHUT_RDWR
-        )  # SSLSocket.shutdown would change state that the reading thread uses
+        # SSLSocket.shutdown would change state that the reading thread uses.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _connect(addresses: list[str], port: int, deadline: float) -> socket.socket:

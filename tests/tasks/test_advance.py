@@ -1,4 +1,4 @@
-"""Work that ended starts the work it made possible; work that did nothing, or broke, starts none."""
+"""A task that ends starts what may run next; one that does nothing, or breaks, starts nothing."""
 
 from __future__ import annotations
 
