@@ -16,6 +16,7 @@ from store import batches, files, segments
 from store.database import Database
 from store.formats import chunks
 from store.formats.plan import PlanWriter, SegmentSize
+from store.leases import acquire_batch
 from store.records import Batch, ResultChunk, Segment
 from tasks.context import AppContext
 from tests.support.stacks import a_chat
@@ -67,6 +68,8 @@ def plan_batch(
             post_process=[{"step": step} for step in post_process],
             output_expires_after=None,
         )
+        lease = acquire_batch(session, batch.id, "here/1/validation", 60)
+        assert lease is not None
         batches.plan(
             session,
             batch,
@@ -75,6 +78,7 @@ def plan_batch(
             models={MODEL: {"name": MODEL, "engine": "echo"}},
             simulated=True,
         )
+        lease.release(session)
     return reload(context.database, batch)
 
 

@@ -1,0 +1,313 @@
+"""A batch ends with every line once in the right file, whoever dies on the way and whatever fails after."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from batchyard.errors import BatchyardError
+from store import batches
+from store.leases import acquire_batch
+from store.records import Batch, Event, File
+from tasks import messages
+from tasks.context import AppContext
+from tasks.finishing import finalize, manifest
+from tasks.steps import registry
+from tasks.steps.registry import Results, StepOptions
+from tests.support.planned import answers, finish_segment, plan_batch, reload
+
+HERE, THERE = "here/1/task", "there/1/task"
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """The batches whose finishing was sent to a worker, each with the steps that are to run."""
+    chains: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(messages, "finish", lambda batch_id, steps: chains.append((batch_id, list(steps))))
+    return chains
+
+
+@pytest.fixture
+def new_answered(context: AppContext, project: str, sent: list[tuple[str, list[str]]]) -> Callable[..., Batch]:
+    """Makes a batch of three requests, finalizing, of whose lines these were answered."""
+
+    def make(*lines: int, failed: dict[int, str] | None = None, steps: tuple[str, ...] = ()) -> Batch:
+        batch = plan_batch(context, project, ["one", "two", "three"], post_process=steps)
+        finish_segment(context, batch, answers(lines, failed=failed))
+        finalize.start_ready(context)
+        assert [batch_id for batch_id, _ in sent][-1:] == [batch.id]
+        return reload(context.database, batch)
+
+    return make
+
+
+def artifacts(context: AppContext, batch: Batch) -> dict[str, bytes]:
+    with context.database.read() as session:
+        records = batches.artifacts(session, [batch.id])[batch.id]
+    return {artifact.name: context.artifacts.read(file.sha256) for artifact, file in records}
+
+
+def lines(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def events(context: AppContext, batch: Batch) -> list[str]:
+    with context.database.read() as session:
+        return list(session.scalars(select(Event.type).where(Event.batch_id == batch.id).order_by(Event.id)))
+
+
+def finish(context: AppContext, batch: Batch) -> Batch:
+    """Merge a batch, run its steps and end it, as the chain of messages does."""
+    assert finalize.merge(context, batch.id, HERE)
+    for position in range(len(batch.post_process)):
+        assert finalize.run_step(context, batch.id, position, HERE)
+    finalize.end(context, batch.id, HERE)
+    return reload(context.database, batch)
+
+
+def test_finishing_starts_once_all_segments_are_done(
+    context: AppContext, project: str, sent: list[tuple[str, list[str]]]
+) -> None:
+    batch = plan_batch(context, project, ["one", "two"], segment_requests=1, post_process=["score", "parquet"])
+    finish_segment(context, batch, answers([1]), number=0)
+    finalize.start_ready(context)
+    assert (reload(context.database, batch).status, sent) == ("in_progress", [])
+    finish_segment(context, batch, answers([2]), number=1)
+    finalize.start_ready(context)
+    finalize.start_ready(context)
+    batch = reload(context.database, batch)
+    assert (batch.status, batch.outcome) == ("finalizing", "completed")
+    assert sent == [(batch.id, ["score", "parquet"])], "one of two callers sends it"
+
+
+def test_a_cancelled_batch_is_finished_without_its_steps(
+    context: AppContext, project: str, sent: list[tuple[str, list[str]]]
+) -> None:
+    batch = plan_batch(context, project, ["one"], post_process=["score"])
+    with context.database.write() as session:
+        batches.cancel(session, project, batch.id)
+    finalize.start_ready(context)
+    assert sent == [(batch.id, [])]
+
+
+def test_every_line_is_in_the_right_file_and_counted(context: AppContext, new_answered: Callable[..., Batch]) -> None:
+    batch = finish(context, new_answered(3, 1, 2, failed={2: "too_long"}))
+    assert (batch.status, batch.completed, batch.failed, batch.expired, batch.cancelled) == ("completed", 2, 1, 0, 0)
+    files = artifacts(context, batch)
+    assert [line["custom_id"] for line in lines(files["output.jsonl"])] == ["r1", "r3"]
+    assert [line["custom_id"] for line in lines(files["errors.jsonl"])] == ["r2"]
+    with context.database.read() as session:
+        by_id = {file.id: file.filename for file in session.scalars(select(File))}
+    assert by_id[batch.output_file_id or ""] == f"{batch.id}_output.jsonl"
+    assert by_id[batch.error_file_id or ""] == f"{batch.id}_errors.jsonl"
+    assert events(context, batch) == ["batch.completed"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "names"),
+    [({}, {"output.jsonl", "manifest.json"}), ({1: "x", 2: "x", 3: "x"}, {"errors.jsonl", "manifest.json"})],
+)
+def test_a_file_without_lines_is_no_file(
+    context: AppContext, new_answered: Callable[..., Batch], failed: dict[int, str], names: set[str]
+) -> None:
+    batch = finish(context, new_answered(1, 2, 3, failed=failed))
+    assert set(artifacts(context, batch)) == names
+    assert (batch.output_file_id is None, batch.error_file_id is None) == (bool(failed), not failed)
+
+
+@pytest.mark.parametrize(("answered", "message"), [((1, 3), "1 requests without one"), ((1, 2, 2, 3), "4 answers")])
+def test_a_batch_that_lacks_a_line_or_has_one_twice_publishes_nothing(
+    context: AppContext, new_answered: Callable[..., Batch], answered: tuple[int, ...], message: str
+) -> None:
+    batch = new_answered(*answered)
+    with pytest.raises(BatchyardError, match=message):
+        finalize.merge(context, batch.id, HERE)
+    batch = reload(context.database, batch)
+    assert (batch.status, batch.holder, artifacts(context, batch)) == ("finalizing", None, {})
+
+
+@pytest.mark.parametrize(("status", "code"), [("expired", "batch_expired"), ("cancelled", "batch_cancelled")])
+def test_lines_that_were_never_run_say_why(
+    context: AppContext, project: str, sent: list[tuple[str, list[str]]], status: str, code: str
+) -> None:
+    batch = plan_batch(context, project, ["one", "two", "three"], segment_requests=2)
+    finish_segment(context, batch, answers([1, 2], failed={2: "too_long"}))
+    with context.database.write() as session:
+        if status == "cancelled":
+            batches.cancel(session, project, batch.id)
+        else:
+            session.execute(update(Batch).values(expires_at=int(time.time()) - 1))
+            assert batches.expire(session) == [batch.id]
+    finalize.start_ready(context)
+    assert [batch_id for batch_id, _ in sent] == [batch.id]
+    batch = finish(context, batch)
+    assert (batch.status, batch.completed, batch.failed, getattr(batch, status)) == (status, 1, 1, 1)
+    assert batch.expired + batch.cancelled == 1
+    errors = lines(artifacts(context, batch)["errors.jsonl"])
+    assert [(line["custom_id"], line["error"] and line["error"]["code"]) for line in errors] == [
+        ("r2", None),
+        ("r3", code),
+    ]
+
+
+def test_a_batch_that_somebody_else_finishes_is_left_alone(
+    context: AppContext, new_answered: Callable[..., Batch]
+) -> None:
+    batch = new_answered(1, 2, 3, steps=("parquet",))
+    with context.database.write() as session:
+        lease = acquire_batch(session, batch.id, THERE, 60)
+    assert lease is not None
+    assert not finalize.merge(context, batch.id, HERE)
+    assert not finalize.run_step(context, batch.id, 0, HERE)
+    finalize.end(context, batch.id, HERE)
+    batch = reload(context.database, batch)
+    assert (batch.status, batch.holder, artifacts(context, batch)) == ("finalizing", THERE, {})
+    with context.database.write() as session:
+        lease.guard(session)
+
+
+def test_a_batch_that_has_ended_is_left_alone(context: AppContext, new_answered: Callable[..., Batch]) -> None:
+    batch = finish(context, new_answered(1, 2, 3, steps=("parquet",)))
+    before = artifacts(context, batch)
+    assert not finalize.merge(context, batch.id, HERE)
+    assert not finalize.run_step(context, batch.id, 0, HERE)
+    finalize.end(context, batch.id, HERE)
+    assert artifacts(context, batch) == before
+    assert events(context, batch) == ["batch.completed"]
+
+
+def test_each_link_of_the_chain_may_run_twice(context: AppContext, new_answered: Callable[..., Batch]) -> None:
+    batch = new_answered(1, 2, 3, failed={2: "too_long"}, steps=("parquet",))
+
+    def content() -> dict[str, tuple[str, str]]:
+        with context.database.read() as session:
+            records = batches.artifacts(session, [batch.id])[batch.id]
+        return {artifact.name: (file.id, file.sha256) for artifact, file in records}
+
+    assert finalize.merge(context, batch.id, HERE)
+    merged = content()
+    assert finalize.merge(context, batch.id, HERE)
+    assert content() == merged
+    assert finalize.run_step(context, batch.id, 0, HERE)
+    stepped = content()
+    assert finalize.run_step(context, batch.id, 0, HERE)
+    assert {name: file_id for name, (file_id, _) in content().items()} == {
+        name: file_id for name, (file_id, _) in stepped.items()
+    }
+    finalize.end(context, batch.id, HERE)
+    ended = content()
+    finalize.end(context, batch.id, HERE)
+    assert content() == ended
+
+
+def test_a_step_that_fails_is_recorded_and_the_batch_completes(
+    context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_results: Results, _options: StepOptions) -> None:
+        raise ValueError("no such column")
+
+    monkeypatch.setitem(registry.REGISTRY, "broken", (StepOptions, broken))
+    batch = finish(context, new_answered(1, 2, 3, steps=("broken", "parquet")))
+    assert (batch.status, batch.output_file_id is not None) == ("completed", True)
+    assert batch.post_process == [
+        {"step": "broken", "status": "failed", "error": "ValueError: no such column"},
+        {"step": "parquet", "status": "completed"},
+    ]
+    assert "results.parquet" in artifacts(context, batch)
+
+
+def test_a_step_that_runs_again_forgets_its_failure(
+    context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes: list[Exception | None] = [OSError("disk full"), None]
+
+    def unsteady(_results: Results, _options: StepOptions) -> None:
+        if error := outcomes.pop(0):
+            raise error
+
+    monkeypatch.setitem(registry.REGISTRY, "unsteady", (StepOptions, unsteady))
+    batch = new_answered(1, 2, 3, steps=("unsteady",))
+    finalize.merge(context, batch.id, HERE)
+    finalize.run_step(context, batch.id, 0, HERE)
+    assert reload(context.database, batch).post_process[0]["status"] == "failed"
+    finalize.run_step(context, batch.id, 0, HERE)
+    assert reload(context.database, batch).post_process == [{"step": "unsteady", "status": "completed"}]
+
+
+def test_a_step_sees_every_request_with_what_became_of_it(
+    context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = []
+    monkeypatch.setitem(
+        registry.REGISTRY, "reader", (StepOptions, lambda results, _options: rows.extend(results.rows()))
+    )
+    batch = finish(context, new_answered(1, 2, 3, failed={2: "too_long"}, steps=("reader",)))
+    assert batch.post_process[0]["status"] == "completed"
+    assert [(row.line, row.custom_id, row.status_code, row.text) for row in rows] == [
+        (1, "r1", 200, "to r1"),
+        (2, "r2", 400, None),
+        (3, "r3", 200, "to r3"),
+    ]
+    assert [row.body["messages"][0]["content"] for row in rows] == ["one", "two", "three"]
+
+
+def test_the_manifest_of_a_batch_is_the_same_bytes_each_time(
+    context: AppContext, new_answered: Callable[..., Batch]
+) -> None:
+    batch = finish(context, new_answered(1, 2, 3, failed={2: "too_long"}))
+    content = artifacts(context, batch)["manifest.json"]
+    with_timings = json.loads(content)
+    assert manifest.build(context, batch, batch.status) == content
+    assert (with_timings["batch_id"], with_timings["status"], with_timings["simulated"]) == (
+        batch.id,
+        "completed",
+        True,
+    )
+    assert [output["name"] for output in with_timings["outputs"]] == ["errors.jsonl", "output.jsonl"]
+    assert [output["lines"] for output in with_timings["outputs"]] == [1, 2]
+    assert with_timings["counts"] == {"total": 3, "completed": 2, "failed": 1, "expired": 0, "cancelled": 0}
+    assert with_timings["models"]["echo"]["engines"] == [{"name": "echo", "version": "1"}]
+    assert with_timings["input"]["sha256"] == batch.input_sha256
+
+
+def test_a_cancellation_that_wins_the_race_against_the_end_ends_as_cancelled(
+    context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, build, statuses = new_answered(1, 2, 3), manifest.build, []
+
+    def cancelled_meanwhile(context: AppContext, batch: Batch, status: str) -> bytes:
+        if not statuses:
+            with context.database.write() as session:
+                batches.cancel(session, batch.project_id, batch.id)
+        statuses.append(status)
+        return build(context, batch, status)
+
+    monkeypatch.setattr(manifest, "build", cancelled_meanwhile)
+    batch = finish(context, batch)
+    assert statuses == ["completed", "cancelled"]
+    assert (batch.status, batch.completed, batch.completed_at, batch.cancelled) == ("cancelled", 3, None, 0)
+    assert batch.output_file_id is not None, "what was answered is kept"
+    assert json.loads(artifacts(context, batch)["manifest.json"])["status"] == "cancelled"
+    assert events(context, batch) == ["batch.cancelled"]
+
+
+def test_a_worker_whose_lease_is_gone_publishes_nothing(
+    context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, merge = new_answered(1, 2, 3), finalize.result_files.merge
+
+    def taken_over(*arguments: Any) -> Any:
+        with context.database.write() as session:
+            session.execute(update(Batch).values(lease_expires_at=0.0))
+            assert acquire_batch(session, batch.id, THERE, 60) is not None
+        return merge(*arguments)
+
+    monkeypatch.setattr(finalize.result_files, "merge", taken_over)
+    with pytest.raises(BatchyardError, match="is gone"):
+        finalize.merge(context, batch.id, HERE)
+    assert (reload(context.database, batch).holder, artifacts(context, batch)) == (THERE, {})
