@@ -15,7 +15,7 @@ from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
 from batchyard.local.stack import Stack
 
-if TYPE_CHECKING:  # imported where it is used: the other commands start faster without it
+if TYPE_CHECKING:  # imported in the functions that use it: the other commands start faster without SQLAlchemy
     from store import keys
     from store.database import Database
     from store.records import Project
@@ -53,7 +53,7 @@ def key() -> None:
 
 @contextmanager
 def _database(data: Path | None) -> Iterator[Database]:
-    """The database of `data`, or DATABASE_URL, with this version's schema."""
+    """Yield the database of `data`, or of DATABASE_URL, with this version's schema."""
     from store.database import Database
 
     database = Database(load_settings(data=data).database)
@@ -74,8 +74,8 @@ def create_key(project: str, admin: bool, data: Path | None, as_json: bool) -> N
     from store import keys
 
     with _database(data) as database, database.write() as session:
-        made = keys.create(session, project, admin=admin)
-    say(asdict(made), made.key, as_json)
+        new_key = keys.create(session, project, admin=admin)
+    say(asdict(new_key), new_key.key, as_json)
 
 
 @key.command("list")
@@ -86,14 +86,14 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
     """List the API keys, newest first, without their secrets."""
     from store import keys
 
-    found: list[keys.Key] = []
+    listed: list[keys.Key] = []
     with _database(data) as database, database.read() as session:
         more = True
         while more:
-            page, more = keys.page(session, project=project, after=found[-1].id if found else None)
-            found += page
+            page, more = keys.page(session, project=project, after=listed[-1].id if listed else None)
+            listed += page
     if as_json:
-        say([asdict(entry) for entry in found], "", as_json)
+        say([asdict(entry) for entry in listed], "", as_json)
     else:
         table(
             ("id", "project", "admin", "created", "revoked"),
@@ -105,7 +105,7 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
                     when(entry.created_at),
                     when(entry.revoked_at),
                 )
-                for entry in found
+                for entry in listed
             ],
         )
 
@@ -136,18 +136,17 @@ def list_projects(data: Path | None, as_json: bool) -> None:
     from store import projects
 
     with _database(data) as database, database.read() as session:
-        found = projects.all_(session)
-        documents = [_described(entry) for entry in found]
+        documents = [_document(record) for record in projects.all_(session)]
     if as_json:
         say(documents, "", True)
     else:
         table(
             ("id", "name", "tier", "max segments", "cache bytes", "created"),
-            [(*list(entry.values())[:-1], when(entry["created_at"])) for entry in documents],
+            [(*list(document.values())[:-1], when(document["created_at"])) for document in documents],
         )
 
 
-def _described(record: Project) -> dict[str, Any]:
+def _document(record: Project) -> dict[str, Any]:
     names = ("id", "name", "tier", "max_segments", "cache_bytes", "created_at")
     return {name: getattr(record, name) for name in names}
 
@@ -175,16 +174,16 @@ def set_project(
     from store import projects
 
     in_force = load_settings(data=data)
-    settled: dict[str, str | int | None] = {}
+    changes: dict[str, str | int | None] = {}
     if tier is not None:
-        settled["tier"] = projects.check_tier(None if tier == "none" else tier, in_force.tier_seconds)
+        changes["tier"] = projects.check_tier(None if tier == "none" else tier, in_force.tier_seconds)
     if max_segments is not None or no_max_segments:
-        settled["max_segments"] = max_segments
+        changes["max_segments"] = max_segments
     if cache_bytes is not None or no_cache:
-        settled["cache_bytes"] = cache_bytes
+        changes["cache_bytes"] = cache_bytes
     with _database(data) as database, database.write() as session:
-        record = projects.update(session, projects.named(session, name), **settled)
-        document = _described(record)
+        record = projects.update(session, projects.named(session, name), **changes)
+        document = _document(record)
     limit = "no limit" if record.max_segments is None else record.max_segments
     cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"
     say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}", as_json)

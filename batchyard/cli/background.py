@@ -1,4 +1,4 @@
-"""A local stack in the background, for commands that need one for as long as they run."""
+"""A local stack in the background, for the time that a command runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ END_SECONDS = 40
 
 @contextmanager
 def stack(data: Path, models: Path) -> Iterator[Client]:
-    """A client of the stack on the folder `data`: the one that runs there, or one of our own until the block ends.
+    """Yield a client of the stack on the folder `data`: the one that runs there, or a new one until the block ends.
 
     Raises:
-        BatchyardError: it did not start; holds its own reason.
+        BatchyardError: the stack did not start; the message is its own reason.
     """
     if local_state(data):
         yield client.connect(data)
@@ -38,7 +38,7 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
     log = logs / "up.log"
     process.rotate(log)
     with log.open("ab") as output:
-        # A session of its own: Ctrl-C reaches this process only, which then ends the stack.
+        # In a session of its own, so that Ctrl-C reaches only this process, which then ends the stack.
         up = subprocess.Popen(
             [sys.executable, "-m", "batchyard.cli", "up", *arguments],
             stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from batchyard.cli import completion, requests, view
 from batchyard.cli.client import Client
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, plain, say, table
-from batchyard.cli.watch import finished, follow, interruptible, watch
+from batchyard.cli.watch import check_success, follow, interruptible, watch
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL
 
@@ -53,9 +53,9 @@ def submit(
     if not wait:
         return say(batch, batch["id"], as_json)
     with interruptible(f"the batch goes on; `batchyard status {batch['id']} --watch` takes it up"):
-        ended = watch(server, batch["id"])
-    say(ended, batch["id"], as_json)
-    finished(ended)
+        batch = watch(server, batch["id"])
+    say(batch, batch["id"], as_json)
+    check_success(batch)
 
 
 @click.command()
@@ -68,26 +68,26 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
     """How far a batch is; without BATCH, a table of the newest."""
     server = connect(data)
 
-    def look() -> list[dict[str, Any]]:
+    def fetch() -> list[dict[str, Any]]:
         return [server.batch(batch_id)] if batch_id else list(itertools.islice(server.batches(), limit))
 
-    def draw(found: list[dict[str, Any]]) -> str:
-        return view.facts(found[0]) if batch_id else view.overview(found)
+    def draw(batches: list[dict[str, Any]]) -> str:
+        return view.facts(batches[0]) if batch_id else view.overview(batches)
 
-    found = look()
-    awaited = {batch["id"] for batch in found if batch_id or batch["status"] not in TERMINAL}
+    batches = fetch()
+    watched = {batch["id"] for batch in batches if batch_id or batch["status"] not in TERMINAL}
     if live:
         with interruptible("what was watched goes on"):
-            found = follow(look, draw)
+            batches = follow(fetch, draw)
     if as_json:
-        click.echo(json.dumps(found[0] if batch_id else found))
+        click.echo(json.dumps(batches[0] if batch_id else batches))
     else:
-        click.echo(draw(found))
-        for problem in view.problems(found[0]) if batch_id else ():
+        click.echo(draw(batches))
+        for problem in view.problems(batches[0]) if batch_id else ():
             click.echo(plain(problem), err=True)
-    for batch in found:
-        if live and batch["id"] in awaited:
-            finished(batch)
+    for batch in batches:
+        if live and batch["id"] in watched:
+            check_success(batch)
 
 
 @click.command()
@@ -121,7 +121,7 @@ def results(
         requests.save(server, batch["error_file_id"], errors)
     if as_json:
         click.echo(json.dumps(batch))
-    finished(batch)
+    check_success(batch)
 
 
 @click.command()
@@ -150,10 +150,10 @@ def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def list_(limit: int, data: Path | None, as_json: bool) -> None:
     """The project's batches, newest first."""
-    found = list(itertools.islice(connect(data).batches(), limit))
+    batches = list(itertools.islice(connect(data).batches(), limit))
     if as_json:
-        return say(found, "", True)
-    click.echo(view.overview(found))
+        return say(batches, "", True)
+    click.echo(view.overview(batches))
 
 
 @click.command()
@@ -161,17 +161,18 @@ def list_(limit: int, data: Path | None, as_json: bool) -> None:
 @json_option
 def models(data: Path | None, as_json: bool) -> None:
     """The models the server serves."""
-    found = connect(data).models()
+    served = connect(data).models()
     if as_json:
-        return say(found, "", True)
+        return say(served, "", True)
     rows = [
         [m["id"], m["batchyard"]["engine"], ", ".join(m["batchyard"]["endpoints"]), m["batchyard"]["simulated"] or None]
-        for m in found
+        for m in served
     ]
     table(["model", "engine", "endpoints", "simulated"], rows)
 
 
 def _no_files(batch: dict[str, Any]) -> str:
+    """The message for a batch without result files."""
     if batch["status"] in TERMINAL:
         return (
             f"batch {batch['id']} is {batch['status']} and has no results; `batchyard status {batch['id']}` tells why"
@@ -180,14 +181,14 @@ def _no_files(batch: dict[str, Any]) -> str:
 
 
 def _follow(server: Client, batch_id: str) -> None:
-    """Print output lines as they are answered; first what there is, then once a second what is new."""
-    have = 0
+    """Print the output lines so far, then once a second the new ones, until the batch has ended."""
+    printed = 0
     while True:
-        batch = server.batch(batch_id)  # before the lines: what has ended has all of them
-        lines = server.results(batch_id, have)
+        batch = server.batch(batch_id)  # before the lines: a batch that has ended has all of them
+        lines = server.results(batch_id, printed)
         sys.stdout.buffer.write(lines)
         sys.stdout.buffer.flush()
-        have += lines.count(b"\n")
+        printed += lines.count(b"\n")
         if batch["status"] in TERMINAL:
-            return finished(batch)
+            return check_success(batch)
         time.sleep(1)

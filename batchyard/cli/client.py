@@ -1,4 +1,4 @@
-"""The API from a terminal: the `openai` package against a Batchyard server, with our own errors."""
+"""The API client of the terminal commands: the `openai` package, with Batchyard's errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Client:
-    """One server and one key.
+    """A client of one server, with one key.
 
-    Every call raises UnavailableError where the server cannot be reached or is broken, and RequestError where it
-    refuses.
+    Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
     """
 
     def __init__(self, url: str, key: str, **options: Any) -> None:
@@ -31,7 +30,7 @@ class Client:
         self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
 
     def upload(self, file: Path) -> str:
-        """The id of the uploaded file, which is streamed."""
+        """Upload a file, streamed, and return its id."""
         with self._errors(), file.open("rb") as stream:
             return self._api.files.create(file=(file.name, stream), purpose="batch").id
 
@@ -44,7 +43,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         post_process: Iterable[Mapping[str, str]] = (),
     ) -> dict[str, Any]:
-        """The new batch, as the server's JSON object."""
+        """Create a batch and return it as the server's JSON object."""
         steps = [dict(step) for step in post_process]
         with self._errors():
             batch = self._api.batches.create(
@@ -65,18 +64,18 @@ class Client:
             return self._api.batches.cancel(batch_id).to_dict()
 
     def retry(self, batch_id: str) -> dict[str, Any]:
-        """The new batch of the requests that were not answered."""
+        """Create a batch of the requests without an answer, and return it."""
         with self._errors():
             return self._api.post(f"/batches/{batch_id}/retry", cast_to=openai.types.Batch, body={}).to_dict()
 
     def results(self, batch_id: str, after: int) -> bytes:
-        """The output lines there are so far, without the first `after`, in the order in which they were answered."""
+        """Return the output lines so far, in the order of their answers, without the first `after`."""
         query, lines = cast(Any, {"params": {"after": after}}), openai.HttpxBinaryResponseContent
         with self._errors():
             return self._api.get(f"/batches/{batch_id}/results", cast_to=lines, options=query).content
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """All batches of the key's project, newest first, fetched page by page."""
+        """Yield all batches of the key's project, newest first, fetched page by page."""
         with self._errors():
             for batch in self._api.batches.list(limit=100):
                 yield batch.to_dict()
@@ -86,12 +85,15 @@ class Client:
             return [model.to_dict() for model in self._api.models.list()]
 
     def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
-        """The new webhook endpoint, with its signing secret: for all types and named after its host, unless told."""
+        """Create a webhook endpoint and return it with its signing secret.
+
+        By default it receives all event types and is named after its host.
+        """
         host = url.partition("://")[2].partition("/")[0]
         with self._errors():
             types = list(event_types) or self._api.webhooks.event_types.list().data
-            made = self._api.webhooks.create(url=url, event_types=cast(Any, types), name=name or (host or url)[:128])
-        return made.to_dict()
+            webhook = self._api.webhooks.create(url=url, event_types=cast(Any, types), name=name or (host or url)[:128])
+        return webhook.to_dict()
 
     def webhooks(self) -> list[dict[str, Any]]:
         with self._errors():
@@ -102,7 +104,7 @@ class Client:
             return self._api.webhooks.delete(webhook_id).to_dict()
 
     def deliveries(self, webhook_id: str, limit: int) -> list[dict[str, Any]]:
-        """What was sent to a webhook and what waits to be, newest first."""
+        """Return the deliveries to a webhook, sent and waiting, newest first."""
         path = f"/webhook_endpoints/{webhook_id}/deliveries?limit={limit}"
         with self._errors():
             return list(cast(dict[str, Any], self._api.get(path, cast_to=object))["data"])
@@ -112,14 +114,14 @@ class Client:
         with self._errors():
             return cast(dict[str, Any], self._api.post(path, cast_to=object))
 
-    def create_schedule(self, **said: Any) -> dict[str, Any]:
-        """The new schedule; `said` are the fields of the create body."""
+    def create_schedule(self, **body: Any) -> dict[str, Any]:
+        """Create a schedule from the fields of the request's body, and return it."""
         with self._errors():
-            return cast(dict[str, Any], self._api.post("/schedules", cast_to=object, body=said))
+            return cast(dict[str, Any], self._api.post("/schedules", cast_to=object, body=body))
 
     def schedules(self) -> Iterator[dict[str, Any]]:
-        """All schedules of the key's project, newest first."""
-        return self._listed("/schedules")
+        """Yield all schedules of the key's project, newest first."""
+        return self._list("/schedules")
 
     def schedule(self, schedule_id: str) -> dict[str, Any]:
         with self._errors():
@@ -134,20 +136,20 @@ class Client:
             return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/resume", cast_to=object))
 
     def run_schedule(self, schedule_id: str) -> dict[str, Any]:
-        """The run that was made now."""
+        """Run a schedule now and return the run."""
         with self._errors():
             return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/run", cast_to=object))
 
     def schedule_runs(self, schedule_id: str) -> Iterator[dict[str, Any]]:
-        """All runs of a schedule, newest first."""
-        return self._listed(f"/schedules/{schedule_id}/runs")
+        """Yield all runs of a schedule, newest first."""
+        return self._list(f"/schedules/{schedule_id}/runs")
 
     def delete_schedule(self, schedule_id: str) -> dict[str, Any]:
         with self._errors():
             return cast(dict[str, Any], self._api.delete(f"/schedules/{schedule_id}", cast_to=object))
 
-    def _listed(self, path: str) -> Iterator[dict[str, Any]]:
-        """The objects of a list, fetched page by page."""
+    def _list(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list, fetched page by page."""
         query: dict[str, Any] = {"limit": 100}
         while True:
             with self._errors():
@@ -158,12 +160,12 @@ class Client:
             query["after"] = page["last_id"]
 
     def chunks(self, file_id: str) -> Iterator[bytes]:
-        """A file's content, in pieces."""
+        """Yield a file's content in pieces."""
         with self._errors(), self._api.files.with_streaming_response.content(file_id) as response:
             yield from response.iter_bytes(1 << 20)
 
     def content(self, file_id: str) -> bytes:
-        """A small file's content, in memory."""
+        """Return a small file's content, in memory."""
         return b"".join(self.chunks(file_id))
 
     def download(self, file_id: str, to: Path) -> None:
@@ -176,6 +178,7 @@ class Client:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        """Translate the errors of the `openai` package into ours."""
         try:
             yield
         except openai.APIConnectionError as error:
@@ -195,7 +198,7 @@ class Client:
 
 
 def configured_url() -> str | None:
-    """The server that BATCHYARD_URL names, in the environment or `.env`."""
+    """The server that BATCHYARD_URL names, in the environment or `.env`; None if unset."""
     return _environment().get("BATCHYARD_URL")
 
 
@@ -204,9 +207,12 @@ def _environment() -> dict[str, str | None]:
 
 
 def connect(data: Path, **options: Any) -> Client:
-    """The server of BATCHYARD_URL, or the local stack on the folder `data`; `options` as Client takes them.
+    """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
 
-    The local stack's admin key is used where BATCHYARD_API_KEY is not set, and sent to this machine only.
+    Without BATCHYARD_API_KEY it sends the local stack's admin key, but to this machine only.
+
+    Args:
+        options: those of Client.
 
     Raises:
         ConfigurationError: there is no key to send.

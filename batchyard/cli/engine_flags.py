@@ -1,4 +1,4 @@
-"""The flags of `vllm run-batch` beside files: those that `run` takes for a model it starts, and those it does not."""
+"""The flags of `vllm run-batch` beside files: engine arguments for a model that `run` starts, and refused ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from batchyard.errors import ConfigurationError
 
 # Names as vLLM writes them; in `engine_args` they have underscores.
-TAKEN: Mapping[str, Any] = {
+ENGINE_FLAGS: Mapping[str, Any] = {
     "--max-model-len": click.IntRange(1),
     "--dtype": str,
     "--tensor-parallel-size": click.IntRange(1),
@@ -24,7 +24,7 @@ TAKEN: Mapping[str, Any] = {
     "--enforce-eager": bool,
 }
 _METRICS = "a server has its metrics at /metrics always"
-NOT_TAKEN: Mapping[str, str] = {
+REFUSED_FLAGS: Mapping[str, str] = {
     "--output-tmp-dir": "answers are kept in the data folder until they are written",
     "--enable-metrics": _METRICS,
     "--host": _METRICS,
@@ -35,35 +35,35 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 def options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the flags to a command; what is given arrives as its keyword arguments."""
-    for name, kind in reversed(list(TAKEN.items())):
+    """Add the flags to a command. The engine arguments arrive as its keyword arguments; None if not set."""
+    for name, kind in reversed(list(ENGINE_FLAGS.items())):
         flag = {"is_flag": True, "default": None} if kind is bool else {"type": kind}
         command = click.option(name, help="As in vLLM, for a --model that is started.", **flag)(command)
     hidden: dict[str, Any] = {"is_flag": False, "flag_value": "", "hidden": True, "expose_value": False}
-    for name, why in NOT_TAKEN.items():
-        command = click.option(name, is_eager=True, callback=_refuser(name, why), **hidden)(command)
+    for name, reason in REFUSED_FLAGS.items():
+        command = click.option(name, is_eager=True, callback=_refuser(name, reason), **hidden)(command)
     return command
 
 
-def written(given: Mapping[str, Any]) -> str:
-    """Engine arguments as they were written: `--max-model-len, --dtype`."""
-    return ", ".join("--" + name.replace("_", "-") for name in given)
+def written(engine_args: Mapping[str, Any]) -> str:
+    """Engine arguments as flags: `--max-model-len, --dtype`."""
+    return ", ".join("--" + name.replace("_", "-") for name in engine_args)
 
 
 def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Path:
-    """A models file with the one model that a folder or hub id names, which is its name, too.
+    """Write a models file with one model, `model`: a folder or a hub id, which is also the model's name.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: `model` is neither.
     """
-    given = Path(model).expanduser()
-    if not given.is_dir() and (given.exists() or not _HUB_ID.fullmatch(model)):
+    path = Path(model).expanduser()
+    if not path.is_dir() and (path.exists() or not _HUB_ID.fullmatch(model)):
         raise ConfigurationError(
             f"--model {model}: neither a model of the models file, nor a folder, nor a hub id such as "
             "Qwen/Qwen2.5-0.5B-Instruct"
         )
-    source = str(given.resolve()) if given.is_dir() else model
-    # JSON's texts, numbers and booleans are TOML's.
+    source = str(path.resolve()) if path.is_dir() else model
+    # Strings, numbers and booleans are written alike in JSON and TOML.
     name = json.dumps(model, ensure_ascii=False)
     file = folder / "models.toml"
     file.write_text(
@@ -74,9 +74,9 @@ def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Pat
     return file
 
 
-def _refuser(name: str, why: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
-    def refuse(_: click.Context, __: click.Parameter, given: str | None) -> None:
-        if given is not None:
-            raise click.UsageError(f"{name} of `vllm run-batch` is not taken: {why}; leave it out")
+def _refuser(name: str, reason: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{name} of `vllm run-batch` is not taken: {reason}; leave it out")
 
     return refuse

@@ -15,9 +15,9 @@ from batchyard.cli.output import complain
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
-# What scripts can tell from an exit code, beside 0 and Unsuccessful's 1; `batchyard --help` says it to people.
+# Exit codes for scripts, beside 0 and Unsuccessful's 1. `batchyard --help` lists them.
 USAGE, UNREACHABLE, REFUSED, BROKEN = 2, 3, 4, 5
-# As shells count processes that a signal has ended.
+# Shells give these codes to processes that a signal ended.
 INTERRUPTED, CUT_OFF = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 _EPILOG = """\b
@@ -45,7 +45,7 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; every error is one line that names its remedy."""
+    """Run the command line. Every error is one line that names its remedy."""
     try:
         sys.exit(cli(standalone_mode=False))
     except NoArgsIsHelpError as error:
@@ -64,7 +64,7 @@ def main() -> None:
         complain(error.message)
         sys.exit(_exit_code(error))
     except BrokenPipeError:
-        # Whoever read has enough, as `head` does; what is left must not be flushed into nothing at exit.
+        # The reader has closed the pipe, as `head` does. Python must not flush the rest into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(CUT_OFF)
     except OSError as error:

@@ -17,7 +17,7 @@ from batchyard.cli import background, client, completion, engine_flags, requests
 from batchyard.cli.client import Client
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, table
-from batchyard.cli.watch import finished, interruptible, watch
+from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.errors import ConfigurationError
 from batchyard.local_state import local_state
 from batchyard.models import vllm_installed
@@ -25,9 +25,9 @@ from batchyard.settings import Settings
 from inference import catalog
 from inference.engines import registry
 
-# The key under which `run` marks its batches, so that the same run finds its batch again.
+# The metadata key of a run's fingerprint, by which the same run finds its batch again.
 RUN_KEY = "batchyard.run"
-_GONE = ("failed", "expired", "cancelling", "cancelled")
+_NOT_RESUMED = ("failed", "expired", "cancelling", "cancelled")
 
 
 @click.command()
@@ -91,11 +91,13 @@ def run(
         if model is not None:
             file = Path(folder) / source.name
             requests.with_model(source, model, file)
-        where = endpoint or requests.endpoint_of(file)
-        mark = _mark(server, file, where, steps)
-        batch = None if again else _earlier(server, mark)
+        endpoint = endpoint or requests.endpoint_of(file)
+        fingerprint = _fingerprint(server, file, endpoint, steps)
+        batch = None if again else _earlier_batch(server, fingerprint)
         if batch is None:
-            batch = server.create(server.upload(file), endpoint=where, metadata={RUN_KEY: mark}, post_process=steps)
+            batch = server.create(
+                server.upload(file), endpoint=endpoint, metadata={RUN_KEY: fingerprint}, post_process=steps
+            )
         else:
             click.echo(f"taking up batch {batch['id']} ({batch['status']}); --again makes a new one", err=True)
         batch = watch(server, batch["id"])
@@ -108,7 +110,7 @@ def run(
         counts = batch["request_counts"]
         simulated = " (simulated)" if batch["batchyard"]["simulated"] else ""
         click.echo(f"{counts['completed']} of {counts['total']} requests answered{simulated}: {output}")
-    finished(batch)
+    check_success(batch)
 
 
 @click.command()
@@ -121,11 +123,11 @@ def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) ->
     """Run the example file through a stack of its own (in DATA/demo) and score the answers."""
     settings = load_settings(data=data, models=models)
     folder = settings.data / "demo"
-    _tell(f"Starting the stack in {folder} …", as_json)
-    begun = time.monotonic()
+    _echo_progress(f"Starting the stack in {folder} …", as_json)
+    started = time.monotonic()
     with background.stack(folder, settings.models) as server:
         ready = time.monotonic()
-        _tell(f"Ready after {ready - begun:.1f} s at {server.url}. Submitting {source}.", as_json)
+        _echo_progress(f"Ready after {ready - started:.1f} s at {server.url}. Submitting {source}.", as_json)
         batch = server.create(
             server.upload(source), endpoint=requests.endpoint_of(source), post_process=[{"step": "score"}]
         )
@@ -141,50 +143,51 @@ def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) ->
         click.echo(json.dumps({"batch": batch, "scores": scores, "seconds": seconds, "output": str(output)}))
     else:
         _report(batch, scores, seconds, output, folder)
-    finished(batch)
+    check_success(batch)
 
 
 @contextmanager
 def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
-    """The server to ask, which serves `model`: one that runs, or a local stack until the block ends."""
+    """Yield a client of a server that serves `model`: one that runs already, or a local stack until the block ends."""
     runs = client.configured_url() is not None or bool(local_state(settings.data))
-    listed = settings.models
-    if model is not None and not runs and not _lists(settings, model):
-        listed = engine_flags.models_file(folder, model, engine_args)
+    models_file = settings.models
+    if model is not None and not runs and not _is_listed(settings, model):
+        models_file = engine_flags.models_file(folder, model, engine_args)
     elif engine_args:
-        who = "the server that runs" if runs else str(settings.models)
+        authority = "the server that runs" if runs else str(settings.models)
         raise click.UsageError(
-            f"{engine_flags.written(engine_args)}: {who} says how its models are started; "
+            f"{engine_flags.written(engine_args)}: {authority} says how its models are started; "
             "engine arguments go with a --model of your own, a folder or a hub id"
         )
-    with nullcontext(client.connect(settings.data)) if runs else background.stack(settings.data, listed) as server:
+    with nullcontext(client.connect(settings.data)) if runs else background.stack(settings.data, models_file) as server:
         served = [entry["id"] for entry in server.models()]
         if model is not None and model not in served:
             raise ConfigurationError(f"{server.url} does not serve {model}; it serves {', '.join(sorted(served))}")
         yield server
 
 
-def _lists(settings: Settings, model: str) -> bool:
-    """Whether the models file names the model; one that is not there names none."""
+def _is_listed(settings: Settings, model: str) -> bool:
+    """True if the models file exists and names the model."""
     if not settings.models.exists():
         return False
     return model in catalog.load(settings.models, allow_simulated=settings.allow_simulated)
 
 
-def _mark(server: Client, file: Path, endpoint: str, steps: list[dict[str, str]]) -> str:
-    """What makes two runs the same: their requests, what is done with them, and the models as they are served."""
+def _fingerprint(server: Client, file: Path, endpoint: str, steps: list[dict[str, str]]) -> str:
+    """A hash of the requests, the endpoint, the steps and the models as they are served: equal for the same run."""
     parts = [requests.sha256(file), endpoint, steps, server.models()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _earlier(server: Client, mark: str) -> dict[str, Any] | None:
+def _earlier_batch(server: Client, fingerprint: str) -> dict[str, Any] | None:
+    """The newest batch of the same run that did not fail, expire or get cancelled; None if there is none."""
     for batch in server.batches():
-        if (batch["metadata"] or {}).get(RUN_KEY) == mark and batch["status"] not in _GONE:
+        if (batch["metadata"] or {}).get(RUN_KEY) == fingerprint and batch["status"] not in _NOT_RESUMED:
             return batch
     return None
 
 
-def _tell(text: str, as_json: bool) -> None:
+def _echo_progress(text: str, as_json: bool) -> None:
     click.echo(text, err=as_json)
 
 

@@ -1,4 +1,4 @@
-"""What commands share: where the data is, the settings in force, and the server to talk to."""
+"""Options that commands share: the data folder, the models file, the settings and the server that follow from them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ models_option = click.option("--models", type=click.Path(path_type=Path), help="
 
 
 def load_settings(**overrides: Any) -> settings.Settings:
-    """The settings in force, with what the command line gave."""
+    """The settings in force. Overrides come from the command line; None leaves a setting as it is."""
     return settings.load(**{name: value for name, value in overrides.items() if value is not None})
 
 
 def connect(data: Path | None) -> Client:
-    """A client of the server that BATCHYARD_URL names or that runs on the data folder."""
+    """Return a client of the server that BATCHYARD_URL names, or of the local stack on the data folder."""
     return client.connect(load_settings(data=data).data)

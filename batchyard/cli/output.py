@@ -1,4 +1,4 @@
-"""How commands show things: text or tables for people, JSON for scripts."""
+"""The commands' output: text or tables for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
-# What a terminal obeys instead of showing it: control characters, and those that turn the direction of writing.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Characters that command a terminal: control characters, and those that change the direction of writing.
+_COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(text: str) -> str:
-    """Text that may hold what others wrote, without the characters that a terminal obeys."""
-    return _OBEYED.sub("\ufffd", text)
+    """Replace the characters that command a terminal in text that others may have written."""
+    return _COMMANDING.sub("\ufffd", text)
 
 
 def complain(message: str) -> None:
-    """An error, on one line of standard error."""
+    """Print an error on one line of standard error."""
     click.echo("batchyard: " + " ".join(plain(message).split()), err=True)
 
 
 def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -> None:
-    """`document` for scripts, `text` for people."""
+    """Print `document` as JSON for scripts, or `text` for people."""
     click.echo(json.dumps(document, default=str) if as_json else plain(text))
 
 
 def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows under column names, never cut, so that ids can be copied; what is None shows as a dash."""
+    """Rows under column names. Cells are never cut, so that ids can be copied; None shows as a dash."""
     cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -45,5 +45,5 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def when(seconds: int | None) -> str | None:
-    """Unix seconds as people read them."""
+    """Unix seconds as date and time in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Request files and options as they are written on a command line."""
+"""Request files and request options of the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ post_process_option = click.option(
 
 
 class LocalPath(click.Path):
-    """A path, with a word for those who are used to URLs."""
+    """A path; a URL is refused with a hint."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and value.startswith(("http://", "https://")):
@@ -55,34 +55,34 @@ class LocalPath(click.Path):
 
 
 def check_writable(*files: Path | None) -> None:
-    """Raises ConfigurationError for a file that cannot be written: before the work, not after it."""
+    """Raise ConfigurationError if a file cannot be written: before the work, not after it."""
     for file in files:
         if file is not None and not os.access(file if file.exists() else file.parent, os.W_OK):
             raise ConfigurationError(f"{file} cannot be written; name a file in a folder that exists and is yours")
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """`key=value` texts as a dict. Raises click.UsageError for one without a key or `=`."""
-    found = {}
+    """Return `key=value` texts as a dict. Raises click.UsageError for one without a key or `=`."""
+    values = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not key or not separator:
             raise click.UsageError(f"{option} {text}: write KEY=VALUE")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def steps(texts: Iterable[str]) -> list[dict[str, str]]:
-    """`score:method=numeric` as `{"step": "score", "method": "numeric"}`."""
-    found = []
+    """Return `score:method=numeric` as `{"step": "score", "method": "numeric"}`."""
+    parsed = []
     for text in texts:
         name, _, options = text.partition(":")
-        found.append({"step": name, **pairs(options.split(",") if options else [], "--post-process")})
-    return found
+        parsed.append({"step": name, **pairs(options.split(",") if options else [], "--post-process")})
+    return parsed
 
 
 def endpoint_of(file: Path) -> str:
-    """The `url` of a request file's first line; chat completions where it has none (validation then says why)."""
+    """Return the `url` of a request file's first line; chat completions if it has none, and validation reports it."""
     with file.open("rb") as stream:
         for line in stream:
             if line.strip():
@@ -95,7 +95,7 @@ def endpoint_of(file: Path) -> str:
 
 
 def with_model(source: Path, model: str, target: Path) -> None:
-    """Copy a request file line by line with every `body.model` set. What is no request stays as it is."""
+    """Copy a request file and set every `body.model`. Lines that are no requests stay as they are."""
     with source.open("rb") as lines, target.open("wb") as copy:
         for line in lines:
             try:
@@ -113,7 +113,7 @@ def sha256(file: Path) -> str:
 
 
 def save(server: Client, file_id: str | None, to: Path) -> None:
-    """Write a result file; an empty one where the batch has none."""
+    """Write a result file; an empty one if the batch has none."""
     try:
         if file_id is None:
             to.write_bytes(b"")

@@ -64,7 +64,7 @@ def create(
         "post_process": requests.steps(post_process),
     }
     server = connect(data)
-    made = server.create_schedule(
+    created = server.create_schedule(
         name=name,
         cron=cron,
         timezone=timezone,
@@ -73,7 +73,7 @@ def create(
         overlap=overlap,
         catch_up=catch_up,
     )
-    say(made, "\n".join([made["id"], *(f"next {when(time)}" for time in made["next_runs"])]), as_json)
+    say(created, "\n".join([created["id"], *(f"next {when(time)}" for time in created["next_runs"])]), as_json)
 
 
 def _text(file: Path) -> str:
@@ -88,10 +88,12 @@ def _text(file: Path) -> str:
 @json_option
 def list_(data: Path | None, as_json: bool) -> None:
     """The project's schedules, newest first."""
-    found = list(connect(data).schedules())
+    schedules = list(connect(data).schedules())
     if as_json:
-        return say(found, "", True)
-    rows = [[s["id"], s["name"], s["cron"], s["timezone"], _next(s), (s["last_run"] or {}).get("state")] for s in found]
+        return say(schedules, "", True)
+    rows = [
+        [s["id"], s["name"], s["cron"], s["timezone"], _next(s), (s["last_run"] or {}).get("state")] for s in schedules
+    ]
     table(["schedule", "name", "cron", "timezone", "next run", "last run"], rows)
 
 
@@ -101,18 +103,18 @@ def list_(data: Path | None, as_json: bool) -> None:
 @json_option
 def show(schedule_id: str, data: Path | None, as_json: bool) -> None:
     """One schedule, its next times and its last run."""
-    found = connect(data).schedule(schedule_id)
+    document = connect(data).schedule(schedule_id)
     if as_json:
-        return say(found, "", True)
-    last = found["last_run"]
+        return say(document, "", True)
+    last, source = document["last_run"], document["input"]
     facts = {
-        "schedule": found["id"],
-        "name": found["name"],
-        "cron": f"{found['cron']} ({found['timezone']})",
-        "next runs": ", ".join(str(when(time)) for time in found["next_runs"]) or _next(found),
+        "schedule": document["id"],
+        "name": document["name"],
+        "cron": f"{document['cron']} ({document['timezone']})",
+        "next runs": ", ".join(str(when(time)) for time in document["next_runs"]) or _next(document),
         "last run": last and f"{when(last['created_at'])} {last['state']} {last['reason'] or last['batch_id']}",
-        "input": f"{found['input']['kind']}, {found['input']['bytes']} bytes, sha256 {found['input']['sha256']}",
-        "overlap, catch up": f"{found['overlap']}, {found['catch_up']}",
+        "input": f"{source['kind']}, {source['bytes']} bytes, sha256 {source['sha256']}",
+        "overlap, catch up": f"{document['overlap']}, {document['catch_up']}",
     }
     table(["", ""], list(facts.items()))
 
@@ -142,8 +144,8 @@ def resume(schedule_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def run(schedule_id: str, data: Path | None, as_json: bool) -> None:
     """Run a schedule now; prints the batch's id."""
-    made = connect(data).run_schedule(schedule_id)
-    say(made, made["batch_id"] or f"{made['state']}: {made['reason']}", as_json)
+    document = connect(data).run_schedule(schedule_id)
+    say(document, document["batch_id"] or f"{document['state']}: {document['reason']}", as_json)
 
 
 @schedule.command()
@@ -153,10 +155,10 @@ def run(schedule_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def runs(schedule_id: str, limit: int, data: Path | None, as_json: bool) -> None:
     """What has become of a schedule's times, newest first."""
-    found = list(itertools.islice(connect(data).schedule_runs(schedule_id), limit))
+    history = list(itertools.islice(connect(data).schedule_runs(schedule_id), limit))
     if as_json:
-        return say(found, "", True)
-    rows = [[when(r["scheduled_at"]), when(r["created_at"]), r["state"], r["batch_id"], r["reason"]] for r in found]
+        return say(history, "", True)
+    rows = [[when(r["scheduled_at"]), when(r["created_at"]), r["state"], r["batch_id"], r["reason"]] for r in history]
     table(["due", "made", "state", "batch", "reason"], rows)
 
 
@@ -169,5 +171,5 @@ def delete(schedule_id: str, data: Path | None, as_json: bool) -> None:
     say(connect(data).delete_schedule(schedule_id), f"{schedule_id} is deleted", as_json)
 
 
-def _next(found: dict[str, Any]) -> str | None:
-    return "paused" if found["paused"] else when(found["next_run_at"])
+def _next(document: dict[str, Any]) -> str | None:
+    return "paused" if document["paused"] else when(document["next_run_at"])

@@ -1,4 +1,4 @@
-"""How batches look in a terminal: as facts, as a table, and as the few lines of progress that are drawn again."""
+"""Batches as text for a terminal: as facts, as a table, and as a few lines of progress."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from batchyard import durations
 from batchyard.cli.output import lines_of, when
 from batchyard.statuses import TERMINAL
 
-BAR = 24
+BAR_WIDTH = 24
 
 
 def facts(batch: dict[str, Any]) -> str:
-    """All there is to say of one batch."""
+    """All facts of one batch, one a line."""
     ours, usage = batch["batchyard"], batch["usage"] or {}
     return lines_of(
         ["", ""],
@@ -53,15 +53,15 @@ def overview(batches: Sequence[dict[str, Any]]) -> str:
 
 
 def progress(batch: dict[str, Any]) -> str:
-    """A bar, and what is known of speed and time."""
+    """A bar, and below it speed, ETA and SLA as far as they are known."""
     ours = batch["batchyard"]
     parts = [
         text.format(ours[name])
         for name, text in (("rows_per_second", "{:.1f} rows/s"), ("tokens_per_second", "{:.0f} tokens/s"))
         if ours[name] is not None
     ]
-    left = _range(batch)
-    parts += [f"done in {left}"] if left else []
+    remaining = _range(batch)
+    parts += [f"done in {remaining}"] if remaining else []
     return "  ".join([f"{batch['status']:11}", _bar(batch), _counts(batch)]) + "\n" + ", ".join([*parts, _sla(batch)])
 
 
@@ -70,27 +70,27 @@ def brief(batch: dict[str, Any]) -> str:
     return " ".join(progress(batch).split())
 
 
-def problems(batch: dict[str, Any], most: int = 20) -> list[str]:
-    """Why a file was refused: the first lines that are wrong."""
+def problems(batch: dict[str, Any], limit: int = 20) -> list[str]:
+    """The first reasons why a file was refused, by line."""
     return [
         (f"line {problem['line']}: " if problem.get("line") else "") + f"{problem['message']} ({problem['code']})"
-        for problem in ((batch["errors"] or {}).get("data") or [])[:most]
+        for problem in ((batch["errors"] or {}).get("data") or [])[:limit]
     ]
 
 
-def _part(batch: dict[str, Any]) -> float | None:
+def _finished_share(batch: dict[str, Any]) -> float | None:
     counts = batch["request_counts"]
     return (counts["completed"] + counts["failed"]) / counts["total"] if counts["total"] else None
 
 
 def _percent(batch: dict[str, Any]) -> str | None:
-    part = _part(batch)
-    return None if part is None else f"{int(100 * part)} %"  # 100 only where all is done
+    share = _finished_share(batch)
+    return None if share is None else f"{int(100 * share)} %"  # rounded down: 100 only if all requests have ended
 
 
 def _bar(batch: dict[str, Any]) -> str:
-    full = int(BAR * (_part(batch) or 0))
-    return f"[{'#' * full}{'-' * (BAR - full)}] {_percent(batch) or '-'}"
+    filled = int(BAR_WIDTH * (_finished_share(batch) or 0))
+    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {_percent(batch) or '-'}"
 
 
 def _counts(batch: dict[str, Any]) -> str:
@@ -120,8 +120,8 @@ def _due(batch: dict[str, Any]) -> str:
     due = batch["batchyard"]["due_at"]
     if batch["status"] in TERMINAL:
         return f"was due {when(due)}"
-    left = due - time.time()
-    return f"due in {durations.text(left)}" if left > 0 else f"due {durations.text(-left)} ago"
+    remaining = due - time.time()
+    return f"due in {durations.text(remaining)}" if remaining > 0 else f"due {durations.text(-remaining)} ago"
 
 
 def _rate(value: float | None) -> str:

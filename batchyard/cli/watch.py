@@ -1,4 +1,4 @@
-"""Waiting for batches, with a live picture where somebody is looking."""
+"""Waiting for batches, with live progress in a terminal."""
 
 from __future__ import annotations
 
@@ -26,41 +26,42 @@ AWAY_SECONDS = 120.0
 
 
 class Unsuccessful(click.ClickException):
-    """The batch ended otherwise than with an answer to every request."""
+    """The batch ended without an answer to every request."""
 
     exit_code = 1
 
 
 def watch(server: Client, batch_id: str) -> dict[str, Any]:
-    """The batch once it has ended, with its progress meanwhile."""
-    return follow(lambda: [server.batch(batch_id)], lambda found: view.progress(found[0]))[0]
+    """Show a batch's progress until it has ended, and return the batch."""
+    return follow(lambda: [server.batch(batch_id)], lambda batches: view.progress(batches[0]))[0]
 
 
-def follow(look: Callable[[], Batches], draw: Callable[[Batches], str]) -> Batches:
-    """What `look` finds once all of it has ended.
+def follow(fetch: Callable[[], Batches], draw: Callable[[Batches], str]) -> Batches:
+    """Fetch batches until all have ended, and return them.
 
-    Progress goes to standard error: what `draw` makes of it, drawn again and again in a terminal and gone at the end;
-    elsewhere a line now and then.
+    Progress goes to standard error. A terminal shows the text of `draw`, redrawn at each fetch and erased at the end;
+    elsewhere a line is printed at most every LINE_SECONDS.
     """
     console = Console(stderr=True)
-    said, last = "", 0.0
+    printed, printed_at = "", 0.0
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
-            found = _patiently(look)
-            line = view.brief(found[0]) if len(found) == 1 else f"{_ended(found)} of {len(found)} batches have ended"
+            batches = _fetch_patiently(fetch)
+            ended = sum(batch["status"] in TERMINAL for batch in batches)
+            line = view.brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} batches have ended"
             if live is not None:
-                live.update(Text(draw(found), no_wrap=True, overflow="ellipsis"), refresh=True)
-            elif line != said and time.monotonic() - last >= LINE_SECONDS:
+                live.update(Text(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
+            elif line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
                 click.echo(line, err=True)
-                said, last = line, time.monotonic()
-            if _ended(found) == len(found):
-                return found
+                printed, printed_at = line, time.monotonic()
+            if ended == len(batches):
+                return batches
             time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def interruptible(remedy: str) -> Iterator[None]:
-    """Says on Ctrl-C what goes on and how to take it up: at once, for ending a stack takes a while."""
+    """Print `remedy` on Ctrl-C, at once: the end of a local stack takes a while."""
 
     def interrupt(*_: Any) -> None:
         signal.signal(signal.SIGINT, before)
@@ -74,8 +75,8 @@ def interruptible(remedy: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def finished(batch: dict[str, Any]) -> None:
-    """Raises Unsuccessful unless every request of the batch has an answer."""
+def check_success(batch: dict[str, Any]) -> None:
+    """Raise Unsuccessful if the batch has ended without an answer to every request."""
     if batch["status"] not in TERMINAL:
         return
     counts = batch["request_counts"]
@@ -89,16 +90,12 @@ def finished(batch: dict[str, Any]) -> None:
         )
 
 
-def _ended(found: Batches) -> int:
-    return sum(batch["status"] in TERMINAL for batch in found)
-
-
-def _patiently(look: Callable[[], Batches]) -> Batches:
-    """What there is to see, also if the server is away for a while: the work goes on without it."""
+def _fetch_patiently(fetch: Callable[[], Batches]) -> Batches:
+    """Call `fetch` until the server answers, for AWAY_SECONDS at most: batches go on while the web app is away."""
     deadline = time.monotonic() + AWAY_SECONDS
     while True:
         try:
-            return look()
+            return fetch()
         except UnavailableError:
             if time.monotonic() > deadline:
                 raise

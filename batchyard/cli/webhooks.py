@@ -23,8 +23,8 @@ def webhook() -> None:
 @json_option
 def create(url: str, name: str | None, event_types: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """Have events sent to URL; prints the webhook's id and, this once, its signing secret."""
-    made = connect(data).create_webhook(url, event_types, name)
-    say(made, f"{made['id']}\n{made['signing_secret']}", as_json)
+    created = connect(data).create_webhook(url, event_types, name)
+    say(created, f"{created['id']}\n{created['signing_secret']}", as_json)
 
 
 @webhook.command("list")
@@ -32,12 +32,12 @@ def create(url: str, name: str | None, event_types: tuple[str, ...], data: Path 
 @json_option
 def list_(data: Path | None, as_json: bool) -> None:
     """The project's webhooks, newest first."""
-    found = connect(data).webhooks()
+    webhooks = connect(data).webhooks()
     if as_json:
-        return say(found, "", True)
+        return say(webhooks, "", True)
     rows = [
         [w["id"], w["name"], w["url"], ", ".join(w["event_types"]), "yes" if w["batchyard"]["enabled"] else "no"]
-        for w in found
+        for w in webhooks
     ]
     table(["webhook", "name", "url", "events", "enabled"], rows)
 
@@ -58,12 +58,12 @@ def delete(webhook_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def deliveries(webhook_id: str, limit: int, data: Path | None, as_json: bool) -> None:
     """What was sent to a webhook and what waits to be."""
-    found = connect(data).deliveries(webhook_id, limit)
+    history = connect(data).deliveries(webhook_id, limit)
     if as_json:
-        return say(found, "", True)
+        return say(history, "", True)
     rows = [
         [d["id"], d["event_type"], d["state"], d["attempts"], d["status_code"], d["error"], when(d["next_attempt_at"])]
-        for d in found
+        for d in history
     ]
     table(["delivery", "event", "state", "attempts", "answer", "error", "next attempt"], rows)
 

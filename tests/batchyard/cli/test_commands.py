@@ -301,11 +301,11 @@ def test_what_is_written_wrongly_is_said_on_one_line_with_what_would_be_right(
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("batchyard: ")
-    assert said.err.count("\n") == 1
-    assert remedy in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("batchyard: ")
+    assert printed.err.count("\n") == 1
+    assert remedy in printed.err
 
 
 def test_tab_completes_commands_batches_and_models(stack: RunningStack) -> None:
@@ -324,13 +324,13 @@ def test_tab_completes_commands_batches_and_models(stack: RunningStack) -> None:
     """
     environment = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, **environment, "PATH": path}
     )
-    commands, batches, names, away = done.stdout.split("\n")[:4]
-    assert (commands, names, away) == ("status", "nano", ""), done.stderr
+    commands, batches, names, away = result.stdout.split("\n")[:4]
+    assert (commands, names, away) == ("status", "nano", ""), result.stderr
     assert batch.id in batches.split()
-    assert done.stderr == ""
+    assert result.stderr == ""
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word(stack: RunningStack) -> None:
@@ -338,8 +338,8 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word(stack: RunningSt
     command = f"batchyard results {batch.id} | head -c 1"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key, "PATH": path}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, **key})
-    assert (done.stdout, done.stderr) == ("{", "")
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, **key})
+    assert (result.stdout, result.stderr) == ("{", "")
 
 
 def test_the_local_stack_and_its_key_are_found_through_its_data_folder(stack: RunningStack, tmp_path: Path) -> None:
@@ -354,9 +354,9 @@ def test_the_admin_key_is_never_sent_to_another_machine(stack: RunningStack, tmp
 
 
 def test_a_new_key_works_and_sees_its_own_project_only(stack: RunningStack, tmp_path: Path) -> None:
-    made = batchyard("key", "create", "--project", "cli", "--data", stack.data, folder=tmp_path)
-    assert made.returncode == 0, made.stderr
-    key = made.stdout.strip()
+    created = batchyard("key", "create", "--project", "cli", "--data", stack.data, folder=tmp_path)
+    assert created.returncode == 0, created.stderr
+    key = created.stdout.strip()
     result = batchyard("list", "--json", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=key)
     assert json.loads(result.stdout) == []
 
@@ -365,16 +365,16 @@ def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningS
     def key(*arguments: str) -> Result:
         return batchyard("key", *arguments, "--data", stack.data, folder=tmp_path)
 
-    made = json.loads(key("create", "--project", "revoked", "--json").stdout)
-    assert made["key"].startswith(f"by-{made['id']}-")
+    new_key = json.loads(key("create", "--project", "revoked", "--json").stdout)
+    assert new_key["key"].startswith(f"by-{new_key['id']}-")
     listed = key("list", "--project", "revoked")
-    assert made["id"] in listed.stdout
-    assert made["key"].rpartition("-")[2] not in listed.stdout
-    revoked = key("revoke", made["id"])
-    assert revoked.stdout == f"key {made['id']} of project revoked is revoked\n"
-    again = json.loads(key("revoke", made["id"], "--json").stdout)
+    assert new_key["id"] in listed.stdout
+    assert new_key["key"].rpartition("-")[2] not in listed.stdout
+    revoked = key("revoke", new_key["id"])
+    assert revoked.stdout == f"key {new_key['id']} of project revoked is revoked\n"
+    again = json.loads(key("revoke", new_key["id"], "--json").stdout)
     assert again in json.loads(key("list", "--json").stdout)
-    refused = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=made["key"])
+    refused = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=new_key["key"])
     assert refused.returncode == 4
     assert "No API key found with id 'nope'" in key("revoke", "nope").stderr
     assert "a name has 1 to 128 characters" in key("create", "--project", "").stderr
@@ -385,8 +385,8 @@ def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
         return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
 
     batchyard("key", "create", "--project", "search", "--data", tmp_path, folder=tmp_path)
-    settled = project("set", "search", "--cache-bytes", "1000000")
-    assert settled.stdout == "search: tier none, max segments no limit, cache of 1000000 bytes\n"
+    result = project("set", "search", "--cache-bytes", "1000000")
+    assert result.stdout == "search: tier none, max segments no limit, cache of 1000000 bytes\n"
     assert "1000000" in project("list").stdout
     assert json.loads(project("set", "search", "--no-cache", "--json").stdout)["cache_bytes"] is None
 

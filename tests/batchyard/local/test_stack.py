@@ -147,10 +147,10 @@ def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: Run
     again = RunningStack.restart(own.data, **SIMULATED)
     assert again.key == own.key
     assert [entry for entry in before if entry.is_running()] == []
-    begun = time.monotonic()
+    started = time.monotonic()
     again.process.send_signal(signal.SIGTERM)
     assert again.process.wait(60) == 0
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - started < 30
     assert process.tagged(str(own.data)) == []
     assert list((own.data / "run").glob("*.pid")) == []
 
