@@ -1,7 +1,7 @@
-"""Request bodies: what /v1/chat/completions, /v1/completions and /v1/embeddings take, as OpenAI's API reference has it.
+"""Request bodies of /v1/chat/completions, /v1/completions and /v1/embeddings (OpenAI's API reference).
 
-Keys that are not named here are not looked at: an engine refuses those it does not know (`Engine.unsupported`). Null is
-as good as absent, as it is to the engines.
+Other keys are ignored here: an engine refuses those that it does not support (`Engine.unsupported`). Null means absent,
+as it does to the engines.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ CONTENT_KEYS = {"text": "text", "refusal": "refusal", "image_url": "image_url", 
 
 
 def prompts(value: Any) -> Sequence[Any]:
-    """The prompts (or inputs) in one `prompt` (or `input`), each a text or a list of token ids."""
+    """Return the prompts (or inputs) in one `prompt` (or `input`), each a text or a list of token ids."""
     return [value] if isinstance(value, str) or isinstance(value[0], int) else value
 
 
 def _prompt(value: Any) -> Any:
     if value and isinstance(value, (str, list)):
-        found = prompts(value)
-        if all(isinstance(text, str) for text in found):
+        values = prompts(value)
+        if all(isinstance(text, str) for text in values):
             return value
-        if all(isinstance(ids, list) and ids and all(type(id) is int and id >= 0 for id in ids) for ids in found):
+        if all(isinstance(ids, list) and ids and all(type(id) is int and id >= 0 for id in ids) for ids in values):
             return value
     raise PydanticCustomError("prompt", "Input should be a text, a list of token ids, or a list of either, not empty")
 
@@ -210,23 +210,23 @@ BODIES: dict[str, type[BaseModel]] = {
 
 
 def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-    """What `body` has that the endpoint does not take, as (param, message): where, and what would be right."""
-    given = {key: value for key, value in body.items() if value is not None}
+    """Return the first thing that the endpoint does not accept in `body`, as (param, message); None if it is valid."""
+    parameters = {key: value for key, value in body.items() if value is not None}
     try:
-        BODIES[endpoint].model_validate(given)
+        BODIES[endpoint].model_validate(parameters)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        # A value that may be one of several types has an error for each; the one that got furthest tells most.
-        paths = [_path(given, detail) for detail in details]
+        # A value of a union type has an error per type; the deepest one says most.
+        paths = [_path(parameters, detail) for detail in details]
         path = max(paths, key=lambda path: path.count(".") + path.count("["))
-        said = [_said(detail) for detail, found in zip(details, paths, strict=True) if found == path]
-        alternatives = [said[0], *(text.removeprefix("Input should be ") for text in said[1:])]
+        messages = [_message(detail) for detail, own in zip(details, paths, strict=True) if own == path]
+        alternatives = [messages[0], *(text.removeprefix("Input should be ") for text in messages[1:])]
         return path, f"{path}: {' or '.join(dict.fromkeys(alternatives))}."
     return None
 
 
 def _path(body: Any, detail: ErrorDetails) -> str:
-    """`body.messages[3].content`: the place of an error, without the types that pydantic tried there."""
+    """Return an error's path, such as `body.messages[3].content`, without the types that pydantic tried there."""
     path, value, last = "body", body, len(detail["loc"]) - 1
     for at, step in enumerate(detail["loc"]):
         if isinstance(step, int):
@@ -236,13 +236,13 @@ def _path(body: Any, detail: ErrorDetails) -> str:
     return path
 
 
-def _said(detail: ErrorDetails) -> str:
+def _message(detail: ErrorDetails) -> str:
     message = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return re.sub(r"a valid dictionary( or instance of \w+)?", "an object", message)
 
 
 def output_limit(endpoint: str, body: dict[str, Any]) -> int | None:
-    """Most tokens that the answer to a body that `mistake` found nothing in may have; None if it does not say."""
+    """Return the most output tokens that a valid body allows; None if it sets no limit."""
     if endpoint == "/v1/embeddings":
         return 0
     limit: int | None = body.get("max_completion_tokens")

@@ -1,4 +1,4 @@
-"""What certainly does not fit into a model's context, told without starting its engine."""
+"""Context length: refuses requests that certainly do not fit, without starting the engine."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 RENDERED = ("system", "user")
-"""Roles whose messages chat templates render whole; of an assistant's, some leave out the reasoning."""
+"""Roles whose messages every chat template renders whole. Some leave out an assistant's reasoning."""
 ORDINARY = 2
-"""Bytes per token of the context below which a request is not counted: hardly any text has shorter tokens, and counting
-takes many times as long as all else that is checked."""
+"""Bytes per context token below which a request is not tokenised: hardly any text has shorter tokens, and tokenising
+costs many times the other checks."""
 PIECE = 1024
-"""Characters that are tokenised at once, at least: a text that is far too long costs little more than one that is just
-too long."""
+"""Least characters tokenised at once, so that a text far too long costs little more than one just too long."""
 BORDER = 8
-"""Tokens that a piece may lose where it meets what is before and behind it, in the template or in its own text."""
+"""Tokens that a piece may lose at its borders, to the template or to its neighbouring pieces."""
 OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_tokenizer_init", "tokenizer"}) | {
     "tokenizer_mode",
     "trust_remote_code",
 }
-"""Keys of `engine_args` with which the model's folder does not say what the engine will do."""
+"""Keys of `engine_args` with which the model's folder no longer tells what the engine does."""
 
 
 class ContextLength:
-    """One model's context. It refuses only what cannot fit whatever the chat template adds; the engine does the rest.
+    """One model's context. It refuses only requests that cannot fit whatever the template adds; the engine checks the
+    rest.
 
-    `longest` is how many tokens prompt and answer may have together; None where that is not known.
+    `longest` is the limit of prompt and answer tokens together; None if unknown.
 
-    Texts are counted with the folder's `tokenizer.json`. Where the folder, the tokenizer or the length is not known
-    (a hub id, a tokenizer of another kind, a simulated engine), nothing is refused.
+    Tokens are counted with the folder's `tokenizer.json`. If folder, tokenizer or length is unknown (a hub id, another
+    kind of tokenizer, a simulated engine), nothing is refused.
     """
 
     def __init__(self, spec: ModelSpec, *, simulated: bool) -> None:
@@ -48,7 +48,7 @@ class ContextLength:
         self.longest = self._length()
 
     def refusal(self, endpoint: str, body: Mapping[str, Any], size: int) -> Answer | None:
-        """The answer to a request that cannot fit, or None. `size`: bytes of `body` as JSON."""
+        """Return the answer to a request that cannot fit, or None. `size`: bytes of `body` as JSON."""
         if self.longest is None:
             return None
         for name in ("max_completion_tokens", "max_tokens"):
@@ -73,7 +73,7 @@ class ContextLength:
         return Answer.refused(message, param=param, code="context_length_exceeded")
 
     def _at_least(self, text: str | list[int], tokens: int) -> int:
-        """`tokens` and those that `text` certainly has; counting ends where they are too many."""
+        """Return `tokens` plus the tokens that `text` certainly has. Counting ends once they are too many."""
         assert self.longest is not None
         if isinstance(text, list):
             return tokens + len(text)
@@ -89,10 +89,10 @@ class ContextLength:
         return tokens
 
     def _length(self) -> int | None:
-        """Tokens that prompt and answer may have together."""
-        given = self._spec.engine_args.get("max_model_len")
-        if given is not None or self._folder is None or OTHER & self._spec.engine_args.keys():
-            return given if type(given) is int and given > 0 and not self._simulated else None
+        """Return the limit of prompt and answer tokens together."""
+        limit = self._spec.engine_args.get("max_model_len")
+        if limit is not None or self._folder is None or OTHER & self._spec.engine_args.keys():
+            return limit if type(limit) is int and limit > 0 and not self._simulated else None
         try:
             config = json.loads((self._folder / "config.json").read_bytes())
         except (OSError, ValueError):
@@ -100,8 +100,8 @@ class ContextLength:
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             return None  # engines differ in whether it makes the context longer
-        found = config.get("max_position_embeddings")
-        return found if type(found) is int else None
+        positions = config.get("max_position_embeddings")
+        return positions if type(positions) is int else None
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:

@@ -1,8 +1,7 @@
-"""The order in which requests meet an engine, so that it computes a prefix they share once while it has it cached.
+"""The order of requests, in which an engine computes each shared prefix once while it has it cached.
 
-Requests in the order of their texts are the leaves of the texts' prefix tree from left to right, in which a cache that
-holds one path computes each shared prefix once (SGLang, arXiv 2312.07104, theorem 3.1; BatchLLM, arXiv
-2412.03594).
+Requests sorted by text are the leaves of the texts' prefix tree from left to right. In that order a cache that holds
+one path computes each shared prefix once (SGLang, arXiv 2312.07104, theorem 3.1; BatchLLM, arXiv 2412.03594).
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ from typing import Any
 import orjson
 
 PIECE = 64
-"""Bytes that are compared as one: the blocks that engines cache are of 16 tokens and more."""
+"""Bytes compared as one: engines cache blocks of 16 tokens and more."""
 PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
 
 
 def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
-    """Requests sorted by this stand beside those with which they share the longest prefix.
+    """Return a sort key that puts requests beside those with which they share the longest prefix.
 
-    Of a text's pieces, each with all before it, there is a checksum here: a sixteenth of the text, that sorts alike.
+    The key is a running checksum at each piece of the text: a sixteenth of its size, with equal prefixes where the
+    texts have them.
     """
     # Chat templates render tools before messages.
     text = orjson.dumps([body.get("tools") or None, body[PROMPTS[endpoint]]], option=orjson.OPT_SORT_KEYS)

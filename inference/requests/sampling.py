@@ -55,7 +55,7 @@ class Sampling(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """The next token is simply the most likely one."""
+        """True if the next token is the most likely one."""
         return self.greedy and not self.penalised
 
     @classmethod
@@ -65,8 +65,10 @@ class Sampling(BaseModel):
         Raises:
             pydantic.ValidationError: a value has the wrong type or is out of range.
         """
-        given = {key: value for key, value in body.items() if value is not None}
-        given.setdefault("max_tokens", given.get("max_completion_tokens"))
+        parameters = {key: value for key, value in body.items() if value is not None}
+        parameters.setdefault("max_tokens", parameters.get("max_completion_tokens"))
         if body.get("max_completion_tokens") is not None:
-            given["max_tokens"] = body["max_completion_tokens"]
-        return cls.model_validate({**defaults, **{key: value for key, value in given.items() if value is not None}})
+            parameters["max_tokens"] = body["max_completion_tokens"]
+        return cls.model_validate(
+            {**defaults, **{key: value for key, value in parameters.items() if value is not None}}
+        )

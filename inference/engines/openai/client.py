@@ -1,6 +1,6 @@
-"""HTTP with an endpoint: kept connections, no redirects, no cookies, bounded responses.
+"""HTTP client of an endpoint: kept connections, no redirects, no cookies, bounded responses.
 
-What an endpoint says in an error may quote a prompt or a key, so it goes into that request's answer and nowhere else.
+An endpoint's error may quote a prompt or a key, so it goes into that request's answer and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from inference.engines.openai.endpoints import Endpoint
 CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 4.0
-"""Less than the 5 s of uvicorn (vLLM, SGLang): a connection that is reused just as it is closed fails a request."""
+"""Less than the 5 s of uvicorn (vLLM, SGLang): reusing a connection as the server closes it fails a request."""
 MAX_RESPONSE_BYTES = 256 * 2**20
 NO_SUCH_ROUTE = (404, 405, 501)
 MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
-"""Statuses with which an endpoint says that its URL, key or model is wrong, whatever the request."""
+"""Statuses that show a wrong URL, key or model, whatever the request."""
 
 
 class Reply(NamedTuple):
@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 
 
 class NoReply(Exception):
-    """There is no response. `connected`: the request may have been run."""
+    """No response arrived. `connected`: the request may have been run."""
 
     def __init__(self, error: Exception) -> None:
         self.connected = not isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
@@ -43,7 +43,7 @@ class NoReply(Exception):
 
 
 class ProbeFailed(Exception):
-    """An endpoint does not pass a probe. `responded`: it answered at all; `fatal`: it is configured to be so."""
+    """An endpoint failed a probe. `responded`: there was a response; `fatal`: its configuration is wrong."""
 
     def __init__(self, reason: str, *, responded: bool = True, fatal: bool = False) -> None:
         super().__init__(reason)
@@ -53,7 +53,10 @@ class ProbeFailed(Exception):
 
 
 class Client:
-    """For all endpoints of an engine. aiohttp: with 256 requests at once httpx takes 30 times the CPU for each."""
+    """The HTTP client of all endpoints of an engine.
+
+    It is aiohttp's, because httpx takes 30 times the CPU per request with 256 requests at once.
+    """
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -71,7 +74,7 @@ class Client:
         await self._session.close()
 
     async def post(self, endpoint: Endpoint, path: str, content: bytes) -> Reply:
-        """Ask for an answer. Raises NoReply."""
+        """Send a request. Raises NoReply."""
         return await self._request("POST", endpoint, endpoint.url + path, content)
 
     async def probe(self, endpoint: Endpoint, model: str) -> None:
@@ -120,32 +123,32 @@ class Client:
 
 
 def refused(reply: Reply) -> Answer:
-    """An endpoint's error response in OpenAI's form, with the endpoint's own words."""
-    said = json_object(reply.data)
-    error = said.get("error", said)
+    """Return an endpoint's error response in OpenAI's form, with the endpoint's own message."""
+    body = json_object(reply.data)
+    error = body.get("error", body)
     if not isinstance(error, dict):
         error = {"message": error}
     message = error.get("message") or error.get("detail") or reply.data[:1000].decode(errors="replace")
     if not isinstance(message, str):
         message = orjson.dumps(message).decode()
-    # Some have a number for a code (vLLM: the status once more), which OpenAI's clients do not take.
-    given = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
+    # Some servers have a number as code (vLLM: the status again), which OpenAI's clients do not accept.
+    details = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
     answer = Answer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
     assert answer.body is not None
-    return Answer(reply.status, {"error": {**answer.body["error"], **given}})
+    return Answer(reply.status, {"error": {**answer.body["error"], **details}})
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """A JSON object; an empty one where `data` is none."""
+    """Return a JSON object; an empty one if `data` is not a JSON object."""
     try:
-        found = orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def described(status: int) -> str:
-    """`HTTP 404 Not Found`."""
+    """Return a status with its phrase, such as `HTTP 404 Not Found`."""
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     return f"HTTP {status} {phrase}".strip()
 

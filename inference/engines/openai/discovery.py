@@ -1,4 +1,4 @@
-"""Endpoint files: what a server's job writes into a shared folder to say where the server is (as under SLURM)."""
+"""Endpoint files: a server's job (such as one under SLURM) writes the server's address into a shared folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 class EndpointFile(BaseModel):
-    """The content of a `*.json` file. Other keys are of no interest here.
+    """The content of a `*.json` file. Other keys are ignored.
 
     Attributes:
         host: a name or an address.
-        model: the name that the server knows its model by.
+        model: the model's name at that server.
         started_at: Unix seconds, or ISO 8601 (UTC if it names no zone).
     """
 
@@ -30,25 +30,25 @@ class EndpointFile(BaseModel):
 
 
 class DiscoveredServer(NamedTuple):
-    """A server: base URL, and Unix time of its start. One that is started again at the same place is another."""
+    """A server: base URL, and Unix time of its start. A server restarted at the same address is another one."""
 
     url: str
     started_at: float
 
 
 class Folder:
-    """The endpoint files of one folder that are for one model."""
+    """The endpoint files of one model in one folder."""
 
     def __init__(self, path: Path, model: str) -> None:
         self._path = path
         self._model = model
-        self._read: dict[Path, tuple[tuple[int, int], DiscoveredServer | None]] = {}
+        self._entries: dict[Path, tuple[tuple[int, int], DiscoveredServer | None]] = {}
         self._listed = True
 
     def servers(self) -> frozenset[DiscoveredServer]:
-        """The servers whose files are there now. A file is read again once it has changed, a broken one logged once.
+        """Return the servers with a file now. A changed file is read again; a broken one is logged once.
 
-        A folder that cannot be listed keeps the servers it had; one that does not exist has none.
+        A folder that cannot be listed keeps its last servers; a missing folder has none.
         """
         try:
             paths = [path for path in self._path.iterdir() if path.suffix == ".json"]
@@ -58,27 +58,28 @@ class Folder:
             if self._listed:
                 log.warning("endpoint folder cannot be listed: %s", error)
             self._listed = False
-            paths = list(self._read)
+            paths = list(self._entries)
         else:
             self._listed = True
-        known, self._read = self._read, {}
+        before, self._entries = self._entries, {}
         for path in paths:
             try:
                 status = path.stat()
             except FileNotFoundError:
-                continue  # just now
+                continue  # deleted since it was listed
             except OSError:
-                mark = known[path][0] if path in known else (0, 0)
+                version = before[path][0] if path in before else (0, 0)
             else:
-                mark = (status.st_ctime_ns, status.st_size)
-            before = known.get(path)
-            self._read[path] = before if before is not None and before[0] == mark else (mark, self._server(path))
-        return frozenset(found for _, found in self._read.values() if found is not None)
+                version = (status.st_ctime_ns, status.st_size)
+            entry = before.get(path)
+            unchanged = entry is not None and entry[0] == version
+            self._entries[path] = entry if entry and unchanged else (version, self._server(path))
+        return frozenset(server for _, server in self._entries.values() if server is not None)
 
     def _server(self, path: Path) -> DiscoveredServer | None:
         try:
             with path.open("rb") as file:
-                said = EndpointFile.model_validate_json(file.read(MAX_BYTES))
+                content = EndpointFile.model_validate_json(file.read(MAX_BYTES))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(map(str, first["loc"]))
@@ -87,8 +88,10 @@ class Folder:
         except OSError as error:
             log.warning("endpoint file ignored: %s", error)
             return None
-        if said.model != self._model:
+        if content.model != self._model:
             return None
-        started = said.started_at if said.started_at.tzinfo else said.started_at.replace(tzinfo=UTC)
-        host = f"[{said.host}]" if ":" in said.host else said.host
-        return DiscoveredServer(f"http://{host}:{said.port}/v1", started.timestamp())
+        started_at = content.started_at
+        if started_at.tzinfo is None:
+            started_at = started_at.replace(tzinfo=UTC)
+        host = f"[{content.host}]" if ":" in content.host else content.host
+        return DiscoveredServer(f"http://{host}:{content.port}/v1", started_at.timestamp())

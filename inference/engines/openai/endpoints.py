@@ -1,6 +1,6 @@
-"""Endpoints that serve one model: how each of them is, how much it is given, and which is asked next.
+"""The endpoints of one model: the health of each, its limit of requests in flight, and the choice of the next one.
 
-No clock and no network in here: `now` is time.monotonic() of the caller, in seconds.
+This module has no clock and no network: `now` is the caller's time.monotonic(), in seconds.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from batchyard.backoff import Backoff
 
 FIRST = 16
-"""Requests given to a new endpoint at once, before it has answered any."""
+"""Limit of a new endpoint that has answered nothing yet."""
 FAILURES = 3
 """Failures in a row after which an endpoint is unhealthy."""
 WEIGHT = 0.1
-"""Of the newest value in the moving averages (exponentially weighted)."""
+"""Weight of the newest value in the exponentially weighted moving averages."""
 TROUBLE = 0.1
 """The share of failed requests above which an endpoint is degraded."""
 DEGRADED_COST = 10
-"""A degraded endpoint is taken to be so many times slower than it was measured."""
+"""A degraded endpoint counts as this many times slower than measured."""
 HALF_LIFE = 30.0
-"""Seconds in which the measured slowness of an endpoint that has nothing to do counts half: it may be faster now."""
+"""Seconds after which the measured slowness of an idle endpoint counts half: it may be faster now."""
 STALE_SECONDS = 300.0
 QUIET_SECONDS = 10.0
-"""A usable endpoint that has answered nothing for so long is probed."""
+"""A usable endpoint without a response for this long is probed."""
 MAX_DELAY = 60.0
 """Most seconds between two attempts or two probes."""
 BACKOFF = Backoff(0.5, longest=MAX_DELAY, jitter=(0.0, 1.0))
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 
 
 class Health(StrEnum):
-    """How an endpoint is.
+    """The health of an endpoint.
 
-    healthy: it is asked.
-    degraded: it is asked less: of its latest requests, more than TROUBLE failed (a moving average).
-    unhealthy: it is not asked, only probed: its last FAILURES requests or probes failed, or it refused one in a way
-        that says it is misconfigured (401, 403, 404, a redirect, another model), or it has not passed a probe yet. The
-        first probe it passes makes it degraded or healthy again.
-    stale: unhealthy, found through a file, and without an answer of any kind, an error included, for STALE_SECONDS
-        since that answer or, where there was none, since the file's `started_at`: a file its server left behind.
+    healthy: it gets requests.
+    degraded: it gets fewer requests, because more than TROUBLE of its latest ones failed (a moving average).
+    unhealthy: it gets probes only. Its last FAILURES requests or probes failed, or a refusal showed that it is
+        misconfigured (401, 403, 404, a redirect, another model), or it has not passed a probe yet. The first probe that
+        it passes makes it degraded or healthy again.
+    stale: unhealthy, discovered through a file, and without any response, errors included, for STALE_SECONDS since the
+        last response or, if it never had one, since the file's `started_at`. Its server left the file behind.
     """
 
     HEALTHY = "healthy"
@@ -56,24 +56,23 @@ class Health(StrEnum):
 
 @dataclass(eq=False)
 class Endpoint:
-    """One endpoint. `limit` is how many requests it may have now, from 1 to `max_in_flight`.
+    """One endpoint. `limit` is its limit of requests in flight now, from 1 to `max_in_flight`.
 
     The limit follows additive increase and multiplicative decrease (Chiu and Jain 1989) after a slow start (Jacobson
-    1988): one more for each good answer up to `threshold`, from there one more for each `limit` good answers; half of
-    it where the endpoint is overloaded, once for all the requests that it had at that moment. After an outage it
-    begins with one request.
+    1988). It rises by one for each good answer up to `threshold`, and from there by one for each `limit` good answers.
+    An overload halves it, once for all the requests in flight at that moment. After an outage it begins with one.
 
     Attributes:
         url: the base URL, ending in /v1.
         api_key_env: the environment variable that holds its key.
-        heard_at: of its last answer of any kind, or of the beginning.
-        discovered: found through a file.
-        gone: its file has vanished; what it has is awaited, more it does not get.
+        last_response_at: time of its last response of any kind; its creation before the first.
+        discovered: it comes from an endpoint file.
+        gone: its file was deleted. It finishes its requests and gets no more.
         speed: answers per second, a moving average; None before the first.
-        reason: what went wrong last, which is why it is unhealthy if it is.
-        probe_at: when it is to be probed next, while it is unhealthy.
+        reason: the last failure, which explains an unhealthy endpoint.
+        probe_at: time of the next probe while it is unhealthy.
         backoff: the time between its probes while it is unhealthy.
-        version: what its server says it is; None: not asked yet.
+        version: its server's version; None before the first probe.
     """
 
     url: str
@@ -103,17 +102,18 @@ class Endpoint:
         self.threshold = self.max_in_flight
 
     def health(self, now: float) -> Health:
+        """Return its health."""
         if self.down:
             silent = self.discovered and now - self.last_response_at > STALE_SECONDS
             return Health.STALE if silent else Health.UNHEALTHY
         return Health.DEGRADED if self._trouble > TROUBLE else Health.HEALTHY
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a probe."""
+        """True if a probe is due."""
         return now >= self.probe_at if self.down else now - self.last_response_at >= QUIET_SECONDS
 
     def state(self, now: float) -> dict[str, Any]:
-        """For people: what it is, how it is, and what it has been given."""
+        """Return its status for display."""
         return {
             "url": self.url,
             "health": str(self.health(now)),
@@ -138,35 +138,36 @@ class Endpoint:
         return wait * DEGRADED_COST if self._trouble > TROUBLE else wait
 
     def answered(self, now: float, began: float, beside: int) -> None:
-        """A good answer to a request that began then, with so many in flight. Called before it leaves `in_flight`."""
-        # Little's law: what is in it at once, over how long each takes, is how much it gets done.
+        """Record a good answer to a request that began at `began` beside `beside` others. Call it before `in_flight`
+        falls."""
+        # Little's law: requests in flight divided by the time of each is the throughput.
         speed = (beside + self.in_flight) / 2 / max(now - began, 1e-6)
         self.speed = speed if self.speed is None else self.speed + WEIGHT * (speed - self.speed)
         self._answered_at = now
         self._trouble -= WEIGHT * self._trouble
         self._outages = 0
         self.responded(now)
-        if 2 * self.in_flight >= self.limit:  # a limit that is not in use is not tested either
+        if 2 * self.in_flight >= self.limit:  # an unused limit was not tested
             self.limit = min(self.max_in_flight, self.limit + (1 if self.limit < self.threshold else 1 / self.limit))
 
     def responded(self, now: float) -> None:
-        """An answer that says nothing bad of the endpoint, such as 400."""
+        """Record a response that does not blame the endpoint, such as 400."""
         self.last_response_at = now
         self._failures = 0
 
     def overloaded(self, now: float, began: float, reason: str) -> None:
-        """It refused a request that began then, or was too slow for it, because it has too many."""
+        """Record that it refused a request that began at `began`, or was too slow for it, because it has too many."""
         self.reason = reason
         if began >= self._cut_at:
             self.limit = self.threshold = max(1.0, self.limit / 2)
             self._cut_at = now
 
     def pause(self, now: float, seconds: float) -> None:
-        """It wants nothing for that long (Retry-After)."""
+        """Send it nothing for this many seconds (Retry-After)."""
         self._paused_until = max(self._paused_until, now + seconds)
 
     def failed(self, now: float, reason: str, *, responded: bool = True, fatal: bool = False) -> None:
-        """A request failed. `responded`: it answered at all; `fatal`: it will fail each time."""
+        """Record a failed request. `responded`: there was a response; `fatal`: every request will fail so."""
         if responded:
             self.last_response_at = now
         self._trouble += WEIGHT * (1 - self._trouble)
@@ -180,7 +181,7 @@ class Endpoint:
             log.warning("endpoint unhealthy", extra={"endpoint": self.url, "reason": reason})
 
     def probed(self, now: float) -> None:
-        """It passed a probe."""
+        """Record a passed probe."""
         self.responded(now)
         if self.down:
             self.down = False
@@ -191,7 +192,7 @@ class Endpoint:
             log.info("endpoint %s", self.health(now), extra={"endpoint": self.url})
 
     def probe_failed(self, now: float, reason: str, *, responded: bool, fatal: bool) -> None:
-        """It did not pass a probe. Probed again after a time that grows."""
+        """Record a failed probe and back off until the next one."""
         if not self.down:
             self.failed(now, reason, responded=responded, fatal=fatal)
             return
@@ -203,7 +204,7 @@ class Endpoint:
 
 
 def choose(endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = None) -> Endpoint | None:
-    """Of the endpoints with room, the one with the least expected wait; `avoid` only if there is no other."""
+    """Return the endpoint with capacity and the least expected wait; `avoid` only if there is no other."""
     ready = [endpoint for endpoint in endpoints if endpoint.has_capacity(now)]
     if not ready:
         return None

@@ -1,7 +1,7 @@
-"""Engine `openai`: endpoints that someone else runs, any OpenAI-compatible URL, several for a model.
+"""Engine `openai`: OpenAI-compatible endpoints that someone else runs, several per model.
 
-A request waits for its turn, goes to the endpoint with the least expected wait, and is tried again, elsewhere if there
-is an elsewhere, while that can help. How endpoints are and what each is given is in endpoints.py beside this.
+A request waits for a slot and goes to the endpoint with the least expected wait. If it fails and another attempt can
+help, it is tried again, at another endpoint if there is one. Health and limits of endpoints are in endpoints.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from inference.engines.openai.endpoints import MAX_DELAY, Endpoint
 from inference.engines.openai.slots import SlotQueue
 
 ATTEMPTS = 5
-"""Times a request may fail in an endpoint; where it was not run (429, 503, no connection) is not counted."""
+"""Failed attempts per request. Attempts that did not run (429, 503, no connection) do not count."""
 OVERLOADED = (429, 503)
 TOO_SLOW = (408, 504)
 AGAIN = (*OVERLOADED, *TOO_SLOW, 409)
@@ -49,7 +49,7 @@ Variable = Field(None, pattern=r"^[A-Za-z_]\w*$", description="name of the envir
 
 
 class EndpointArguments(BaseModel):
-    """One of `endpoints`: its base URL, the variable that holds its key, and the most requests it gets at once."""
+    """One of `endpoints`: its base URL, the variable that holds its key, and its limit of requests in flight."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -101,16 +101,17 @@ class OpenAIArguments(BaseModel):
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt that may be repeated. `answer` is the request's if it was the last; None: the request was not run."""
+    """A failed attempt that may be repeated. `answer` is the request's if no attempt follows; None if it did not
+    run."""
 
     answer: Answer | None
 
 
 class OpenAI(Engine):
-    """Passes requests on as they are, with the model's name at the endpoint, and answers as they come.
+    """Passes requests on unchanged but for the model's name at the endpoint, and returns the endpoint's answers.
 
-    A request waits for its first turn as long as others are answered; with none answered for `request_timeout`, it is
-    `engine_unavailable`. From that turn on it has `request_timeout` for everything: attempts, pauses, further turns.
+    A request waits for its first slot as long as others are answered; if none is answered for `request_timeout`, it is
+    `engine_unavailable`. From its first slot on it has `request_timeout` for everything: attempts, pauses, slots.
     """
 
     name: ClassVar[str] = "openai"
@@ -125,9 +126,9 @@ class OpenAI(Engine):
         path = self._arguments.endpoint_folder
         self._folder = Folder(path, self._model) if path else None
         self._endpoints: dict[DiscoveredServer, Endpoint] = {}
-        for given in self._arguments.endpoints:
-            most = given.max_in_flight or spec.in_flight()
-            self._endpoints[DiscoveredServer(given.url, 0.0)] = self._endpoint(given.url, most, given.api_key_env)
+        for entry in self._arguments.endpoints:
+            limit = entry.max_in_flight or spec.in_flight()
+            self._endpoints[DiscoveredServer(entry.url, 0.0)] = self._endpoint(entry.url, limit, entry.api_key_env)
         self._slots = SlotQueue(self._endpoints)
         self._attempts: dict[asyncio.Timeout, Endpoint] = {}
         self._served_at = time.monotonic()
@@ -135,12 +136,12 @@ class OpenAI(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        """Nothing: what an endpoint takes only its server knows, and its 400 is that request's answer."""
+        """Return None: only the server knows what it supports, and its 400 is the request's answer."""
         return None
 
     async def start(self) -> None:
         self._client = Client()
-        await self._look()
+        await self._refresh()
         if not any(endpoint.usable for endpoint in self._endpoints.values()):
             await self.stop()
             raise EngineStartError(f"no endpoint of model {self._model} can be used: {self._reasons()}")
@@ -150,14 +151,14 @@ class OpenAI(Engine):
         return list(await asyncio.gather(*(self._one(endpoint, body) for body in bodies)))
 
     def versions(self) -> dict[str, str]:
-        """What can answer now: base URLs, and the versions that their servers say they have."""
+        """Return the base URLs that can answer now, and their servers' versions."""
         usable = [endpoint for endpoint in self._endpoints.values() if endpoint.usable]
-        said = {
+        values_by_key = {
             "endpoints": {endpoint.url for endpoint in usable},
             "version": {endpoint.version for endpoint in usable if endpoint.version},
         }
-        found = {key: ", ".join(sorted(values)) for key, values in said.items() if values}
-        return {"engine": self.name, "model": self._model, **found}
+        versions = {key: ", ".join(sorted(values)) for key, values in values_by_key.items() if values}
+        return {"engine": self.name, "model": self._model, **versions}
 
     def endpoints(self) -> list[dict[str, Any]]:
         now = time.monotonic()
@@ -169,10 +170,10 @@ class OpenAI(Engine):
             await asyncio.wait([self._watch])
         await self._client.close()
 
-    def _endpoint(self, url: str, most: int, variable: str | None = None, age: float | None = None) -> Endpoint:
+    def _endpoint(self, url: str, limit: int, variable: str | None = None, age: float | None = None) -> Endpoint:
         return Endpoint(
             url=url,
-            max_in_flight=most,
+            max_in_flight=limit,
             last_response_at=time.monotonic() - (age or 0.0),
             api_key_env=variable or self._arguments.api_key_env,
             discovered=age is not None,
@@ -183,12 +184,12 @@ class OpenAI(Engine):
         while True:
             await asyncio.sleep(self._arguments.watch_seconds)
             try:
-                await self._look()
-            except Exception:  # without this watch nothing would ever be healthy again
+                await self._refresh()
+            except Exception:  # without this loop no endpoint would become healthy again
                 log.exception("endpoints could not be looked after", extra={"model": self.spec.name})
 
-    async def _look(self) -> None:
-        """Read the folder, and probe the endpoints that are due."""
+    async def _refresh(self) -> None:
+        """Read the folder, and probe the endpoints whose probe is due."""
         if self._folder is not None:
             self._discover(await asyncio.to_thread(self._folder.servers))
         now = time.monotonic()
@@ -196,10 +197,10 @@ class OpenAI(Engine):
         self._slots.hand_out()
 
     def _discover(self, servers: frozenset[DiscoveredServer]) -> None:
-        for found in servers:
-            if DiscoveredServer(found.url, 0.0) not in self._endpoints and found not in self._endpoints:
-                age = max(0.0, time.time() - found.started_at)
-                self._endpoints[found] = self._endpoint(found.url, self.spec.in_flight(), age=age)
+        for server in servers:
+            if DiscoveredServer(server.url, 0.0) not in self._endpoints and server not in self._endpoints:
+                age = max(0.0, time.time() - server.started_at)
+                self._endpoints[server] = self._endpoint(server.url, self.spec.in_flight(), age=age)
         for key, endpoint in list(self._endpoints.items()):
             endpoint.gone = endpoint.discovered and key not in servers
             if endpoint.gone and not endpoint.in_flight:
@@ -208,17 +209,17 @@ class OpenAI(Engine):
     async def _probe(self, endpoint: Endpoint) -> None:
         try:
             await self._client.probe(endpoint, self._model)
-        except ProbeFailed as unfit:
-            endpoint.probe_failed(time.monotonic(), unfit.reason, responded=unfit.responded, fatal=unfit.fatal)
-            if endpoint.down and not unfit.responded:
-                self._take_back(endpoint)
+        except ProbeFailed as failure:
+            endpoint.probe_failed(time.monotonic(), failure.reason, responded=failure.responded, fatal=failure.fatal)
+            if endpoint.down and not failure.responded:
+                self._interrupt(endpoint)
         else:
             endpoint.probed(time.monotonic())
 
-    def _take_back(self, endpoint: Endpoint) -> None:
-        """A machine that has vanished from the network does not even close its connections."""
-        for scope, asked in self._attempts.items():
-            if asked is endpoint and not scope.expired():
+    def _interrupt(self, endpoint: Endpoint) -> None:
+        """Time out the attempts at a machine that left the network: it does not even close its connections."""
+        for scope, own in self._attempts.items():
+            if own is endpoint and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
 
     async def _one(self, path: str, body: dict[str, Any]) -> Answer:
@@ -229,7 +230,7 @@ class OpenAI(Engine):
     async def _answer(self, path: str, content: bytes) -> Answer:
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(lambda: max(arrived, self._served_at) + self.request_timeout)
-        self.answered_at = time.monotonic()  # however long it has waited, it begins only now
+        self.answered_at = time.monotonic()  # waiting for a slot is no hang
         deadline = time.monotonic() + self.request_timeout
         attempts = failures = 0
         while endpoint is not None:
@@ -255,7 +256,7 @@ class OpenAI(Engine):
                     reply = await self._client.post(endpoint, path, content)
                 finally:
                     del self._attempts[scope]
-            return self._judged(endpoint, began, beside, reply)
+            return self._outcome(endpoint, began, beside, reply)
         except NoReply as error:
             endpoint.failed(time.monotonic(), error.reason, responded=False)
             return self._failure(endpoint, error.reason) if error.connected else Failure(None)
@@ -267,8 +268,8 @@ class OpenAI(Engine):
         finally:
             self._slots.release(endpoint)
 
-    def _judged(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> Answer | Failure:
-        """What a reply means for its request, and for the endpoint."""
+    def _outcome(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> Answer | Failure:
+        """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
             body = json_object(reply.data)
@@ -300,7 +301,7 @@ class OpenAI(Engine):
 
     def _reasons(self) -> str:
         now = time.monotonic()
-        said = [f"{one.url} is {one.health(now)}: {one.reason}" for one in self._endpoints.values()]
+        reasons = [f"{one.url} is {one.health(now)}: {one.reason}" for one in self._endpoints.values()]
         if self._folder is not None and not any(one.discovered for one in self._endpoints.values()):
-            said.append(f"{self._arguments.endpoint_folder} holds no endpoint file for {self._model}")
-        return "; ".join(said)
+            reasons.append(f"{self._arguments.endpoint_folder} holds no endpoint file for {self._model}")
+        return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Turns: requests that wait for a place at one of the endpoints."""
+"""Slots: requests that wait for a free slot at one of a model's endpoints."""
 
 from __future__ import annotations
 
@@ -12,51 +12,53 @@ from inference.engines.openai.endpoints import Endpoint, choose
 
 
 class SlotQueue:
-    """Hands out places, first come first served; who was given one before and comes again goes first."""
+    """Hands out slots, first come first served. A request that is retried goes first."""
 
     def __init__(self, endpoints: Mapping[Any, Endpoint]) -> None:
-        """`endpoints` may change all the time; `give` when it, or one of them, has become better."""
+        """`endpoints` may change at any time; call `hand_out` when capacity was added."""
         self._endpoints = endpoints
         self._waiting: deque[tuple[asyncio.Future[Endpoint], Endpoint | None]] = deque()
 
     async def acquire(self, end: Callable[[], float], last: Endpoint | None = None) -> Endpoint | None:
-        """Wait for a place, and have it until `leave`; None: there was none until `end` (time.monotonic()).
+        """Wait for a slot, to be given back with `release`; return None if none is free until `end` (time.monotonic()).
 
-        `last`: where the request was before. It goes there again only if there is no place elsewhere.
+        Args:
+            last: the endpoint of the last attempt. It is chosen again only if no other has a free slot.
         """
-        turn: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        slot: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         if last is None:
-            self._waiting.append((turn, None))
+            self._waiting.append((slot, None))
         else:
-            self._waiting.appendleft((turn, last))
+            self._waiting.appendleft((slot, last))
         self.hand_out()
         try:
-            while not turn.done():
-                left = end() - time.monotonic()
-                if left <= 0:
+            while not slot.done():
+                remaining = end() - time.monotonic()
+                if remaining <= 0:
                     return None
-                await asyncio.wait([turn], timeout=left)
-            return turn.result()
+                await asyncio.wait([slot], timeout=remaining)
+            return slot.result()
         except asyncio.CancelledError:
-            if turn.done():
-                self.release(turn.result())
+            if slot.done():
+                self.release(slot.result())
             raise
         finally:
-            turn.cancel()
+            slot.cancel()
 
     def release(self, endpoint: Endpoint) -> None:
+        """Give a slot of this endpoint back."""
         endpoint.in_flight -= 1
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Hand out the places that there are now."""
+        """Hand out the slots that are free now."""
         now = time.monotonic()
         while self._waiting:
-            turn, last = self._waiting[0]
-            if not turn.done():
+            slot, last = self._waiting[0]
+            if not slot.done():
                 endpoint = choose(self._endpoints.values(), now, last)
                 if endpoint is None:
                     return
                 endpoint.in_flight += 1
-                turn.set_result(endpoint)
+                slot.set_result(endpoint)
             self._waiting.popleft()

@@ -90,9 +90,9 @@ class Transformers(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        found = first_unsupported(cls.name, SUPPORTED[endpoint], body)
-        if found is not None:
-            return found
+        unsupported = first_unsupported(cls.name, SUPPORTED[endpoint], body)
+        if unsupported is not None:
+            return unsupported
         if body.get("encoding_format") not in (None, "float", "base64"):
             return "body.encoding_format", "encoding_format must be float or base64"
         messages = body.get("messages")
@@ -142,8 +142,8 @@ class Transformers(Engine):
         if arguments.max_model_len and longest and arguments.max_model_len > longest:
             raise ValueError(f"max_model_len {arguments.max_model_len} is more than the model's {longest}")
         self._longest: int = arguments.max_model_len or longest or 2048
-        given = getattr(self._model, "generation_config", None)
-        settings = given.to_diff_dict() if given is not None else {}
+        generation = getattr(self._model, "generation_config", None)
+        settings = generation.to_diff_dict() if generation is not None else {}
         self._defaults = {key: settings[key] for key in MODEL_DEFAULTS if settings.get(key) is not None}
         if "max_new_tokens" in self._defaults:
             self._defaults["max_tokens"] = self._defaults.pop("max_new_tokens")
@@ -271,8 +271,8 @@ class Transformers(Engine):
             ]
             logprobs = {"content": content, "refusal": None}
         message = {"role": "assistant", "content": sample.text, "refusal": None}
-        said: dict[str, Any] = {"message": message} if chat else {"text": sample.text}
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": sample.finish_reason}
+        output: dict[str, Any] = {"message": message} if chat else {"text": sample.text}
+        return {"index": index, **output, "logprobs": logprobs, "finish_reason": sample.finish_reason}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._tokenizer.decode([token])
@@ -284,14 +284,14 @@ class Transformers(Engine):
         owners: list[range | Answer] = []
         for body in bodies:
             try:
-                found = self._prompts(body.get("input"), "input")
-                for prompt in found:
+                inputs = self._prompts(body.get("input"), "input")
+                for prompt in inputs:
                     self._room(prompt, "input", 0)
             except Refused as refusal:
                 owners.append(refusal.answer)
             else:
-                owners.append(range(len(prompts), len(prompts) + len(found)))
-                prompts += found
+                owners.append(range(len(prompts), len(prompts) + len(inputs)))
+                prompts += inputs
         vectors: dict[int, list[float]] = {}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for start in range(0, len(order), self._arguments.batch_size):
@@ -311,7 +311,7 @@ class Transformers(Engine):
 
         width = max(len(prompt) for prompt in prompts)
         device = self._model.device
-        # Padded on the right: a causal model never looks there, and every other is told not to.
+        # Padding on the right: a causal model never attends to it, and the mask hides it from any other.
         inputs = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts], device=device)
         mask = torch.tensor([[1] * len(prompt) + [0] * (width - len(prompt)) for prompt in prompts], device=device)
         with torch.inference_mode():

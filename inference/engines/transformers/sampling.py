@@ -32,14 +32,13 @@ def penalise(logits: torch.Tensor, sampling: Sampling, prompt: list[int], output
     if not sampling.penalised:
         return logits
     logits = logits.clone()
-    said = torch.tensor(output, dtype=torch.long)
     if sampling.repetition_penalty != 1:
         seen = torch.tensor(prompt + output, dtype=torch.long).unique()
         values = logits[seen]
         penalty = sampling.repetition_penalty
         logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
     if output:
-        tokens, counts = said.unique(return_counts=True)
+        tokens, counts = torch.tensor(output, dtype=torch.long).unique(return_counts=True)
         logits[tokens] -= sampling.frequency_penalty * counts + sampling.presence_penalty
     return logits
 
