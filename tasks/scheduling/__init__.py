@@ -1,1 +1,1 @@
-"""Scheduling: which segment runs next, when each batch will be done, and how fast models are."""
+"""Scheduling: dispatch policy, forecasts and deadlines, measured throughput."""

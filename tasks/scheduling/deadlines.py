@@ -1,4 +1,4 @@
-"""Deadlines: forecasts every unfinished batch now and then, publishes it, and warns of a batch before it is late."""
+"""Deadlines: forecasts of all unfinished batches, published at intervals, and warnings before a batch is late."""
 
 from __future__ import annotations
 
@@ -23,48 +23,46 @@ log = logging.getLogger(__name__)
 FORECASTS = "batchyard:forecasts"
 BACKLOG = "batchyard:backlog"
 AT_RISK = 0.7
-"""The part of its window after which a batch that has less than this part answered is at risk."""
+"""A batch is at risk if this share of its window is over and a smaller share of its requests is answered."""
 
 
-def sla(now: float, created_at: float, deadline: float, done: float, at: float | None) -> Sla:
-    """The SLA state of a batch that has not ended.
+def sla(now: float, created_at: float, deadline: float, answered_share: float, at: float | None) -> Sla:
+    """Return the SLA state of a batch that has not ended.
 
     Args:
-        done: the part of it that is answered, from 0 to 1.
-        at: when it will be done; None if that is not known.
+        answered_share: answered share of its requests, from 0 to 1.
+        at: expected end of the batch; None if unknown.
     """
     if now >= deadline:
         return "late"
     if at is not None and at > deadline:
         return "at_risk"
-    gone = (now - created_at) / (deadline - created_at)
-    return "at_risk" if gone >= AT_RISK and done < AT_RISK else "on_track"
+    elapsed_share = (now - created_at) / (deadline - created_at)
+    return "at_risk" if elapsed_share >= AT_RISK and answered_share < AT_RISK else "on_track"
 
 
 def deadline(batch: Batch) -> int:
-    """When a batch should be done, in Unix seconds: its project's tier may say sooner than its window."""
+    """Return the deadline of a batch in Unix seconds. A project's tier may set it before the end of the window."""
     return min(batch.due_at, batch.expires_at)
 
 
 def tick(context: AppContext) -> None:
-    """Forecast the whole queue, publish it, and set the SLA state of every batch whose state has changed."""
-    moment = time.time()
+    """Forecast the whole queue, publish the forecasts, and update the SLA state of every batch whose state changed."""
+    now = time.time()
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
         entries = queue.backlog(session)
         configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
         throughputs = speeds.throughputs(session, configurations)
         limits = dispatch.limits(context, session)
-        recent_usage = RecentUsage(
-            speeds.recent_usage(session, {entry.project_id for entry in entries}, moment), moment
-        )
+        recent_usage = RecentUsage(speeds.recent_usage(session, {entry.project_id for entry in entries}, now), now)
     answered = forecast.answered(unfinished)
-    found = forecast.forecast(entries, answered, throughputs, limits, recent_usage, moment)
+    forecasts = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
-    _publish(context, found | validating, forecast.work_due(entries, answered, throughputs))
-    soonest = forecast.soonest(entries, answered, throughputs, moment)
+    _publish(context, forecasts | validating, forecast.work_due(entries, answered, throughputs))
+    soonest = forecast.soonest(entries, answered, throughputs, now)
     for batch in unfinished:
-        _judge(context, batch, found.get(batch.id), moment)
+        _update_sla(context, batch, forecasts.get(batch.id), now)
         infeasible = soonest.get(batch.id, 0.0) > batch.expires_at
         if batch.status == "in_progress" and batch.infeasible != infeasible:
             with context.database.write() as session:
@@ -73,10 +71,10 @@ def tick(context: AppContext) -> None:
 
 
 def _publish(
-    context: AppContext, found: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
+    context: AppContext, forecasts: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
 ) -> None:
-    """Replace what is published by this. A Redis that is away is no reason to stop."""
-    values: dict[Any, Any] = {batch_id: _written(entry) for batch_id, entry in found.items()}
+    """Replace the published forecasts and backlog. Log a warning if Redis is away."""
+    values: dict[Any, Any] = {batch_id: _serialize(entry) for batch_id, entry in forecasts.items()}
     try:
         with context.redis.pipeline() as pipeline:
             pipeline.delete(FORECASTS)
@@ -88,20 +86,20 @@ def _publish(
         log.warning("forecasts not published: %s", error)
 
 
-def _written(entry: Forecast) -> str:
+def _serialize(entry: Forecast) -> str:
     return json.dumps([entry.at, entry.earliest, entry.latest])
 
 
 def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
-    """Publish what is expected of a new batch, until the whole queue is looked at."""
+    """Publish the forecast of a new batch. It stands until the next tick forecasts the whole queue."""
     try:
-        context.redis.hset(FORECASTS, batch_id, _written(entry))
+        context.redis.hset(FORECASTS, batch_id, _serialize(entry))
     except redis.RedisError as error:
         log.warning("forecast not published: %s", error, extra={"batch_id": batch_id})
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
-    """The published forecast of each batch that has one. Raises nothing when Redis is away: nothing is known then."""
+    """Return the published forecast of each batch that has one. Return none if Redis is away."""
     if not batch_ids:
         return {}
     try:
@@ -113,7 +111,7 @@ def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
 
 
 def seconds_due(context: AppContext, model: str, due_at: int) -> float:
-    """Seconds of a model's work that go before what is due then, as published; 0 where nothing is known."""
+    """Return the published seconds of a model's work that is due by `due_at`. Return 0 if unknown."""
     try:
         published = cast(str | None, context.redis.get(BACKLOG))
     except redis.RedisError as error:
@@ -124,7 +122,7 @@ def seconds_due(context: AppContext, model: str, due_at: int) -> float:
 
 
 def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> None:
-    """Set a batch's SLA state, and tell of it, in log and event, if it was not told of before."""
+    """Set a batch's SLA state. Log it and emit its event the first time the state is reached."""
     at = None if done_at is None else round(done_at)
     due = deadline(batch)
     if batches.set_sla(session, batch, state, deadline=due, done_at=at):
@@ -133,19 +131,19 @@ def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> N
 
 
 def finalize_sla(session: Session, batch: Batch) -> None:
-    """Set the SLA state in which a batch ends: whether it was done in time."""
-    state = sla(time.time(), batch.created_at, deadline(batch), done=1.0, at=None)
+    """Set the SLA state of a batch that ends now."""
+    state = sla(time.time(), batch.created_at, deadline(batch), answered_share=1.0, at=None)
     if state != batch.sla:
         warn(session, batch, state, None)
 
 
-def _judge(context: AppContext, batch: Batch, expected: Forecast | None, moment: float) -> None:
+def _update_sla(context: AppContext, batch: Batch, expected: Forecast | None, now: float) -> None:
     if batch.status == "cancelling" or batch.outcome == "completed":
-        return  # nothing is left that could be late
-    if batch.status == "validating" and moment < deadline(batch):
-        return  # what submission has said of it stands until its requests are known
-    done = (batch.completed + batch.failed) / batch.total if batch.total else 0.0
-    state = sla(moment, batch.created_at, deadline(batch), done, expected.at if expected else None)
+        return  # no request remains that could be late
+    if batch.status == "validating" and now < deadline(batch):
+        return  # the state set at submission stands until validation has counted the requests
+    answered_share = (batch.completed + batch.failed) / batch.total if batch.total else 0.0
+    state = sla(now, batch.created_at, deadline(batch), answered_share, expected.at if expected else None)
     if state != batch.sla:
         with context.database.write() as session:
             warn(session, batch, state, expected.at if expected else None)

@@ -1,4 +1,4 @@
-"""Dispatch: the one place that decides which segments run next, within the limits."""
+"""Dispatch: starts pending segments within the limits, in the order of the policy."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ log = logging.getLogger(__name__)
 
 
 def run(context: AppContext) -> None:
-    """Admit as many segments as the limits allow and ring for them.
+    """Dispatch as many segments as the limits allow and send their messages.
 
-    Counting and admitting is one serial transaction over all processes, so the limit holds however many workers
-    and web servers call this at once.
+    One serial transaction counts and dispatches, so the limits hold when many processes call this at once.
     """
     total = context.settings.max_segments
     with context.database.read() as session:
-        # Whoever frees a slot or plans a batch comes here after it, so what is true now needs no lock.
+        # Every process that frees a slot or plans a batch calls this afterwards, so this check needs no lock.
         if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
             return
-    wanted = gpu_sharing.demands(context)
+    demands = gpu_sharing.demands(context)
     with context.database.write(serial=True) as session:
         waiting, active = segments.waiting(session, total), segments.active(session)
-        moment = time.time()
-        concerned = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
-        recent_usage = RecentUsage(speeds.recent_usage(session, concerned, moment), moment)
+        now = time.time()
+        project_ids = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
+        recent_usage = RecentUsage(speeds.recent_usage(session, project_ids, now), now)
         allowed = limits(context, session)
-        blocked = gpu_sharing.blocked(wanted, waiting)
+        blocked = gpu_sharing.blocked(demands, waiting)
         allowed = replace(allowed, models={**allowed.models, **dict.fromkeys(blocked, 0)})
-        chosen = choose(waiting, active, allowed, recent_usage)
+        selection = choose(waiting, active, allowed, recent_usage)
         seconds = context.settings.queue_seconds
-        admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in chosen]
+        admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in selection]
     for entry, epoch in admitted:
         if epoch is not None:
             messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number)
@@ -48,7 +47,7 @@ def run(context: AppContext) -> None:
 
 
 def limits(context: AppContext, session: Session) -> Limits:
-    """The limits in force: of the deployment, of each model that is served, and of each project that has one."""
+    """Return the limits of the deployment, of each served model, and of each project that has one."""
     return Limits(
         total=context.settings.max_segments,
         models={name: spec.max_segments for name, spec in context.models.items()},

@@ -1,8 +1,7 @@
-"""Forecasts: when each batch will be done, from what was measured, with all that runs before it and beside it.
+"""Forecasts: the expected end of each batch, from measured throughput and a replay of the queue.
 
-What is left of a batch, in tokens, is divided by its model's measured tokens a second; the queue is replayed through
-the policy that dispatch itself follows, so that what runs before a batch is counted as it will be.
-Nothing is forecast from what was not measured.
+The remaining work of a batch, in tokens, is divided by its model's measured tokens a second. The replay follows the
+same policy as dispatch, so it counts the work that will run before a batch. Without a measurement there is no forecast.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from tasks.scheduling.policy import Limits, Policy, RecentUsage
 from tasks.scheduling.replay import Replay, SegmentCost
 
 SEGMENTS = 4000
-"""Segments to replay at most, about: in a longer queue those of one batch are replayed several at a time."""
+"""Approximate limit of segments to replay. In a longer queue, several segments of a batch are replayed as one."""
 PRIOR_REQUESTS = 16
-"""The class's mean counts as much as this many requests of the batch itself."""
+"""Weight of the class's mean, in requests of the batch itself."""
 DRIFT = 0.05
-"""Relative error of a speed that was measured for ever: machines are not that steady."""
+"""Relative error of a speed that remains after any number of measurements: machines are not steadier."""
 REQUEST_SPREAD = 0.5
-"""Assumed relative deviation of the work of single requests; nothing of the kind is kept."""
+"""Assumed relative deviation of the work of single requests; it is not measured."""
 DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """When a batch will be done, in Unix seconds, and between which times it probably will."""
+    """The expected end of a batch and the range in which it probably lies, in Unix seconds."""
 
     at: float
     earliest: float
@@ -40,7 +39,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a batch that uses one model has had answered: requests, and their tokens."""
+    """Answered requests and their tokens, of a batch that uses one model."""
 
     requests: int
     tokens: int
@@ -54,21 +53,22 @@ def forecast(
     recent_usage: RecentUsage,
     now: float,
 ) -> dict[str, Forecast]:
-    """A forecast for each batch with a lane, unless something it needs was never measured or cannot run.
+    """Return a forecast for each batch with a backlog entry, unless a model it needs was never measured or cannot run.
 
     Args:
+        entries: one for each batch, model and request class.
         answered: by batch, for batches of one model.
-        paces: by model and class of requests.
+        throughputs: by model and request class.
     """
     replay = Replay(Policy(limits, recent_usage), now)
     count = sum(entry.segments for entry in entries)
     ids = iter(range(count + len(entries)))
-    left: dict[str, int] = {}
+    remaining: dict[str, int] = {}
     errors: dict[str, float] = {}
     for entry in sorted(entries):
         throughput = throughput_of(entry.model, entry.request_class, throughputs)
-        done = answered.get(entry.batch_id)
-        lead, seconds = (0.0, math.inf) if throughput is None else _cost(entry, done, throughput)
+        answers = answered.get(entry.batch_id)
+        lead, seconds = (0.0, math.inf) if throughput is None else _cost(entry, answers, throughput)
         pieces = 1 if entry.active else max(1, round(entry.segments * min(1.0, SEGMENTS / count)))
         for number in range(pieces):
             waiting = PendingSegment(
@@ -78,17 +78,17 @@ def forecast(
                 replay.resume(waiting, SegmentCost(0.0 if entry.answered else lead, seconds))
             else:
                 replay.submit(waiting, SegmentCost(lead / pieces, seconds / pieces))
-        left[entry.batch_id] = left.get(entry.batch_id, 0) + pieces
+        remaining[entry.batch_id] = remaining.get(entry.batch_id, 0) + pieces
         if throughput is not None:
-            error = _error(throughput, done, seconds)
+            error = _error(throughput, answers, seconds)
             errors[entry.batch_id] = max(errors.get(entry.batch_id, 0.0), error)
-    found = {}
+    forecasts = {}
     for at, ended in replay.run():
-        left[ended.batch_id] -= 1
-        if not left[ended.batch_id]:
+        remaining[ended.batch_id] -= 1
+        if not remaining[ended.batch_id]:
             error = 1 + DEVIATIONS * errors[ended.batch_id]
-            found[ended.batch_id] = Forecast(at, now + (at - now) / error, now + (at - now) * error)
-    return found
+            forecasts[ended.batch_id] = Forecast(at, now + (at - now) / error, now + (at - now) * error)
+    return forecasts
 
 
 def soonest(
@@ -97,38 +97,41 @@ def soonest(
     throughputs: Mapping[tuple[str, str], Throughput],
     now: float,
 ) -> dict[str, float]:
-    """When each batch could be done if nothing else ran and all went well, where its models were measured."""
+    """Return the earliest end of each batch if nothing else ran, in Unix seconds.
+
+    A model that was never measured counts as no time.
+    """
     needed: dict[tuple[str, str], float] = {}
     for entry in entries:
-        throughput, done = throughput_of(entry.model, entry.request_class, throughputs), answered.get(entry.batch_id)
+        throughput, answers = throughput_of(entry.model, entry.request_class, throughputs), answered.get(entry.batch_id)
         seconds = 0.0
         if throughput is not None:
-            seconds = _cost(entry, done, throughput).work
-            seconds /= 1 + DEVIATIONS * _error(throughput, done, seconds)
+            seconds = _cost(entry, answers, throughput).work
+            seconds /= 1 + DEVIATIONS * _error(throughput, answers, seconds)
         key = entry.batch_id, entry.model
         needed[key] = needed.get(key, 0.0) + seconds
-    found: dict[str, float] = {}
+    ends: dict[str, float] = {}
     for (batch_id, _), seconds in needed.items():
-        found[batch_id] = max(found.get(batch_id, 0.0), now + seconds)
-    return found
+        ends[batch_id] = max(ends.get(batch_id, 0.0), now + seconds)
+    return ends
 
 
 def work_due(
     entries: Sequence[BacklogEntry], answered: Mapping[str, Answered], throughputs: Mapping[tuple[str, str], Throughput]
 ) -> dict[str, list[tuple[int, float]]]:
-    """For each model (due_at, seconds of work that is due by then or sooner), where that was measured."""
-    found: dict[str, dict[int, float]] = {}
+    """Return (due_at, seconds of work due by then) for each measured model, in the order of `due_at`."""
+    work_by_model: dict[str, dict[int, float]] = {}
     for entry in sorted(entries, key=lambda entry: entry.due_at):
         throughput = throughput_of(entry.model, entry.request_class, throughputs)
         if throughput is not None:
-            ahead = found.setdefault(entry.model, {})
+            ahead = work_by_model.setdefault(entry.model, {})
             before = next(reversed(ahead.values()), 0.0)
             ahead[entry.due_at] = before + _cost(entry, answered.get(entry.batch_id), throughput).work
-    return {model: list(ahead.items()) for model, ahead in found.items()}
+    return {model: list(ahead.items()) for model, ahead in work_by_model.items()}
 
 
 def single(size: int, throughput: Throughput, ahead: float, now: float) -> Forecast:
-    """A forecast for requests of `size` bytes in all, after `ahead` seconds of other work on the same engine."""
+    """Forecast a batch of `size` bytes that starts after `ahead` seconds of other work on the same engine."""
     requests = size / throughput.bytes_per_request
     seconds = ahead + throughput.lead_seconds + requests * throughput.work_per_request / throughput.work_per_second
     error = 1 + DEVIATIONS * _error(throughput, None, seconds)
@@ -136,7 +139,7 @@ def single(size: int, throughput: Throughput, ahead: float, now: float) -> Forec
 
 
 def answered(batches: Iterable[Batch]) -> dict[str, Answered]:
-    """What the batches of one model have had answered."""
+    """Return the answered requests and tokens of each batch that uses one model."""
     return {
         batch.id: Answered(batch.completed + batch.failed, batch.input_tokens + batch.output_tokens)
         for batch in batches
@@ -144,31 +147,31 @@ def answered(batches: Iterable[Batch]) -> dict[str, Answered]:
     }
 
 
-def _cost(entry: BacklogEntry, done: Answered | None, throughput: Throughput) -> SegmentCost:
-    """Of all the lane's segments, one after the other."""
-    left = (entry.requests - entry.answered) * _work_per_request(entry, done, throughput)
-    return SegmentCost(throughput.lead_seconds * entry.segments, left / throughput.work_per_second)
+def _cost(entry: BacklogEntry, answers: Answered | None, throughput: Throughput) -> SegmentCost:
+    """Return the cost of all segments of a backlog entry, one after the other."""
+    remaining = (entry.requests - entry.answered) * _work_per_request(entry, answers, throughput)
+    return SegmentCost(throughput.lead_seconds * entry.segments, remaining / throughput.work_per_second)
 
 
 def throughput_of(
     model: str, kind: RequestClass, throughputs: Mapping[tuple[str, str], Throughput]
 ) -> Throughput | None:
-    """What was measured of the class, or else of the model's other one."""
+    """Return the throughput of the request class, else of the other class, else None."""
     return throughputs.get((model, kind)) or throughputs.get((model, "decode" if kind == "prefill" else "prefill"))
 
 
-def _work_per_request(entry: BacklogEntry, done: Answered | None, throughput: Throughput) -> float:
-    """Work of one of the lane's requests: the class's mean at first, then more and more that of the batch itself."""
+def _work_per_request(entry: BacklogEntry, answers: Answered | None, throughput: Throughput) -> float:
+    """Return the mean work of a request. The batch's own answers weigh more the more there are."""
     usual = throughput.work_per_request
     if entry.request_class == "prefill" and entry.bytes and throughput.bytes_per_request:
         usual *= entry.bytes / entry.requests / throughput.bytes_per_request
-    if done is None:
+    if answers is None:
         return usual
-    return (PRIOR_REQUESTS * usual + work(done.requests, done.tokens)) / (PRIOR_REQUESTS + done.requests)
+    return (PRIOR_REQUESTS * usual + work(answers.requests, answers.tokens)) / (PRIOR_REQUESTS + answers.requests)
 
 
-def _error(throughput: Throughput, done: Answered | None, seconds: float) -> float:
-    """Relative standard error of the time that a lane takes: of the speed, then and until now, and of its requests."""
+def _error(throughput: Throughput, answers: Answered | None, seconds: float) -> float:
+    """Return the relative standard error of a duration, from the spread of the speed and of the requests' work."""
     speed = throughput.spread**2 * (1 / max(1.0, throughput.measurements) + 1 / max(1.0, seconds))
-    requests = REQUEST_SPREAD**2 / (1 + (done.requests if done else 0))
+    requests = REQUEST_SPREAD**2 / (1 + (answers.requests if answers else 0))
     return math.sqrt(DRIFT**2 + speed + requests)

@@ -1,7 +1,7 @@
-"""Room on GPUs: while a model waits for what others' engines have, those begin nothing that is due later.
+"""GPU sharing: models that hold GPUs another model waits for start no segment that is due later.
 
-What they run goes on to its end; then their engines have no work, and make way (inference.residents.gpu_eviction).
-What is kept here lives in Redis and is forgotten if it is not said again.
+Their running segments go on to the end. Then their engines are idle and can be evicted
+(inference.residents.gpu_eviction). Demands live in Redis and expire unless they are renewed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ log = logging.getLogger(__name__)
 
 DEMANDS = "batchyard:room"
 SECONDS = 120.0
-"""How long a model that waits is believed: longer than from one attempt to start its engine to the next."""
+"""Lifetime of a demand, longer than the time between two attempts to start an engine."""
 
 
 class Demand(NamedTuple):
-    """A model with a segment due then, which finds no room because of engines of the holders."""
+    """A model whose engine finds no free GPU because of the engines of `holders`.
+
+    Attributes:
+        due_at: when its segment is due, in Unix seconds.
+        holders: models whose engines have the GPUs.
+        until: when the demand expires, in Unix seconds.
+    """
 
     due_at: int
     holders: list[str]
@@ -33,7 +39,7 @@ class Demand(NamedTuple):
 
 
 def record_demand(context: AppContext, model: str, due_at: int, holders: list[str]) -> None:
-    """Note what a segment of the model has found."""
+    """Record that a segment of the model waits for GPUs of `holders`."""
     try:
         context.redis.hset(DEMANDS, model, json.dumps(Demand(due_at, holders, time.time() + SECONDS)))
     except redis.RedisError as error:
@@ -41,7 +47,7 @@ def record_demand(context: AppContext, model: str, due_at: int, holders: list[st
 
 
 def clear_demand(context: AppContext, model: str) -> None:
-    """Note that the model's engine has its place."""
+    """Record that the model's engine has its GPUs."""
     try:
         context.redis.hdel(DEMANDS, model)
     except redis.RedisError as error:
@@ -49,18 +55,18 @@ def clear_demand(context: AppContext, model: str) -> None:
 
 
 def demands(context: AppContext) -> list[Demand]:
-    """What is wanted now; nothing when Redis is away."""
+    """Return the demands that have not expired. Return none if Redis is away."""
     try:
-        said = cast(list[str], context.redis.hvals(DEMANDS))
+        values = cast(list[str], context.redis.hvals(DEMANDS))
     except redis.RedisError as error:
         log.warning("want of room not read: %s", error)
         return []
-    pending = (Demand(*json.loads(text)) for text in said)
+    pending = (Demand(*json.loads(value)) for value in values)
     return [demand for demand in pending if demand.until > time.time()]
 
 
 def blocked(demands: Iterable[Demand], waiting: Iterable[PendingSegment]) -> set[str]:
-    """The models of which nothing begins now: they hold what a model wants whose work is due sooner."""
+    """Return the models that may start no segment now: a model with work due sooner waits for their GPUs."""
     due: dict[str, float] = {}
     for entry in waiting:
         due[entry.model] = min(entry.due_at, due.get(entry.model, entry.due_at))

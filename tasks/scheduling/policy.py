@@ -1,10 +1,9 @@
-"""The policy: which segment runs next. Plain records in, a decision out; dispatch, forecasts and simulations share it.
+"""The policy: chooses the next segment. Dispatch, forecasts and simulations share it; it reads no database.
 
 The earliest due time goes first (EDF: Liu and Layland 1973), within the limits of the deployment, the model and the
-project. What cannot be done within its window any more comes after all that can: under overload it would make that late
-too, one after the other. Part of the capacity, `Limits.floor`, is shared evenly among the projects that have work: a
-project that was served less than its part of it lately goes before the others, so that none starves while somebody
-else's work is always due sooner.
+project. Batches that cannot end within their window come last: under overload they would make the others late, one
+after the other. A part of the capacity, `Limits.min_share`, is shared evenly among the projects that have work. A
+project that recently used less than its part goes first, so that no project starves while others' work is due sooner.
 """
 
 from __future__ import annotations
@@ -21,9 +20,13 @@ from store.speeds import USAGE_SECONDS
 
 @dataclass(frozen=True)
 class Limits:
-    """Most segments at once: in all, per model (one that is not served has none), per project (no entry: no limit).
+    """The most segments at once.
 
-    `floor`: the part of the capacity, from 0 to 1, that is shared evenly among the projects that have work.
+    Attributes:
+        total: of the deployment.
+        models: of each model; one without an entry is not served.
+        projects: of each project; one without an entry has no limit.
+        min_share: part of the capacity, from 0 to 1, that is shared evenly among the projects that have work.
     """
 
     total: int
@@ -33,14 +36,14 @@ class Limits:
 
 
 class RecentUsage:
-    """How long each project's segments ran lately: seconds that decay with SERVICE_SECONDS."""
+    """Recent run time of each project's segments, in seconds that decay with the time constant USAGE_SECONDS."""
 
     def __init__(self, seconds: Mapping[str, float], at: float) -> None:
         self._seconds = dict(seconds)
         self._at = at
 
     def add(self, project_id: str, seconds: float, now: float) -> None:
-        # Instead of shrinking what is old, what is new weighs more; shares come out the same.
+        # New seconds grow instead of old ones shrinking; the shares are the same.
         age = (now - self._at) / USAGE_SECONDS
         if age > 50:
             self._seconds = {project: value * math.exp(-age) for project, value in self._seconds.items()}
@@ -48,12 +51,12 @@ class RecentUsage:
         self._seconds[project_id] = self._seconds.get(project_id, 0.0) + seconds * math.exp(age)
 
     def of(self, project_id: str) -> float:
-        """Comparable with others' only."""
+        """Return the weighted seconds of a project. They compare with other projects' only."""
         return self._seconds.get(project_id, 0.0)
 
 
 class Policy:
-    """Waiting segments and slots in use, from which `next` picks one segment after the other."""
+    """Waiting segments and slots in use; `next` starts one segment after the other."""
 
     def __init__(self, limits: Limits, recent_usage: RecentUsage | None = None) -> None:
         self.limits = limits
@@ -65,42 +68,42 @@ class Policy:
         self._used = 0
 
     def add(self, waiting: PendingSegment) -> None:
-        """A segment that waits from now on."""
+        """Add a segment that waits from now on."""
         queue = self._queues.setdefault(waiting.model, {}).setdefault(waiting.project_id, [])
         heapq.heappush(queue, waiting)
         self._with_work[waiting.project_id] += 1
 
     def occupy(self, model: str, project_id: str, slots: int = 1) -> None:
-        """Slots that are in use already."""
+        """Mark slots as in use."""
         self._models[model] += slots
         self._projects[project_id] += slots
         self._with_work[project_id] += slots
         self._used += slots
 
     def release(self, model: str, project_id: str) -> None:
-        """A slot that is free again."""
+        """Mark a slot as free again."""
         self.occupy(model, project_id, -1)
         if not self._with_work[project_id]:
             del self._with_work[project_id]
 
     def next(self) -> PendingSegment | None:
-        """The segment to start now, which has its slot from here on; None if the limits allow none that waits."""
+        """Return the segment to start now and occupy its slot. None if the limits allow none."""
         if self._used >= self.limits.total:
             return None
         heads = list(self._heads())
         if not heads:
             return None
-        chosen = self._underserved(heads) or min(heads)
-        queue = self._queues[chosen.model][chosen.project_id]
+        head = self._underserved(heads) or min(heads)
+        queue = self._queues[head.model][head.project_id]
         heapq.heappop(queue)
         if not queue:
-            del self._queues[chosen.model][chosen.project_id]
-        self._with_work[chosen.project_id] -= 1
-        self.occupy(chosen.model, chosen.project_id)
-        return chosen
+            del self._queues[head.model][head.project_id]
+        self._with_work[head.project_id] -= 1
+        self.occupy(head.model, head.project_id)
+        return head
 
     def _heads(self) -> Iterable[PendingSegment]:
-        """The most urgent segment of each model and project that has a slot left."""
+        """Yield the most urgent segment of each model and project that has a free slot."""
         for model, projects in self._queues.items():
             if self._models[model] < self.limits.models.get(model, 0):
                 for project_id, queue in projects.items():
@@ -108,7 +111,7 @@ class Policy:
                         yield queue[0]
 
     def _underserved(self, heads: list[PendingSegment]) -> PendingSegment | None:
-        """The most urgent segment of the project that is furthest below its floor, if one is."""
+        """Return the most urgent segment of the project that is furthest below its share. None if none is below."""
         share = self.limits.min_share / len(self._with_work)
         recent_usage = sum(map(self.recent_usage.of, self._with_work))
         slots = max(1.0, share * self.limits.total)
@@ -126,7 +129,7 @@ def choose(
     limits: Limits,
     recent_usage: RecentUsage | None = None,
 ) -> list[PendingSegment]:
-    """The segments to start now.
+    """Return the segments to start now.
 
     Args:
         active: slots in use, per model and project.

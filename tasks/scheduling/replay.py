@@ -1,9 +1,8 @@
-"""Replay: runs waiting segments through the policy in simulated time, for forecasts and to test the policy at scale.
+"""Replay: runs waiting segments through the policy in simulated time, for forecasts and for tests of the policy.
 
-A segment that starts first takes its lead (until then the engine has nothing of it), then its work, in seconds of the
-engine's time. Segments on one model take turns, as they do in front of a real engine: its engines go to those that
-would be done first if each had one alone from when it came. No time passes here but the one that is replayed; nothing
-here answers any request.
+A segment first takes its lead, in which no engine works on it, then its work, in seconds of an engine. Segments of one
+model share its engines as in front of a real engine: the one that would end first, alone on an engine from its arrival
+on, goes first. Nothing here answers a request.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tasks.scheduling.policy import Policy
 
 
 class SegmentCost(NamedTuple):
-    """What a segment takes, in seconds: until its first answer, and of the engine's time."""
+    """Seconds a segment takes: `lead` before an engine works on it, `work` of the engine."""
 
     lead: float
     work: float
@@ -29,18 +28,24 @@ class SegmentCost(NamedTuple):
 
 @dataclass(eq=False)
 class _Run:
-    """A segment on its way. In front of an engine it has a rank, the lowest goes first; in the engine also an end."""
+    """A segment that was started.
+
+    Attributes:
+        remaining: seconds of work.
+        rank: its place in front of the engines, lowest first; None during its lead.
+        ends: when its work ends; None while no engine works on it.
+    """
 
     segment: PendingSegment
     started: float
-    left: float
+    remaining: float
     rank: tuple[float, int] | None = None
     ends: float | None = None
 
 
 @dataclass
 class _Engines:
-    """One model's engines, of which each has one run at a time; runs are known by their rank."""
+    """One model's engines, with one run each at a time. Runs are keyed by rank."""
 
     number: int
     running: dict[tuple[float, int], _Run] = field(default_factory=dict)
@@ -48,12 +53,12 @@ class _Engines:
 
 
 class Replay:
-    """Segments on their way through the policy and the engines."""
+    """Segments that go through the policy and the engines."""
 
     def __init__(
         self, policy: Policy, now: float, capacities: Mapping[str, int] = MappingProxyType({}), capacity: int = 1
     ) -> None:
-        """`capacities` are engines by model; `capacity` those of a model that is not named."""
+        """`capacities`: engines by model. `capacity`: engines of every other model."""
         self.now = now
         self._policy = policy
         self._capacities = capacities
@@ -61,28 +66,28 @@ class Replay:
         self._engines: dict[str, _Engines] = {}
         self._costs: dict[int, SegmentCost] = {}
         self._order = itertools.count()
-        # (time, order, run): when a run's lead is over, or its work.
+        # (time, order, run): the end of a run's lead or of its work.
         self._events: list[tuple[float, int, _Run]] = []
 
     def submit(self, waiting: PendingSegment, cost: SegmentCost) -> None:
-        """A segment that waits from now on. Infinite work never ends."""
+        """Add a segment that waits from now on. Infinite work never ends."""
         self._costs[waiting.segment_id] = cost
         self._policy.add(waiting)
 
     def resume(self, running: PendingSegment, cost: SegmentCost) -> None:
-        """A segment that runs already; its cost is what is left."""
+        """Add a segment that runs already. Its cost is what remains of it."""
         self._policy.occupy(running.model, running.project_id)
         self._start(running, cost)
 
     def run(self, until: float = math.inf) -> Iterator[tuple[float, PendingSegment]]:
-        """Let time pass until then; the segments that end, each with the time it does."""
+        """Let time pass until `until`. Yield (time, segment) for each segment that ends."""
         self._fill()
         while self._events and self._events[0][0] <= until:
             at, _, run = heapq.heappop(self._events)
             if run.rank is None:
                 self.now = at
                 self._enter(run)
-            elif run.ends == at:  # else it has made way for another since
+            elif run.ends == at:  # otherwise another run has displaced it since
                 self.now = at
                 self._leave(run.rank, run)
                 yield at, run.segment
@@ -94,9 +99,9 @@ class Replay:
             self._start(waiting, self._costs.pop(waiting.segment_id))
 
     def _start(self, segment: PendingSegment, cost: SegmentCost) -> None:
-        self._plan(self.now + cost.lead, _Run(segment, self.now, cost.work))
+        self._schedule(self.now + cost.lead, _Run(segment, self.now, cost.work))
 
-    def _plan(self, at: float, run: _Run) -> None:
+    def _schedule(self, at: float, run: _Run) -> None:
         heapq.heappush(self._events, (at, next(self._order), run))
 
     def _enter(self, run: _Run) -> None:
@@ -104,26 +109,26 @@ class Replay:
         if model not in self._engines:
             self._engines[model] = _Engines(self._capacities.get(model, self._capacity))
         engines = self._engines[model]
-        run.rank = self.now + run.left, next(self._order)
+        run.rank = self.now + run.remaining, next(self._order)
         heapq.heappush(engines.waiting, (run.rank, run))
         if len(engines.running) == engines.number and (last := max(engines.running)) > run.rank:
-            stopped = engines.running.pop(last)
-            stopped.left, stopped.ends = (stopped.ends or 0.0) - self.now, None
-            heapq.heappush(engines.waiting, (last, stopped))
-        self._give(engines)
+            displaced = engines.running.pop(last)
+            displaced.remaining, displaced.ends = (displaced.ends or 0.0) - self.now, None
+            heapq.heappush(engines.waiting, (last, displaced))
+        self._assign(engines)
 
     def _leave(self, rank: tuple[float, int], run: _Run) -> None:
         engines = self._engines[run.segment.model]
         del engines.running[rank]
-        self._give(engines)
+        self._assign(engines)
         self._policy.release(run.segment.model, run.segment.project_id)
         self._policy.recent_usage.add(run.segment.project_id, self.now - run.started, self.now)
 
-    def _give(self, engines: _Engines) -> None:
-        """Give engines that are free to the runs whose turn it is."""
+    def _assign(self, engines: _Engines) -> None:
+        """Assign free engines to the first runs that wait."""
         while engines.waiting and len(engines.running) < engines.number:
             rank, run = heapq.heappop(engines.waiting)
             engines.running[rank] = run
-            run.ends = self.now + run.left
+            run.ends = self.now + run.remaining
             if run.ends < math.inf:
-                self._plan(run.ends, run)
+                self._schedule(run.ends, run)

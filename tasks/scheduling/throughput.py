@@ -1,7 +1,7 @@
-"""The meter: how fast a segment's model answers, measured at each part, and how long the segment took to begin.
+"""The throughput meter: measures a segment's model at each result chunk, and the segment's lead at its first one.
 
-The clock of the speed starts with the segment's first part, or with another segment's on the same model: the model's
-time until then was that one's.
+A measurement begins at the segment's start or at the latest chunk of any segment of the model, so that no second of
+the model counts twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_SECONDS = 0.001
 
 
 class ThroughputMeter:
-    """Measures one run of a segment."""
+    """Measures one attempt of a segment."""
 
     def __init__(self, segment: segments.SegmentLease, config_sha256: str) -> None:
         self._segment = segment
@@ -31,7 +31,7 @@ class ThroughputMeter:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Time that says nothing of the model's speed: its engine starts."""
+        """Exclude the time in this block: the engine starts, which says nothing of its speed."""
         began = time.monotonic()
         try:
             yield
@@ -39,22 +39,22 @@ class ThroughputMeter:
             self._excluded += time.monotonic() - began
 
     def measure(self, session: Session, chunk: ResultChunk) -> None:
-        """Record what was measured since the last part, in the transaction that adds this one."""
-        moment = time.time()
-        passed = max(LEAST_SECONDS, moment - self._at - self._excluded)
+        """Record a measurement since the last chunk, in the transaction that adds this one."""
+        now = time.time()
+        passed = max(LEAST_SECONDS, now - self._at - self._excluded)
         speeds.add_usage(session, self._segment.project_id, passed)
         rows = chunk.completed + chunk.failed - chunk.shared_requests
-        if rows == 0:  # all from the cache: the engine's lead is what comes now
-            self._at, self._excluded = moment, 0.0
+        if rows == 0:  # all answers are from the cache, so the engine's lead begins now
+            self._at, self._excluded = now, 0.0
             return
-        other = speeds.measured_at(session, *self._key[:2])
-        measured = Measurement(
-            seconds=max(LEAST_SECONDS, moment - other) if other > self._at else passed,
+        measured_at = speeds.measured_at(session, *self._key[:2])
+        measurement = Measurement(
+            seconds=max(LEAST_SECONDS, now - measured_at) if measured_at > self._at else passed,
             requests=rows,
             bytes=self._segment.bytes * rows / self._segment.requests,
             tokens=chunk.input_tokens + chunk.output_tokens - chunk.shared_input_tokens - chunk.shared_output_tokens,
         )
         running = self._begun or segments.others_answer(session, self._segment)
         add = speeds.measure if running else speeds.measure_lead
-        add(session, *self._key, measured)
+        add(session, *self._key, measurement)
         self._at, self._excluded, self._begun = time.time(), 0.0, True
