@@ -3,7 +3,7 @@
 Starts a stack of its own, runs one batch of 100 requests and copies its records until 10,000 ended batches (1,000,000
 requests) are there. Then, while a long batch runs (engine `echo`, simulated: what is measured is the API beside it),
 sends requests at a fixed rate, first of all kinds as clients that watch their batches do, then of each kind alone, and
-takes the time from the moment a request was due, so that one which had to wait for its turn counts its wait. Writes
+takes the time from when a request was due, so that a request that waits for a free connection counts its wait. Writes
 `benchmarks/results/api.json` (every time) and `api.md` (the table).
 
     python benchmarks/api.py [--batches 10000] [--rate 50] [--seconds 30] [--rows 400000]
@@ -63,13 +63,13 @@ def values(record: DeclarativeBase) -> dict[str, Any]:
 
 
 def fill(data: Path, batch_id: str, number: int) -> list[str]:
-    """Copy an ended batch with all of its records, `number` times; the ids of the copies."""
+    """Copy an ended batch with all of its records `number` times, and return the copies' ids."""
     database = Database(f"sqlite:///{data / 'batchyard.db'}")
     with database.read() as session:
         batch = values(session.get_one(Batch, batch_id))
         artifacts = [values(row) for row in session.scalars(select(Artifact).where(Artifact.batch_id == batch_id))]
         segments = [values(row) for row in session.scalars(select(Segment).where(Segment.batch_id == batch_id))]
-        parts = [values(row) for row in session.scalars(select(ResultChunk).where(ResultChunk.batch_id == batch_id))]
+        chunks = [values(row) for row in session.scalars(select(ResultChunk).where(ResultChunk.batch_id == batch_id))]
         names = [batch["input_file_id"], *(artifact["file_id"] for artifact in artifacts)]
         files = [values(row) for row in session.scalars(select(File).where(File.id.in_(names)))]
         first = max(segment["id"] for segment in segments) + 1
@@ -79,19 +79,21 @@ def fill(data: Path, batch_id: str, number: int) -> list[str]:
             record: [] for record in (File, Batch, Segment, ResultChunk, Artifact)
         }
         for position, copy in enumerate(ids[start : start + COPIES_AT_ONCE], start):
-            names_here = {file["id"]: new_id("file-") for file in files}
-            named = {name: names_here.get(batch[name]) for name in ("input_file_id", "output_file_id", "error_file_id")}
+            file_ids = {file["id"]: new_id("file-") for file in files}
+            references = {
+                name: file_ids.get(batch[name]) for name in ("input_file_id", "output_file_id", "error_file_id")
+            }
             numbers = {
                 segment["id"]: first + position * len(segments) + index for index, segment in enumerate(segments)
             }
-            rows[File] += [file | {"id": names_here[file["id"]]} for file in files]
-            rows[Batch].append(batch | named | {"id": copy})
+            rows[File] += [file | {"id": file_ids[file["id"]]} for file in files]
+            rows[Batch].append(batch | references | {"id": copy})
             rows[Segment] += [segment | {"id": numbers[segment["id"]], "batch_id": copy} for segment in segments]
-            for part in parts:
-                here = {"batch_id": copy, "segment_id": numbers[part["segment_id"]]}
-                rows[ResultChunk].append({key: value for key, value in part.items() if key != "id"} | here)
+            for chunk in chunks:
+                owner = {"batch_id": copy, "segment_id": numbers[chunk["segment_id"]]}
+                rows[ResultChunk].append({key: value for key, value in chunk.items() if key != "id"} | owner)
             rows[Artifact] += [
-                artifact | {"batch_id": copy, "file_id": names_here[artifact["file_id"]]} for artifact in artifacts
+                artifact | {"batch_id": copy, "file_id": file_ids[artifact["file_id"]]} for artifact in artifacts
             ]
         with database.write() as session:
             for record, new in rows.items():
@@ -110,25 +112,26 @@ class Load:
         self._seconds = seconds
 
     def run(self, make: Callable[[], Request], share: float) -> list[float]:
-        """Milliseconds from when each request was due until its answer was there. Ends the benchmark on a refusal.
+        """Send requests at `share` of the rate, and return the milliseconds from each one's due time to its answer.
 
-        `share`: of the rate.
+        Raises:
+            SystemExit: a request is refused.
         """
         rate = self._rate * share
         requests = [make() for _ in range(int(rate * self._seconds))]
-        turns = iter(enumerate(requests))
+        queue = iter(enumerate(requests))
         lock = threading.Lock()
-        began = time.monotonic() + 0.2
+        started = time.monotonic() + 0.2
 
         def send() -> Iterator[float]:
             connection = http.client.HTTPConnection(self._address)
             while True:
                 with lock:
-                    turn, (method, path, body) = next(turns, (0, ("", "", None)))
+                    position, (method, path, body) = next(queue, (0, ("", "", None)))
                 if not method:
                     connection.close()
                     return
-                due = began + turn / rate
+                due = started + position / rate
                 time.sleep(max(0.0, due - time.monotonic()))
                 connection.request(method, path, json.dumps(body) if body else None, self._headers)
                 response = connection.getresponse()
@@ -139,13 +142,13 @@ class Load:
 
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             sent = [pool.submit(lambda: list(send())) for _ in range(CONNECTIONS)]
-        return [round(took, 2) for took in itertools.chain.from_iterable(future.result() for future in sent)]
+        return [round(duration, 2) for duration in itertools.chain.from_iterable(future.result() for future in sent)]
 
 
 def kinds(ids: list[str], file_id: str) -> dict[str, Callable[[], Request]]:
-    """Makes a request of each kind. Every second list starts at the newest batch, the others anywhere."""
+    """Return a function per kind of request that makes one. Half of the lists start at the newest batch."""
     chance = random.Random(0)
-    wanted = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    new_batch = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
 
     def list_() -> Request:
         after = f"&after={chance.choice(ids)}" if chance.random() < 0.5 else ""
@@ -154,7 +157,7 @@ def kinds(ids: list[str], file_id: str) -> dict[str, Callable[[], Request]]:
     return {
         "get a batch": lambda: ("GET", f"/v1/batches/{chance.choice(ids)}", None),
         "list batches": list_,
-        "create a batch": lambda: ("POST", "/v1/batches", wanted),
+        "create a batch": lambda: ("POST", "/v1/batches", new_batch),
     }
 
 
@@ -170,11 +173,11 @@ def measure(server: Client, data: Path, arguments: argparse.Namespace) -> list[d
     measured = []
     make = kinds(ids, sample["input_file_id"])
     for phase in [MIXED, *({kind: 1.0} for kind in make)]:
-        before, began = psutil.cpu_times(), time.monotonic()
+        before, started = psutil.cpu_times(), time.monotonic()
         answered = server.batch(long["id"])["request_counts"]["completed"]
         with ThreadPoolExecutor(len(phase)) as pool:
             sent = {kind: pool.submit(load.run, make[kind], share) for kind, share in phase.items()}
-        seconds, after = time.monotonic() - began, psutil.cpu_times()
+        seconds, after = time.monotonic() - started, psutil.cpu_times()
         batch = server.batch(long["id"])
         if batch["status"] != "in_progress":
             raise SystemExit(f"the long batch is {batch['status']}; give it more --rows")

@@ -1,10 +1,10 @@
-"""The other ways to answer a file of requests with vLLM, each a process of its own that is over when it is done.
+"""Other ways to answer a file of requests with vLLM, each in a process of its own that ends afterwards.
 
     python benchmarks/contenders.py run-batch|llm-chat|ray-data-llm REQUESTS OUTPUT ARGUMENTS
 
 ARGUMENTS is JSON: model, served_model_name and vLLM's engine arguments; the environment is what the stack gives its own
-engines. Each writes what it answered as lines `{custom_id, text, prompt_tokens, cached_tokens}` and, into
-OUTPUT.seconds, the seconds that answering took without the engine's start: null where it cannot tell.
+engines. Each writes its answers as lines `{custom_id, text, prompt_tokens, cached_tokens}`, and into OUTPUT.seconds the
+seconds of answering without the engine's start: null if unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write(path: Path, answers: list[Answer]) -> None:
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """What was said, or for an embedding its first numbers."""
+    """The message's text, or the first numbers of an embedding."""
     if "choices" in body:
         return str(body["choices"][0]["message"]["content"])
     return json.dumps([round(number, 3) for number in body["data"][0]["embedding"][:8]])
@@ -42,23 +42,23 @@ def text_of(body: dict[str, Any]) -> str:
 
 def answers_of(lines: list[dict[str, Any]]) -> list[Answer]:
     """The answers in a batch's output file."""
-    found = []
+    answers = []
     for line in lines:
         body = line["response"]["body"]
         details = body["usage"].get("prompt_tokens_details") or {}
-        found.append(
+        answers.append(
             (line["custom_id"], text_of(body), body["usage"]["prompt_tokens"], details.get("cached_tokens") or 0)
         )
-    return found
+    return answers
 
 
 def flags(arguments: dict[str, Any]) -> list[str]:
-    """Engine arguments as vLLM's command line takes them."""
-    found = []
+    """Engine arguments as flags of vLLM's command line."""
+    words = []
     for name, value in arguments.items():
         option = "--" + name.replace("_", "-")
-        found += [option] if value is True else [option, str(value)]
-    return found
+        words += [option] if value is True else [option, str(value)]
+    return words
 
 
 def run_batch(requests: Path, output: Path, arguments: dict[str, Any]) -> float | None:
@@ -80,14 +80,14 @@ def llm_chat(requests: Path, output: Path, arguments: dict[str, Any]) -> float |
     arguments = {name: value for name, value in arguments.items() if name != "served_model_name"}
     engine = LLM(**arguments, disable_log_stats=True)
     engine.chat([bodies[0]["messages"]], SamplingParams(max_tokens=1), use_tqdm=False)
-    began = time.monotonic()
-    given = [
+    started = time.monotonic()
+    sampling = [
         SamplingParams(temperature=0, max_tokens=body["max_tokens"], ignore_eos=body.get("ignore_eos", False))
         for body in bodies
     ]
-    found = engine.chat([body["messages"] for body in bodies], given, use_tqdm=False)
-    seconds = time.monotonic() - began
-    answers = [(one.outputs[0].text, len(one.prompt_token_ids or ()), one.num_cached_tokens or 0) for one in found]
+    outputs = engine.chat([body["messages"] for body in bodies], sampling, use_tqdm=False)
+    seconds = time.monotonic() - started
+    answers = [(one.outputs[0].text, len(one.prompt_token_ids or ()), one.num_cached_tokens or 0) for one in outputs]
     write(output, [(custom_id, *answer) for custom_id, answer in zip(ids, answers, strict=True)])
     return seconds
 
@@ -136,8 +136,8 @@ def ray_data_llm(requests: Path, output: Path, arguments: dict[str, Any]) -> flo
         }
         for request in read(requests)
     ]
-    found = processor(ray.data.from_items(rows)).take_all()
-    write(output, [(row["custom_id"], row["text"], row["tokens"], 0) for row in found])
+    answers = processor(ray.data.from_items(rows)).take_all()
+    write(output, [(answer["custom_id"], answer["text"], answer["tokens"], 0) for answer in answers])
     return None
 
 
@@ -148,8 +148,8 @@ WAYS: dict[str, Callable[[Path, Path, dict[str, Any]], float | None]] = {
 }
 
 if __name__ == "__main__":
-    way, source, target, given = sys.argv[1:]
-    arguments = json.loads(given)
+    way, source, target, argument_text = sys.argv[1:]
+    arguments = json.loads(argument_text)
     set_environment(ModelSpec(name=arguments["served_model_name"], engine="vllm", source=arguments["model"]))
-    taken = WAYS[way](Path(source), Path(target), arguments)
-    Path(f"{target}.seconds").write_text(json.dumps(taken))
+    answering_seconds = WAYS[way](Path(source), Path(target), arguments)
+    Path(f"{target}.seconds").write_text(json.dumps(answering_seconds))

@@ -1,4 +1,4 @@
-"""How right ETAs are, and whether small urgent batches get through beside a big one.
+"""The error of ETAs, and the delay of small urgent batches beside a big one.
 
 Starts a stack of its own with simulated engines (`echo`) that answer at a constant rate: what is measured is the
 forecast and the dispatch, not a model. First a batch alone: its ETA at 10, 25, 50 and 75 % against the truth. Then a
@@ -43,30 +43,30 @@ URGENT = 10
 
 
 def submit(server: Client, folder: Path, rows: int, model: str, window: str = "24h") -> str:
-    """The id of a new batch."""
+    """Create a batch and return its id."""
     return str(harness.submit(server, folder, harness.questions(rows, model), window=window)["id"])
 
 
-def done(batch: dict[str, Any]) -> float:
+def answered_share(batch: dict[str, Any]) -> float:
     counts = batch["request_counts"]
     return (counts["completed"] + counts["failed"]) / (counts["total"] or 1)
 
 
 def answered_at(data: Path, batch_id: str) -> float:
-    """When the last answer of a batch was kept."""
+    """The time at which a batch's last result chunk was stored, in Unix seconds."""
     from sqlalchemy import func, select
 
     from store.records import ResultChunk
 
     database = Database(f"sqlite:///{data / 'batchyard.db'}")
     with database.read() as session:
-        found = session.scalar(select(func.max(ResultChunk.created_at)).where(ResultChunk.batch_id == batch_id))
+        stored_at = session.scalar(select(func.max(ResultChunk.created_at)).where(ResultChunk.batch_id == batch_id))
     database.close()
-    return float(found or 0)
+    return float(stored_at or 0)
 
 
 def eta(batch: dict[str, Any]) -> dict[str, float] | None:
-    """When it said it would be done, in Unix seconds, with its range; None if it did not say."""
+    """A batch's ETA in Unix seconds, with its range; None if it has none."""
     ours, now = batch["batchyard"], time.time()
     if ours["eta_seconds"] is None:
         return None
@@ -74,23 +74,24 @@ def eta(batch: dict[str, Any]) -> dict[str, float] | None:
 
 
 def alone(server: Client, data: Path, rows: int) -> list[dict[str, Any]]:
-    """One batch: what its ETA was at each part of it, and what was true."""
+    """One batch: its ETA at several shares of its answers, and the error of each."""
     batch_id = submit(server, data.parent, rows, "steady")
-    said = []
+    estimates: list[dict[str, Any]] = []
     marks = [0.1, 0.25, 0.5, 0.75]
     while (batch := server.batch(batch_id))["status"] not in TERMINAL:
-        if marks and done(batch) >= marks[0]:
-            said.append({"mark": marks.pop(0), "done": done(batch), "at": time.time(), "eta": eta(batch)})
+        share = answered_share(batch)
+        if marks and share >= marks[0]:
+            estimates.append({"mark": marks.pop(0), "done": share, "at": time.time(), "eta": eta(batch)})
         time.sleep(0.1)
     truth = answered_at(data, batch_id)
-    for entry in said:
+    for entry in estimates:
         entry["left_seconds"] = truth - entry["at"]
         entry["error"] = abs(entry["eta"][""] - truth) / entry["left_seconds"] if entry["eta"] else None
-    return said
+    return estimates
 
 
 def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
-    """A queue of batches of three models that were measured before: what was said at once, and what was true."""
+    """A queue of batches of three models with known speeds: the first ETA of each batch, and its error."""
     chance = random.Random(7)
     sizes = {"slow": (100, 900), "steady": (500, 4000), "fast": (1000, 9000)}
     ids = {}
@@ -100,17 +101,17 @@ def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
         ids[submit(server, data.parent, rows, model, f"{chance.randint(1, 24)}h")] = (model, rows)
     while any(server.batch(batch_id)["status"] == "validating" for batch_id in ids):
         time.sleep(0.1)
-    time.sleep(2 * 2)  # two looks at the queue
-    said = {batch_id: (time.time(), eta(server.batch(batch_id))) for batch_id in ids}
+    time.sleep(2 * 2)  # two forecasts of the queue
+    first = {batch_id: (time.time(), eta(server.batch(batch_id))) for batch_id in ids}
     for batch_id in ids:
         harness.ended(server, batch_id)
-    found = []
-    for batch_id, (at, expected) in said.items():
+    outcomes = []
+    for batch_id, (at, expected) in first.items():
         truth = answered_at(data, batch_id)
         if truth <= at:
-            continue  # it was over when it was asked about
+            continue  # the batch had ended before its ETA was read
         model, rows = ids[batch_id]
-        found.append(
+        outcomes.append(
             {
                 "model": model,
                 "rows": rows,
@@ -120,22 +121,22 @@ def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
                 "in_range": expected and expected["_earliest"] <= truth <= expected["_latest"],
             }
         )
-    return sorted(found, key=lambda entry: entry["left_seconds"])
+    return sorted(outcomes, key=lambda entry: entry["left_seconds"])
 
 
 def urgent(server: Client, other: Client, data: Path, rows: int) -> dict[str, Any]:
-    """A big batch alone, and one beside which another project sends small ones that are due soon."""
+    """A big batch alone, and again while another project sends small batches that are due soon."""
     big = harness.ended(server, submit(server, data.parent, rows, "steady"))
     seconds_alone = answered_at(data, big["id"]) - big["in_progress_at"]
     big_id = submit(server, data.parent, rows, "steady")
-    while done(server.batch(big_id)) < 0.1:
+    while answered_share(server.batch(big_id)) < 0.1:
         time.sleep(0.2)
-    took = []
+    durations = []
     for _ in range(URGENT):
-        began = time.time()
+        started = time.time()
         small = submit(other, data.parent, 10, "steady", "10m")
         harness.ended(other, small)
-        took.append(time.time() - began)
+        durations.append(time.time() - started)
         time.sleep(seconds_alone * 0.8 / URGENT / 2)
     big = harness.ended(server, big_id)
     seconds_beside = answered_at(data, big_id) - big["in_progress_at"]
@@ -145,7 +146,7 @@ def urgent(server: Client, other: Client, data: Path, rows: int) -> dict[str, An
         "seconds_alone": seconds_alone,
         "seconds_beside": seconds_beside,
         "segment_seconds": segment,
-        "urgent_seconds": took,
+        "urgent_seconds": durations,
         "lost": 1 - seconds_alone / seconds_beside,
     }
 

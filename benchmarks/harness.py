@@ -1,4 +1,4 @@
-"""What the benchmarks here share: a stack of their own, what the machine is, and where the results are."""
+"""Shared by the benchmarks: a stack of their own, requests, facts about the machine, and the results' files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @contextmanager
 def stack(models: str, settings: Mapping[str, str]) -> Iterator[tuple[Client, Path]]:
-    """A stack with these models (TOML) and settings until the block ends: its client and its data folder."""
+    """Run a stack with these models (TOML) and settings until the block ends. Yield its client and data folder."""
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
         data, file = Path(folder) / "data", Path(folder) / "models.toml"
         file.write_text(models)
@@ -39,38 +39,38 @@ Batch = dict[str, Any]
 
 
 def questions(number: int, model: str) -> Iterator[Body]:
-    """Short chat requests, each another one."""
+    """Yield short chat requests that all differ."""
     for index in range(number):
         messages = [{"role": "user", "content": f"Question {index}: how many wagons are in the yard tonight?"}]
         yield {"model": model, "messages": messages, "max_tokens": 16}
 
 
 def write_requests(path: Path, bodies: Iterable[Body], endpoint: str = CHAT) -> None:
-    """A file of requests with the custom_ids r-0, r-1, …"""
+    """Write a file of requests with the custom_ids r-0, r-1, …"""
     with path.open("w") as file:
         for index, body in enumerate(bodies):
             file.write(json.dumps({"custom_id": f"r-{index}", "method": "POST", "url": endpoint, "body": body}) + "\n")
 
 
 def submit(server: Client, folder: Path, bodies: Iterable[Body], *, endpoint: str = CHAT, window: str = "24h") -> Batch:
-    """A new batch of these requests."""
+    """Create a batch of these requests."""
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl") as file:
         write_requests(Path(file.name), bodies, endpoint)
         return server.create(server.upload(Path(file.name)), endpoint=endpoint, window=window)
 
 
 def ended(server: Client, batch_id: str) -> Batch:
-    """The batch once it is completed, seen 1 % late at most. Raises SystemExit if it ends otherwise."""
-    began = time.monotonic()
+    """Wait for a batch to complete, with a delay of 1 % at most. Raises SystemExit if it ends otherwise."""
+    started = time.monotonic()
     while (batch := server.batch(batch_id))["status"] not in TERMINAL:
-        time.sleep(max(0.1, (time.monotonic() - began) / 100))  # ten questions a second cost 5 % of two CPUs
+        time.sleep(max(0.1, (time.monotonic() - started) / 100))  # ten polls a second cost 5 % of two CPUs
     if batch["status"] != "completed":
         raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
     return batch
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Cores, memory, Python, how busy the machine is with other things, and the versions of these packages."""
+    """Cores, memory, load before the benchmark, and the versions of Python and these packages."""
     return {
         "cores": os.cpu_count(),
         "memory GiB": round(psutil.virtual_memory().total / 2**30),
@@ -87,9 +87,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def write(name: str, report: Mapping[str, Any], *texts: str) -> None:
-    """Keep what was measured as `<name>.json` and the tables and notes as `<name>.md`, and print these.
+    """Write the report as `<name>.json`, and the tables and notes as `<name>.md`. Print the latter.
 
-    `report` has what `machine` said, under that name.
+    `report["machine"]` is the value of `machine`.
     """
     facts = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
     settings = "".join(f" {key}={value}" for key, value in report.get("settings", {}).items())

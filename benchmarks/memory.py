@@ -31,12 +31,12 @@ MODELS = '[models.echo]\nengine = "echo"\nmax_in_flight = 1024\n'
 
 
 class Sampler:
-    """Resident memory of the stack's processes, in MiB, by the name of what they belong to."""
+    """Samples of the resident memory of the stack's processes, in MiB, by the name of the service."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self.samples: list[dict[str, float]] = []
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         groups: dict[str, list[psutil.Process]] = {}
@@ -46,7 +46,7 @@ class Sampler:
         return groups
 
     def sample(self, answered: int) -> None:
-        entry = {"seconds": round(time.monotonic() - self._began, 1), "answered": float(answered)}
+        entry = {"seconds": round(time.monotonic() - self._started, 1), "answered": float(answered)}
         for name, processes in self.processes().items():
             sizes = [self._size(process) for process in processes]
             entry[name] = round(max(sizes) if name == "worker" else sum(sizes), 1)
@@ -64,8 +64,10 @@ class Sampler:
 
 
 def busy_seconds() -> float:
-    """CPU time of the whole machine so far, but for this client's: Ray's processes come and go, so theirs cannot be
-    added up."""
+    """CPU time of the whole machine so far, without this client's.
+
+    Ray's processes come and go, so that their times cannot be added up.
+    """
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0)) - time.process_time()
 
@@ -75,15 +77,15 @@ def run(server: Client, data: Path, number: int) -> dict[str, Any]:
     harness.write_requests(source, harness.questions(number, "echo"))
     sampler = Sampler(data)
     sampler.sample(0)
-    cpu_before, began = busy_seconds(), time.monotonic()
+    cpu_before, started = busy_seconds(), time.monotonic()
     file_id = server.upload(source)
-    upload_seconds = time.monotonic() - began
+    upload_seconds = time.monotonic() - started
     batch = server.create(file_id, endpoint="/v1/chat/completions")
     while batch["status"] not in TERMINAL:
         time.sleep(1)
         batch = server.batch(batch["id"])
         sampler.sample(batch["request_counts"]["completed"])
-    seconds, cpu = time.monotonic() - began, busy_seconds() - cpu_before
+    seconds, cpu = time.monotonic() - started, busy_seconds() - cpu_before
     if batch["status"] != "completed":
         raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
     output = data.parent / "output.jsonl"
@@ -136,7 +138,7 @@ def main() -> None:
     sizes = parser.parse_args().requests
     machine = harness.machine("celery", "ray", "pyarrow", "flask", "sqlalchemy")
     with harness.stack(MODELS, SETTINGS) as (server, data):
-        run(server, data, 1000)  # warm: the engine and the workers' Ray connections are there
+        run(server, data, 1000)  # starts the engine and the workers' Ray connections
         runs = [run(server, data, number) for number in sizes]
     report = {"machine": machine, "settings": SETTINGS, "runs": runs}
     harness.write("memory", report, table(report))

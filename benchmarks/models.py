@@ -1,7 +1,7 @@
-"""Models made on the spot for benchmarks: random weights of a real architecture, and a tokenizer trained on our text.
+"""Models for benchmarks, created on the spot: random weights of a real architecture, a tokenizer trained on our text.
 
-What a model of this size costs does not depend on what it has learnt. Weights are drawn so that the best token stands
-out, and greedy answers do not depend on how requests happened to be batched.
+The cost of a model depends on its size, not on its training. Weights are drawn so that the best token stands out:
+greedy answers then do not depend on how requests were batched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Size:
     context: int = 2048
 
     def cache_bytes(self, tokens: int) -> int:
-        """What keys and values of so many tokens take in float32."""
+        """The size of the KV cache for so many tokens, in float32."""
         return tokens * self.layers * 2 * 2 * (self.width // self.heads) * 4
 
 
@@ -36,7 +36,7 @@ SIZES = {"1M": Size(layers=2, width=128, heads=4), "300M": Size(layers=24, width
 
 
 def make(name: str, folder: Path) -> int:
-    """Write the model of this size into `folder`; how many parameters it has."""
+    """Write the model of this size into `folder`, and return its number of parameters."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM

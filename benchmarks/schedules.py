@@ -1,9 +1,9 @@
 """A schedule that fires every minute while beat is killed: is each time run, and none twice?
 
-Starts a stack of its own with engine `echo` (simulated), makes a schedule of `* * * * *`, kills beat with -9 at random
-moments right before a time is due (the stack starts it again), and after the minutes lists the runs: when each was due,
-how much later its batch was made, and how that ended. Writes `benchmarks/results/schedules.json` (every run) and
-`schedules.md` (the table).
+Starts a stack of its own with engine `echo` (simulated), creates a schedule of `* * * * *`, kills beat with -9 at
+random times right before a run is due (the stack starts it again), and after the minutes lists the runs: when each was
+due, how much later its batch was created, and how that ended. Writes `benchmarks/results/schedules.json` (every run)
+and `schedules.md` (the table).
 
     python benchmarks/schedules.py [--minutes 10] [--kills 2]
 """
@@ -28,12 +28,12 @@ SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 MODELS = '[models.echo]\nengine = "echo"\n'
 ENDPOINT = "/v1/chat/completions"
 MINUTE = 60
-# Beat is killed so long before a time is due, at most: the stack takes a second or more to start it again.
+# Beat is killed at most this long before a run is due: the stack takes a second or more to start it again.
 LEAD_SECONDS = 2.0
 
 
 def template() -> str:
-    """A batch file of ten requests, with the places that each run fills."""
+    """A batch file of ten requests, with placeholders that each run fills."""
     body = {"model": "echo", "messages": [{"role": "user", "content": "The wagons of {{datetime}}?"}]}
     lines = [
         {"custom_id": f"{{{{date}}}}-{number}", "method": "POST", "url": ENDPOINT, "body": body} for number in range(10)
@@ -61,17 +61,17 @@ def measure(server: Client, data: Path, minutes: int, kills: int) -> dict[str, A
         overlap="allow",
     )
     first = schedule["next_run_at"]
-    killed = []
+    outages = []
     for number in sorted(random.sample(range(1, minutes), kills)):
         time.sleep(max(0.0, first + MINUTE * number - random.uniform(0, LEAD_SECONDS) - time.time()))
-        killed.append(kill_beat(data))
+        outages.append(kill_beat(data))
     time.sleep(max(0.0, first + minutes * MINUTE - 5 - time.time()))
     server.pause_schedule(schedule["id"])
     runs = sorted(server.schedule_runs(schedule["id"]), key=lambda run: run["scheduled_at"])
     return {
         "first": first,
         "expected": [first + MINUTE * number for number in range(minutes)],
-        "kills": killed,
+        "kills": outages,
         "runs": [run | {"batch": result(harness.ended(server, run["batch_id"]))} for run in runs],
     }
 
@@ -80,8 +80,8 @@ def result(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: batch[name] for name in ("status", "created_at", "completed_at", "request_counts")}
 
 
-def clock(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
+def clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S")
 
 
 def table(report: dict[str, Any]) -> str:
@@ -89,11 +89,11 @@ def table(report: dict[str, Any]) -> str:
     for run in report["runs"]:
         due = run["scheduled_at"]
         kills = [kill for kill in report["kills"] if due - MINUTE / 2 <= kill["killed_at"] < due + MINUTE / 2]
-        said = "; ".join(f"{clock(kill['killed_at'])}, back after {kill['away_seconds']} s" for kill in kills)
+        outages = "; ".join(f"{clock(kill['killed_at'])}, back after {kill['away_seconds']} s" for kill in kills)
         counts = run["batch"]["request_counts"]
         rows.append(
             f"| {clock(due)} | {run['state']} | {run['created_at'] - due} | {run['batch']['status']} "
-            f"| {counts['completed']} of {counts['total']} | {said} |"
+            f"| {counts['completed']} of {counts['total']} | {outages} |"
         )
     times = [run["scheduled_at"] for run in report["runs"]]
     missing, twice = len(set(report["expected"]) - set(times)), len(times) - len(set(times))

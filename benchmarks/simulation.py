@@ -1,8 +1,8 @@
-"""The dispatch policy at a scale that this machine has not: recorded or made-up arrivals, replayed in simulated time.
+"""The dispatch policy beyond the scale of this machine: recorded or synthetic arrivals, replayed in simulated time.
 
 The policy is the code that dispatch runs (tasks.scheduling.policy), over as many engines and batches as asked for.
-Beside it run first-come-first-served, the earliest due time without a floor for every project, and an oracle: policies
-that know how long everything takes and put aside what cannot be done in time any more; the best of them counts. Nothing
+Beside it run first-come-first-served, the earliest due time without a minimum share for every project, and an oracle:
+the best of several policies that know all durations and put aside batches that cannot be done in time any more. Nothing
 here is a speed of any model. Writes `benchmarks/results/simulation.json` and `simulation.md`.
 
     python benchmarks/simulation.py [--batches 40000] [--engines 50] [--seeds 2] [--database data/batchyard.db]
@@ -31,16 +31,16 @@ from tasks.scheduling.replay import Replay, SegmentCost
 SEGMENT_SECONDS = 120.0
 LEAD_SECONDS = 3.0
 WINDOWS = [(1, 0.15), (6, 0.2), (12, 0.25), (24, 0.3), (72, 0.1)]
-"""Completion windows in hours, and how many ask for them."""
+"""Completion windows in hours, and the share of batches with each."""
 PROJECTS = [0.3, 0.2, 0.15, 0.1, *[0.025] * 10]
-"""How much of the work is each project's."""
+"""The share of the work of each project."""
 MODELS = [0.5, 0.25, 0.15, 0.1]
-"""How much of the work, and of the engines, is each model's."""
+"""The share of the work, and of the engines, of each model."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A batch: `work` in seconds of one engine."""
+    """A batch that arrives at `at`; `work` is in seconds of one engine."""
 
     at: float
     project_id: str
@@ -50,7 +50,7 @@ class Arrival:
 
 
 def arrivals(number: int, engines: int, load: float, seed: int) -> list[Arrival]:
-    """Made-up arrivals: Poisson, with days that are busier than nights, and sizes over three orders of magnitude."""
+    """Return Poisson arrivals that are busier by day than by night, with sizes over three orders of magnitude."""
     chance = random.Random(seed)
     hours, weights = zip(*WINDOWS, strict=True)
     drawn = []
@@ -58,20 +58,20 @@ def arrivals(number: int, engines: int, load: float, seed: int) -> list[Arrival]
         window = 3600.0 * chance.choices(hours, weights)[0]
         (model,) = chance.choices(range(len(MODELS)), MODELS)
         capacity = max(1, round(MODELS[model] * engines))
-        # Nobody asks for what would fill all engines for a third of the window.
+        # No batch is larger than all engines' work in a third of its window.
         work = min(chance.lognormvariate(math.log(300), 1.5), window * capacity / 3)
         (project,) = chance.choices(range(len(PROJECTS)), PROJECTS)
         drawn.append((f"p{project:02}", f"m{model}", work, window))
     rate = load * engines / (sum(work for _, _, work, _ in drawn) / number)  # batches a second
-    found, at = [], 0.0
+    batches, at = [], 0.0
     for project_id, model, work, window in drawn:
         at += chance.expovariate(rate * (1 + 0.5 * math.sin(2 * math.pi * at / 86400)))
-        found.append(Arrival(at, project_id, model, work, at + window))
-    return found
+        batches.append(Arrival(at, project_id, model, work, at + window))
+    return batches
 
 
 def recorded(url: str) -> list[Arrival]:
-    """The batches of a deployment's database that ended, with the work that its measured speeds say they were."""
+    """Return the batches of a deployment's database, with their work by its measured speeds."""
     database = Database(url)
     with database.read() as session:
         speeds = {
@@ -94,25 +94,25 @@ def recorded(url: str) -> list[Arrival]:
     ]
 
 
-class Watched(Policy):
-    """The policy, told what is out of reach as its turn comes; dispatch is told every few seconds."""
+class ForecastingPolicy(Policy):
+    """The policy, with the forecast of a segment when it is next; dispatch forecasts every few seconds."""
 
-    def __init__(self, limits: Limits, hopeless: Callable[[PendingSegment], bool]) -> None:
+    def __init__(self, limits: Limits, infeasible: Callable[[PendingSegment], bool]) -> None:
         super().__init__(limits)
-        self._hopeless = hopeless
+        self._infeasible = infeasible
 
     def next(self) -> PendingSegment | None:
-        while (chosen := super().next()) is not None:
-            if chosen.infeasible or not self._hopeless(chosen):
-                return chosen
-            self.release(chosen.model, chosen.project_id)
-            self.add(chosen._replace(infeasible=True))
+        while (segment := super().next()) is not None:
+            if segment.infeasible or not self._infeasible(segment):
+                return segment
+            self.release(segment.model, segment.project_id)
+            self.add(segment._replace(infeasible=True))
         return None
 
 
 Urgency = Callable[[Arrival], float]
 Estimate = Callable[[], float]
-"""Draws what is thought of a batch's work, relative to the truth."""
+"""Draws an estimate of a batch's work, relative to the truth."""
 
 
 def kept(
@@ -122,48 +122,48 @@ def kept(
     urgency: Urgency,
     estimate: Estimate | None = None,
 ) -> dict[str, float]:
-    """The share of batches that were done when they were due, in all and of the worst project, and the segments.
+    """Return the share of batches that ended in time, of all and of the worst project, and the number of segments.
 
     Args:
-        urgency: what is put in the place of a batch's due time.
-        estimate: None: nobody asks what can still be done in time.
+        urgency: replaces a batch's due time in the policy.
+        estimate: None if the policy does not ask which batches can still end in time.
     """
     limits = Limits(sum(engines.values()), engines, min_share=min_share)
-    left = [batch.work for batch in batches]
+    remaining = [batch.work for batch in batches]
     segments = [math.ceil(batch.work / SEGMENT_SECONDS) for batch in batches]
     estimates = [] if estimate is None else [estimate() for _ in batches]
     replay: Replay
 
-    def hopeless(waiting: PendingSegment) -> bool:
-        number = int(waiting.batch_id)
+    def infeasible(segment: PendingSegment) -> bool:
+        number = int(segment.batch_id)
         batch = batches[number]
-        least = max(batch.work / segments[number], left[number] / engines[batch.model])
+        least = max(batch.work / segments[number], remaining[number] / engines[batch.model])
         return replay.now + least * estimates[number] > batch.due_at
 
-    policy = Watched(limits, hopeless) if estimate is not None else Policy(limits)
+    policy = ForecastingPolicy(limits, infeasible) if estimate is not None else Policy(limits)
     replay = Replay(policy, 0.0, engines)
-    done_at = [math.inf] * len(batches)
+    ended_at = [math.inf] * len(batches)
     unfinished = list(segments)
     next_id = 0
 
-    def note(ended: Iterable[tuple[float, PendingSegment]]) -> None:
-        for at, waiting in ended:
-            number = int(waiting.batch_id)
-            left[number] -= batches[number].work / segments[number]
+    def record(ended: Iterable[tuple[float, PendingSegment]]) -> None:
+        for at, segment in ended:
+            number = int(segment.batch_id)
+            remaining[number] -= batches[number].work / segments[number]
             unfinished[number] -= 1
             if not unfinished[number]:
-                done_at[number] = at
+                ended_at[number] = at
 
     for number, batch in enumerate(batches):
-        note(replay.run(until=batch.at))
+        record(replay.run(until=batch.at))
         cost = SegmentCost(LEAD_SECONDS, batch.work / segments[number])
-        for part in range(segments[number]):
+        for index in range(segments[number]):
             due = urgency(batch)
-            replay.submit(PendingSegment(False, due, str(number), part, next_id, batch.model, batch.project_id), cost)
+            replay.submit(PendingSegment(False, due, str(number), index, next_id, batch.model, batch.project_id), cost)
             next_id += 1
-    note(replay.run())
+    record(replay.run())
     projects: dict[str, list[bool]] = {}
-    for batch, at in zip(batches, done_at, strict=True):
+    for batch, at in zip(batches, ended_at, strict=True):
         projects.setdefault(batch.project_id, []).append(at <= batch.due_at)
     shares = [sum(ok) / len(ok) for ok in projects.values()]
     return {
@@ -174,28 +174,28 @@ def kept(
 
 
 def compare(batches: list[Arrival], engines: dict[str, int], min_share: float, *, brief: bool) -> dict[str, Any]:
-    """Every policy over the same arrivals; `brief`: of the oracle's only one, and no variants of our own."""
-    began = time.perf_counter()
+    """Run every policy over the same arrivals; `brief`: one oracle, and no variants of our own policy."""
+    started = time.perf_counter()
     chance = random.Random(1)
 
     def guess() -> float:
-        # An estimate is off by a quarter, and is taken to be as short as it may be (forecast.soonest).
+        # An estimate is off by a quarter, and dispatch takes its lower end (forecast.soonest).
         return chance.lognormvariate(0, 0.25) / 1.5
 
-    found = {"batchyard": kept(batches, engines, min_share, lambda batch: batch.due_at, guess)}
-    found["batchyard"]["seconds"] = time.perf_counter() - began
+    outcomes = {"batchyard": kept(batches, engines, min_share, lambda batch: batch.due_at, guess)}
+    outcomes["batchyard"]["seconds"] = time.perf_counter() - started
     if not brief:
-        found["without a floor"] = kept(batches, engines, 0.0, lambda batch: batch.due_at, guess)
-        found["earliest due time only"] = kept(batches, engines, 0.0, lambda batch: batch.due_at)
-    found["first come, first served"] = kept(batches, engines, 0.0, lambda batch: batch.at)
+        outcomes["without a floor"] = kept(batches, engines, 0.0, lambda batch: batch.due_at, guess)
+        outcomes["earliest due time only"] = kept(batches, engines, 0.0, lambda batch: batch.due_at)
+    outcomes["first come, first served"] = kept(batches, engines, 0.0, lambda batch: batch.at)
     orders: list[Urgency] = [
         lambda batch: batch.due_at,
         lambda batch: batch.due_at - batch.work / engines[batch.model],
         lambda batch: batch.work,
     ]
-    knowing = [kept(batches, engines, 0.0, order, lambda: 1.0) for order in orders[: 1 if brief else None]]
-    found["oracle"] = max(knowing, key=lambda outcome: outcome["kept"])
-    return found
+    oracles = [kept(batches, engines, 0.0, order, lambda: 1.0) for order in orders[: 1 if brief else None]]
+    outcomes["oracle"] = max(oracles, key=lambda outcome: outcome["kept"])
+    return outcomes
 
 
 def capacities(engines: int) -> dict[str, int]:
@@ -217,20 +217,20 @@ def main() -> None:
     if arguments.database:
         batches = recorded(arguments.database)
         engines = dict.fromkeys({batch.model for batch in batches}, arguments.engines)
-        found = compare(batches, engines, arguments.min_share, brief=arguments.brief)
-        runs.append({"load": None, "seed": None, "found": found})
+        outcomes = compare(batches, engines, arguments.min_share, brief=arguments.brief)
+        runs.append({"load": None, "seed": None, "found": outcomes})
     else:
         for load in arguments.loads:
             for seed in range(arguments.seeds):
                 batches = arrivals(arguments.batches, arguments.engines, load, seed)
-                found = compare(batches, capacities(arguments.engines), arguments.min_share, brief=arguments.brief)
-                runs.append({"load": load, "seed": seed, "found": found})
+                outcomes = compare(batches, capacities(arguments.engines), arguments.min_share, brief=arguments.brief)
+                runs.append({"load": load, "seed": seed, "found": outcomes})
     report = {"machine": harness.machine("sqlalchemy"), "arguments": vars(arguments), "runs": runs}
     rows = []
     for load in dict.fromkeys(run["load"] for run in runs):
-        here = [run["found"] for run in runs if run["load"] == load]
-        for policy in here[0]:
-            mean = {name: sum(found[policy][name] for found in here) / len(here) for name in ("kept", "worst_project")}
+        seeds = [run["found"] for run in runs if run["load"] == load]
+        for policy in seeds[0]:
+            mean = {name: sum(run[policy][name] for run in seeds) / len(seeds) for name in ("kept", "worst_project")}
             rows.append(["recorded" if load is None else f"{load:.0%}", policy, f"{mean['kept']:.2%}"])
             rows[-1].append(f"{mean['worst_project']:.2%}")
     first = runs[0]["found"]["batchyard"]

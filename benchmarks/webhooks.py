@@ -1,8 +1,8 @@
 """Does a receiver that was down get every event once it is up, and how late?
 
 Starts a stack of its own with a webhook whose receiver refuses connections, makes small batches (engine `echo`,
-simulated: what is measured is the delivery of events), keeps the receiver's port closed for so long after the last of
-them has ended, opens it, and notes what arrives, when, and whether the `openai` package verifies it. Writes
+simulated: what is measured is the delivery of events), keeps the receiver's port closed for a while after the last of
+them has ended, opens it, and records what arrives, when, and whether the `openai` package verifies it. Writes
 `benchmarks/results/webhooks.json` (every request) and `webhooks.md` (the table).
 
     python benchmarks/webhooks.py [--batches 20] [--down 300]
@@ -29,7 +29,7 @@ from batchyard.statuses import TERMINAL
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1"}
 MODELS = '[models.echo]\nengine = "echo"\n'
 ENDPOINT = "/v1/chat/completions"
-QUIET_SECONDS = 30  # after the last event: what would come twice, or unasked, comes by then
+QUIET_SECONDS = 30  # after the last event: duplicates would arrive by then
 GIVE_UP_SECONDS = 1200
 
 
@@ -39,7 +39,7 @@ def closed_port() -> int:
 
 
 def end_batches(server: Client, folder: Path, number: int) -> dict[str, int]:
-    """Batches of one request that have ended: when, in Unix seconds, by id."""
+    """Run batches of one request to their end. Return the times of their ends, in Unix seconds, by id."""
     waiting = [harness.submit(server, folder, harness.questions(1, "echo"))["id"] for _ in range(number)]
     ended: dict[str, int] = {}
     while len(ended) < number:
@@ -51,7 +51,7 @@ def end_batches(server: Client, folder: Path, number: int) -> dict[str, int]:
 
 
 class Receiver:
-    """Keeps what arrives: the batch, the event's id, when, and whether `openai` verified it."""
+    """A receiver that records each request: batch, event id, time, and whether `openai` verified it."""
 
     def __init__(self, port: int, secret: str) -> None:
         verify = openai.OpenAI(api_key="none", webhook_secret=secret).webhooks.unwrap
@@ -82,7 +82,7 @@ def measure(server: Client, folder: Path, arguments: argparse.Namespace) -> dict
     webhook = server.create_webhook(f"http://127.0.0.1:{port}/", ["batch.completed"])
     ended = end_batches(server, folder, arguments.batches)
     time.sleep(max(0.0, max(ended.values()) + arguments.down - time.time()))
-    tried = [delivery["attempts"] for delivery in server.deliveries(webhook["id"], 100)]
+    attempts = [delivery["attempts"] for delivery in server.deliveries(webhook["id"], 100)]
     receiver, opened = Receiver(port, webhook["signing_secret"]), time.time()
     while {entry.get("batch") for entry in receiver.arrived} != ended.keys():
         if time.time() > opened + GIVE_UP_SECONDS:
@@ -98,7 +98,7 @@ def measure(server: Client, folder: Path, arguments: argparse.Namespace) -> dict
             "longest": round(opened - min(ended.values()), 1),
             "shortest": round(opened - max(ended.values()), 1),
         },
-        "attempts_while_down": {"fewest": min(tried), "most": max(tried)},
+        "attempts_while_down": {"fewest": min(attempts), "most": max(attempts)},
         "arrived": len(receiver.arrived),
         "events": len({entry["id"] for entry in receiver.arrived}),
         "most_often": max(Counter(entry["id"] for entry in receiver.arrived).values()),
@@ -111,11 +111,11 @@ def measure(server: Client, folder: Path, arguments: argparse.Namespace) -> dict
 
 def table(report: dict[str, Any]) -> str:
     measured = report["measured"]
-    down, tried, late = (measured[key] for key in ("down_seconds", "attempts_while_down", "seconds_after_opening"))
+    down, attempts, late = (measured[key] for key in ("down_seconds", "attempts_while_down", "seconds_after_opening"))
     rows = [
         ["batches that ended while the receiver was down", measured["batches"]],
         ["the receiver was down after they had ended, s", f"{down['shortest']:g} to {down['longest']:g}"],
-        ["attempts of each meanwhile", f"{tried['fewest']} to {tried['most']}"],
+        ["attempts of each meanwhile", f"{attempts['fewest']} to {attempts['most']}"],
         ["requests that arrived afterwards", measured["arrived"]],
         ["different events among them", measured["events"]],
         ["requests with the same event, at most", measured["most_often"]],

@@ -1,4 +1,4 @@
-"""What the inference benchmark asks: requests of several kinds, each with the model and settings they run with."""
+"""The workloads of the inference benchmark: requests of several kinds, each with its model and settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unshared(number: int, max_tokens: int) -> list[Body]:
 
 
 def documents() -> list[Body]:
-    """24 documents of about 300 tokens, 8 questions on each, all the first questions first."""
+    """24 documents of about 300 tokens with 8 questions each: the first question on each, then the second, …"""
     texts = [f"Document {index}. {words(150, index)}" for index in range(24)]
     return [chat(f"{text}\nQuestion {question}: {words(5, question)}?", 8) for question in range(8) for text in texts]
 
@@ -46,26 +46,26 @@ def few_shot() -> list[Body]:
 
 
 def duplicates() -> list[Body]:
-    """Half of the requests are the same as another one."""
-    found = unshared(150, 16) * 2
-    random.Random(3).shuffle(found)
-    return found
+    """150 requests, each twice."""
+    bodies = unshared(150, 16) * 2
+    random.Random(3).shuffle(bodies)
+    return bodies
 
 
 def mixed() -> list[Body]:
     """Prompts of 10 to 400 words, answers of 2 to 128 tokens, in no order."""
-    chosen = random.Random(4)
+    chance = random.Random(4)
     return [
-        chat(f"{index}: {words(chosen.choice((10, 40, 150, 400)), index)}", chosen.choice((2, 8, 32, 128)))
+        chat(f"{index}: {words(chance.choice((10, 40, 150, 400)), index)}", chance.choice((2, 8, 32, 128)))
         for index in range(160)
     ]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests for one model, and the ways that answer them.
+    """Requests for one model, and the ways to answer them.
 
-    `cache_tokens`: what the engine's KV cache holds. `share_prefixes`: whether prompts begin alike.
+    `cache_tokens` is the capacity of the engine's KV cache. `share_prefixes` is true if prompts begin alike.
     """
 
     about: str

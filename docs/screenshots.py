@@ -1,4 +1,4 @@
-"""Take the pictures in docs/images: the web pages of a stack of its own that answers the example requests.
+"""Take the screenshots in docs/images: the web pages of a stack of its own that answers the example requests.
 
     python docs/screenshots.py
 
@@ -47,7 +47,7 @@ def main() -> None:
         background.stack(Path(folder) / "data", ROOT / "models.toml") as server,
         sync_playwright() as playwright,
     ):
-        for path in (QUICKSTART, REQUESTS):  # so that speeds are known
+        for path in (QUICKSTART, REQUESTS):  # so that the pages show measured speeds
             watch(server, submit(server, path, [{"step": "score"}]))
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         page = browser.new_page(base_url=server.url, viewport=WIDE, device_scale_factor=1.5, reduced_motion="reduce")

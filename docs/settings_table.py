@@ -1,4 +1,4 @@
-"""Prints the table of settings that README.md shows: python docs/settings_table.py."""
+"""Print the table of settings in README.md: python docs/settings_table.py."""
 
 from __future__ import annotations
 
