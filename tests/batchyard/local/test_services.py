@@ -1,4 +1,4 @@
-"""The services' command lines follow the settings, and the module becomes the service that it is asked for."""
+"""The services' command lines follow the settings, and the process becomes the named service."""
 
 from __future__ import annotations
 

@@ -224,9 +224,9 @@ def test_a_log_that_grew_too_long_is_set_aside(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(process, "LOG_BYTES", 10)
     log = tmp_path / "web.log"
     with log.open("a") as writer:
-        writer.write("what was said before\n")
+        writer.write("the line before\n")
         writer.flush()
         process.rotate(log)
         writer.write("and after\n")
     assert log.read_text() == "and after\n"
-    assert (tmp_path / "web.log.1").read_text() == "what was said before\n"
+    assert (tmp_path / "web.log.1").read_text() == "the line before\n"
