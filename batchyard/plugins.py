@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -72,9 +72,9 @@ class Registry(Generic[Entry]):
             raise ConfigurationError(f"no {self._kind} is named {name!r}; did you mean {nearest(name, self.names())}?")
         return self._checked(self._built_in[name].load())[1]
 
-    def __iter__(self) -> Iterator[Entry]:
-        """Import every object. Raises ConfigurationError as `get` does."""
-        return map(self.get, self.names())
+    def load(self) -> list[Entry]:
+        """Import and return every object, in the order of `names`. Raises ConfigurationError as `get` does."""
+        return [self.get(name) for name in self.names()]
 
     def _load(self, entry: EntryPoint) -> Entry:
         package = _package(entry)

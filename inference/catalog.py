@@ -45,7 +45,7 @@ def _spec(path: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -
         raise ConfigurationError(f"{where}.{key}: {first['msg']}") from error
     engine = _engine(where, spec.engine)
     if spec.max_replicas is not None and not engine.adds_replicas:
-        names = " or ".join(other.name for other in registry.ENGINES if other.adds_replicas)
+        names = " or ".join(other.name for other in registry.ENGINES.load() if other.adds_replicas)
         raise ConfigurationError(f"{where}.max_replicas: Only engine {names} adds replicas as it runs; set replicas")
     if engine.simulated and not allow_simulated:
         raise ConfigurationError(

@@ -55,8 +55,8 @@ def _register_step(name: str) -> None:
             raise Ignore
 
 
-for _name in registry.REGISTRY:
-    _register_step(_name)
+for _registered in registry.STEPS.load():
+    _register_step(_registered.name)
 
 
 @app.task(name="housekeeping.tick")

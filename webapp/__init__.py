@@ -13,6 +13,7 @@ from flask import Flask
 
 from batchyard import logs, settings
 from tasks.context import REDIS_SECONDS, AppContext, build
+from tasks.steps import registry as step_registry
 from webapp import (
     batches,
     document,
@@ -42,6 +43,7 @@ def create_app(context: AppContext | None = None) -> Flask:
         configuration = settings.load()
         logs.configure(configuration.log_level)
         context = build(configuration)
+    step_registry.STEPS.load()  # a package's step that cannot be used is refused here, not at a request
     # A request releases the GIL at each query and each Redis call. It then waits up to one switch interval to get it
     # back from a busy thread: at Python's default of 5 ms, a few concurrent requests take 100 ms each.
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -23,11 +23,11 @@ def _duration(text: str) -> str:
 
 
 def _step(entry: dict[str, Any]) -> dict[str, Any]:
-    known = ", ".join(sorted(registry.REGISTRY))
+    names = sorted(registry.STEPS.names())
     name = entry.get("step")
-    if not isinstance(name, str) or name not in registry.REGISTRY:
-        raise ValueError(f"no step {name!r}; there are: {known}")
-    return registry.REGISTRY[name][0].model_validate(entry).model_dump()
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"no step {name!r}; there are: {', '.join(names)}")
+    return registry.STEPS.get(name).options.model_validate(entry).model_dump()
 
 
 # The pattern is only for the OpenAPI document: `_duration` validates, with a better message.

@@ -43,8 +43,10 @@ class Stack:
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
         from tasks.context import served_models
+        from tasks.steps.registry import STEPS
 
         self.models = served_models(settings)
+        STEPS.load()
         self.folder = DataFolder(settings.data)
         self.folder.hold()
         try:

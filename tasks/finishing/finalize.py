@@ -81,7 +81,7 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
         if lease is None or batch is None:
             return False
         entry = batch.post_process[position]
-        asked = registry.asked(entry)
+        asked = registry.request(entry)
         try:
             with ExitStack() as opened:
                 registry.run(asked, _Results(context, batch, lease, opened))

@@ -72,7 +72,7 @@ def repeat(
         endpoint=old.endpoint,
         completion_window=completion_window or old.completion_window,
         metadata=old.request_metadata if metadata is None else metadata,
-        post_process=[registry.asked(entry) for entry in old.post_process],
+        post_process=[registry.request(entry) for entry in old.post_process],
         output_expires_after=old.output_expires_after,
         retry_of=retry_of,
         idempotency=idempotency,

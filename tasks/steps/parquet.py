@@ -1,4 +1,4 @@
-"""Step `parquet`: the results as a typed table, one row a request, in input order."""
+"""Step `parquet`: the results as one table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store.formats.results import Row
-from tasks.steps.registry import Results, StepOptions, register
+from tasks.steps.step import Results, Step, StepOptions
 
 BLOCK_ROWS = 2000
 SCHEMA = pa.schema(
@@ -60,9 +60,8 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
-@register("parquet", ParquetOptions)
 def parquet(results: Results, options: ParquetOptions) -> None:
-    """Writes `results.parquet` (SCHEMA; null where a request has no such value)."""
+    """Write `results.parquet` (SCHEMA; null where a request has no such value)."""
     lines = 0
     rows = results.rows()
     with results.create() as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
@@ -70,3 +69,6 @@ def parquet(results: Results, options: ParquetOptions) -> None:
             writer.write_table(pa.Table.from_pylist(block, SCHEMA))
             lines += len(block)
     results.add("results.parquet", file.sha256, file.size, lines)
+
+
+STEP = Step("parquet", "the results as a typed table, one row a request, in input order.", ParquetOptions, parquet)

@@ -1,4 +1,4 @@
-"""Step `score`: compares each answer with `body.metadata.expected`, by `body.metadata.task` if that is given."""
+"""Step `score`: the share of correct answers."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Literal
 
-from tasks.steps.registry import Results, StepOptions, register
+from tasks.steps.step import Results, Step, StepOptions
 
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class ScoreOptions(StepOptions):
-    """`exact`: the same text, stripped. `numeric`: the same value of the last number in each. `regex`: the expected
-    text is a regular expression that is found in the answer."""
+    """The way to compare.
+
+    Attributes:
+        method: exact: the same text, stripped. numeric: the last numbers have the same value. regex: the expected text
+            is a regular expression that matches somewhere in the answer.
+    """
 
     step: Literal["score"]
     method: Literal["exact", "numeric", "regex"] = "exact"
 
 
 def last_number(text: str) -> Decimal | None:
-    """The value of the last number in a text, thousands separators allowed."""
-    found = NUMBER.findall(text)
+    """Return the value of the last number in a text, with or without thousands separators; None without a number."""
+    numbers = NUMBER.findall(text)
     try:
-        return Decimal(found[-1].replace(",", "")) if found else None
+        return Decimal(numbers[-1].replace(",", "")) if numbers else None
     except InvalidOperation:
         return None
 
 
 def matches(method: str, answer: str, expected: str) -> bool:
-    """Whether an answer is what was expected. Raises re.error for an expected text that is no regular expression."""
+    """Return True if the answer is as expected. Raises re.error if the expected text is no regular expression."""
     if method == "numeric":
-        wanted = last_number(expected)
-        return wanted is not None and last_number(answer) == wanted
+        value = last_number(expected)
+        return value is not None and last_number(answer) == value
     if method == "regex":
         return re.search(expected, answer) is not None
     return answer.strip() == expected.strip()
@@ -48,11 +52,10 @@ def _score(method: str, answer: str | None, expected: str) -> tuple[bool, str | 
         return False, f"expected is no regular expression: {error}"
 
 
-@register("score", ScoreOptions)
 def score(results: Results, options: ScoreOptions) -> None:
-    """Writes `scores.jsonl`, a line per request that has an expected answer, and `score-summary.json`.
+    """Write `scores.jsonl`, with a line per request that has an expected answer, and `score-summary.json`.
 
-    A request without an answer counts as wrong; one without an expected answer is not counted, but told of.
+    A request without an answer counts as wrong. Requests without an expected answer have a count of their own.
     """
     tasks: dict[str, dict[str, int]] = {}
     unscored = 0
@@ -91,3 +94,11 @@ def score(results: Results, options: ScoreOptions) -> None:
         file.write(json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n")
     results.add("scores.jsonl", scores.sha256, scores.size, total)
     results.add("score-summary.json", file.sha256, file.size)
+
+
+STEP = Step(
+    "score",
+    "compares each answer with body.metadata.expected, by body.metadata.task if that is given.",
+    ScoreOptions,
+    score,
+)

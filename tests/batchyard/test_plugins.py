@@ -63,7 +63,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(registry: Registry[dict[str
 def test_a_package_adds_a_name(registry: Registry[dict[str, str]]) -> None:
     assert registry.get("square") is SQUARE
     assert registry.names() == ["circle", "square"]
-    assert list(registry) == [CIRCLE, SQUARE]
+    assert registry.load() == [CIRCLE, SQUARE]
 
 
 @pytest.mark.parametrize(

@@ -285,11 +285,11 @@ class Given:
 
 
 def test_the_step_of_the_extending_page_runs(artifacts: Artifacts) -> None:
-    code = next(block.text for block in blocks("python", "docs/extending.md") if "@register" in block.text)
+    code = next(block.text for block in blocks("python", "docs/extending.md") if "STEP =" in block.text)
     answers = [{"choices": [{"message": {"content": text}}]} for text in ("one", "one two three")]
     given = Given(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
-    with mock.patch.dict(step_registry.REGISTRY):
-        module(code)
+    entry = EntryPoint("words", f"{module(code).__name__}:STEP", "")
+    with mock.patch.dict(step_registry.STEPS.added, {"words": entry}):
         step_registry.run({"step": "words", "least": 2}, given)
     assert json.loads(given.added["words.jsonl"]) == {"custom_id": "r1", "words": 3}
 

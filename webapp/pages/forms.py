@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,11 +57,10 @@ class Step:
 def post_processing() -> list[Step]:
     """Return all post-processing steps by name."""
     steps = []
-    for name, (options, function) in sorted(registry.REGISTRY.items()):
-        schemas = options.model_json_schema()["properties"]
-        summary = (sys.modules[function.__module__].__doc__ or "").partition("\n")[0].replace("`", "")
-        what = summary.removeprefix(f"Step {name}: ")
-        steps.append(Step(name, what, {option: schemas[option] for option in schemas if option != "step"}))
+    for step in sorted(registry.STEPS.load(), key=lambda step: step.name):
+        schemas = step.options.model_json_schema()["properties"]
+        options = {option: schemas[option] for option in schemas if option != "step"}
+        steps.append(Step(step.name, step.summary, options))
     return steps
 
 

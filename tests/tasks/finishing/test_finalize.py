@@ -17,9 +17,9 @@ from store.records import Batch, Event, File
 from tasks import messages
 from tasks.context import AppContext
 from tasks.finishing import finalize, manifest
-from tasks.steps import registry
-from tasks.steps.registry import Results, StepOptions
+from tasks.steps.step import Results, StepOptions
 from tests.support.planned import answers, finish_segment, plan_batch, reload
+from tests.support.steps import add_step
 
 HERE, THERE = "here/1/task", "there/1/task"
 
@@ -211,7 +211,7 @@ def test_a_step_that_fails_is_recorded_and_the_batch_completes(
     def broken(_results: Results, _options: StepOptions) -> None:
         raise ValueError("no such column")
 
-    monkeypatch.setitem(registry.REGISTRY, "broken", (StepOptions, broken))
+    add_step(monkeypatch, "broken", broken)
     batch = finish(context, new_answered(1, 2, 3, steps=("broken", "parquet")))
     assert (batch.status, batch.output_file_id is not None) == ("completed", True)
     assert batch.post_process == [
@@ -230,7 +230,7 @@ def test_a_step_that_runs_again_forgets_its_failure(
         if error := outcomes.pop(0):
             raise error
 
-    monkeypatch.setitem(registry.REGISTRY, "unsteady", (StepOptions, unsteady))
+    add_step(monkeypatch, "unsteady", unsteady)
     batch = new_answered(1, 2, 3, steps=("unsteady",))
     finalize.merge(context, batch.id, HERE)
     finalize.run_step(context, batch.id, 0, HERE)
@@ -243,9 +243,7 @@ def test_a_step_sees_every_request_with_what_became_of_it(
     context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
-    monkeypatch.setitem(
-        registry.REGISTRY, "reader", (StepOptions, lambda results, _options: rows.extend(results.rows()))
-    )
+    add_step(monkeypatch, "reader", lambda results, _options: rows.extend(results.rows()))
     batch = finish(context, new_answered(1, 2, 3, failed={2: "too_long"}, steps=("reader",)))
     assert batch.post_process[0]["status"] == "completed"
     assert [(row.line, row.custom_id, row.status_code, row.text) for row in rows] == [

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from typing import Any
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from batchyard.errors import ConfigurationError
 from store.artifacts import Artifacts, Writer
 from store.formats.results import Row
 from tasks.steps import registry
+from tasks.steps.score import STEP as SCORE  # noqa: F401  an entry point of a test
 from tasks.steps.score import last_number, matches
+from tasks.steps.step import Step
 
 
 class Given:
@@ -118,6 +123,29 @@ def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
         2,
     )
     assert (second["text"], second["status_code"], second["error_code"]) == (None, None, "request_timeout")
+
+
+def test_every_built_in_step_says_its_name() -> None:
+    assert {name: registry.STEPS.get(name).name for name in registry.BUILT_IN} == {
+        "score": "score",
+        "parquet": "parquet",
+    }
+
+
+BARE = Step("bare", "has no options.", dict, print)  # type: ignore[type-var, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("a_row", "is no tasks.steps.step.Step"), ("BARE", "has options that are no subclass"), ("SCORE", "calls itself")],
+)
+def test_an_entry_point_of_no_usable_step_is_refused(name: str, says: str) -> None:
+    entry = EntryPoint("mine", f"{__name__}:{name}", "batchyard.steps")
+    with (
+        mock.patch.dict(registry.STEPS.added, {"mine": entry}),
+        pytest.raises(ConfigurationError, match=rf"entry point 'mine = .*{says}.* uninstall"),
+    ):
+        registry.STEPS.get("mine")
 
 
 def test_an_unknown_option_is_refused(artifacts: Artifacts) -> None:

@@ -1,0 +1,53 @@
+"""The interface of a post-processing step: options of its own, and a function from a batch's results to artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from store.artifacts import Writer
+    from store.formats.results import Row
+
+
+class StepOptions(BaseModel):
+    """One entry of a batch's `post_process`. Each step adds fields of its own."""
+
+    model_config = ConfigDict(extra="forbid")
+    step: str
+
+
+class Results(Protocol):
+    """A batch's results as a step sees them, and the way to its artifacts."""
+
+    def rows(self) -> Iterator[Row]:
+        """Stream every request in input order, with its answer or error."""
+
+    def create(self) -> Writer:
+        """Return a writer for a new artifact."""
+
+    def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
+        """Add the content that a writer has stored to the batch's artifacts, under this name."""
+
+
+Options = TypeVar("Options", bound=StepOptions)
+
+
+@dataclass(frozen=True)
+class Step(Generic[Options]):
+    """A post-processing step.
+
+    Attributes:
+        name: as `step` in `post_process` and as its entry point.
+        summary: one sentence for the form of a new batch.
+        options: a subclass of StepOptions.
+        run: writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone.
+    """
+
+    name: str
+    summary: str
+    options: type[Options]
+    run: Callable[[Results, Options], None]
