@@ -1,6 +1,7 @@
-"""The records: projects, keys, files, batches with their segments, parts and artifacts, events, webhooks, schedules.
+"""Records: the tables of the database.
 
-Times are Unix seconds: integers where a client sees them, floats where only leases and rates use them.
+Times are Unix seconds: integers where clients see them, floats where only leases and rates use them. Some columns have
+an older name than their attribute.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, S
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Sla = Literal["on_track", "at_risk", "late"]
-"""How a batch that has not ended stands to its deadline."""
+"""The outlook of an unfinished batch for its deadline."""
 
 
 def new_id(prefix: str) -> str:
-    """An id that sorts by the time it was made, so that it serves as a stable list cursor."""
+    """Return an id that sorts by its creation time, so that it serves as a stable list cursor."""
     return f"{prefix}{time.time_ns() // 1000:014x}{secrets.token_hex(9)}"
 
 
 def now() -> int:
+    """Return the current Unix time in seconds."""
     return int(time.time())
 
 
@@ -43,10 +45,10 @@ class Base(DeclarativeBase):
 
 
 class Project(Base):
-    """A tenant: every file, batch and key belongs to one.
+    """A tenant. Every file, batch and key belongs to one.
 
-    `service` is the time its segments ran lately, in seconds, which decays (store.speeds) from `service_at` on.
-    `cache_bytes` is what its cached answers may take; null: it has none.
+    `max_segments` limits its segments at once; null for no limit. `cache_bytes` limits its cached answers; null for no
+    cache. `recent_usage` is the seconds that its segments ran, which decay (store.speeds) from `recent_usage_at` on.
     """
 
     __tablename__ = "projects"
@@ -61,7 +63,7 @@ class Project(Base):
 
 
 class ApiKey(Base):
-    """An API key; only the SHA-256 of its secret is kept."""
+    """An API key, with only the SHA-256 of its secret."""
 
     __tablename__ = "api_keys"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -73,7 +75,7 @@ class ApiKey(Base):
 
 
 class WebSession(Base):
-    """Somebody who has signed in to the web pages with a key; only the SHA-256 of the browser's token is kept."""
+    """A session of the web pages, opened with a key, with only the SHA-256 of the browser's token."""
 
     __tablename__ = "sessions"
     token_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -82,7 +84,10 @@ class WebSession(Base):
 
 
 class File(Base):
-    """A name for content: the bytes live once in the artifact store, under their SHA-256."""
+    """A file of a project. Its content is in the artifact store, once for each SHA-256.
+
+    A deleted file keeps its row: `expires_at` is its time of deletion.
+    """
 
     __tablename__ = "files"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -97,10 +102,10 @@ class File(Base):
 
 
 class Leased:
-    """A record that one holder at a time may work on.
+    """Columns of a record that one holder at a time may work on.
 
-    `epoch` rises each time the work changes hands; a write names the epoch it was given, so a holder whose
-    epoch is gone cannot write. A lease with no holder is a pause before housekeeping starts the work again.
+    `epoch` rises with each new lease. A holder's writes name its epoch, so a former holder cannot write. A lease
+    without a holder is a pause before housekeeping starts the work again.
     """
 
     epoch: Mapped[int] = mapped_column(default=0)
@@ -115,9 +120,10 @@ AMOUNTS = (
 
 
 class Answered:
-    """What answers add up to; of requests and tokens, those are shared that no engine computed: another's answer did.
+    """Columns of the amounts that answers add up to.
 
-    `cached_tokens` are those of the input that the engine's prefix cache had.
+    `cached_tokens` counts input tokens from the engine's prefix cache. The `shared_` columns count requests that were
+    answered with another request's answer, and its tokens.
     """
 
     completed: Mapped[int] = mapped_column(default=0)
@@ -131,11 +137,11 @@ class Answered:
 
 
 class Batch(Leased, Answered, Base):
-    """A batch of requests; field names are those of OpenAI's batch object where it has them.
+    """A batch of requests. Field names are those of OpenAI's batch object where it has them.
 
-    `due_at` orders dispatch: the end of the completion window, or what the project's tier says. What is `out_of_reach`
-    could not be done within its window even if it ran alone, and goes behind what can. `timeline` is what
-    store.segments.timeline said at the end, when parts were still there.
+    `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
+    batch could not end within its window even if it ran alone, so it runs after all others. `timeline` is stored at
+    the end (store.segments.timeline), before the result chunks are deleted.
     """
 
     __tablename__ = "batches"
@@ -185,9 +191,9 @@ class Batch(Leased, Answered, Base):
 
 
 class Segment(Leased, Base):
-    """A run of a batch's requests that is executed as one task; `number` is its row group in the plan.
+    """A run of a batch's requests that is executed as one task. `number` is its row group in the plan.
 
-    `bytes` are those of its request bodies; `answered` counts the requests that its parts hold.
+    `bytes` counts its request bodies. `answered` counts the requests in its result chunks.
     """
 
     __tablename__ = "segments"
@@ -212,7 +218,7 @@ class Segment(Leased, Base):
 
 
 class ResultChunk(Answered, Base):
-    """Answers a segment has appended: an artifact that holds them, and what they add up to."""
+    """A chunk of a segment's answers: the artifact that holds them (store.formats.chunks), and their amounts."""
 
     __tablename__ = "parts"
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -224,7 +230,7 @@ class ResultChunk(Answered, Base):
 
 
 class Artifact(Base):
-    """A file that a batch produced, under the name it has in that batch."""
+    """A file that a batch produced, with its name in that batch."""
 
     __tablename__ = "artifacts"
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
@@ -234,7 +240,7 @@ class Artifact(Base):
 
 
 class Speed(Base):
-    """What was measured of a model in one configuration, by class of requests: sums that decay (store.speeds)."""
+    """Measured speed of a model in one configuration, by request class: sums that decay (store.speeds)."""
 
     __tablename__ = "speeds"
     model: Mapped[str] = mapped_column(String(256), primary_key=True)
@@ -245,16 +251,16 @@ class Speed(Base):
     bytes: Mapped[float] = mapped_column(default=0.0)
     tokens: Mapped[float] = mapped_column(default=0.0)
     squares: Mapped[float] = mapped_column(default=0.0)
-    parts: Mapped[float] = mapped_column(default=0.0)
+    measurements: Mapped[float] = mapped_column("parts", default=0.0)
     lead_seconds: Mapped[float] = mapped_column(default=0.0)
     leads: Mapped[float] = mapped_column(default=0.0)
     measured_at: Mapped[float] = mapped_column(default=0.0)
 
 
 class CachedAnswer(Base):
-    """An answer that later requests of the same project get without being run (store.cache).
+    """An answer that equal requests of the same project get without running (store.cache).
 
-    `bytes` is what it counts for in the project's `cache_bytes`.
+    `bytes` counts towards the project's `cache_bytes`.
     """
 
     __tablename__ = "cached_answers"
@@ -266,12 +272,12 @@ class CachedAnswer(Base):
     output_tokens: Mapped[int]
     bytes: Mapped[int]
     used_at: Mapped[float]
-    # Both what is the oldest and what all take is read from the index alone.
+    # The index alone serves both the oldest answers and the sum of all.
     __table_args__ = (Index(None, "project_id", "used_at", "bytes"),)
 
 
 class Event(Base):
-    """Something that happened to a batch, written in the transaction in which it happened."""
+    """A change of a batch, written in the transaction of that change."""
 
     __tablename__ = "events"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -284,9 +290,9 @@ class Event(Base):
 
 
 class Webhook(Base):
-    """Where a project's events are sent to. The secrets are kept as they are: each request is signed with them.
+    """A receiver of a project's events. Its secrets are in plain text, since they sign each request.
 
-    `old_secret` is the one before: it signs, too, until `old_secret_until`.
+    `old_secret` is the previous one. It signs too until `old_secret_until`.
     """
 
     __tablename__ = "webhooks"
@@ -305,9 +311,9 @@ class Webhook(Base):
 
 
 class Delivery(Base):
-    """One event on its way to one webhook: `pending`, `sending`, `delivered`, or `failed` for good.
+    """A delivery of one event to one webhook: `pending`, `sending`, `delivered`, or `failed` for good.
 
-    `attempts` counts those begun. What is still `sending` at `next_attempt_at` is sent again.
+    `attempts` counts begun attempts. A delivery that is still `sending` at `next_attempt_at` is sent again.
     """
 
     __tablename__ = "deliveries"
@@ -326,10 +332,10 @@ class Delivery(Base):
 
 
 class Schedule(Base):
-    """A recurring batch: `batch` is the create body's part that all runs share, `input` what each run is made of.
+    """A recurring batch. `batch` holds the fields of its create body, `input` the source of each run's requests.
 
-    The input's content is pinned by its SHA-256. `next_run_at` is null while it is paused; `version` rises with every
-    change that a client makes.
+    `input_sha256` keeps the input's content. `next_run_at` is null while the schedule is paused. `version` rises with
+    every change by a client.
     """
 
     __tablename__ = "schedules"
@@ -351,10 +357,10 @@ class Schedule(Base):
 
 
 class ScheduleRun(Base):
-    """One run of a schedule, and what became of it; a time is never taken twice.
+    """A run of a schedule and its outcome. A scheduled time has at most one run.
 
-    A run that was asked for by hand has no `scheduled_at`. `missed_from` is the first of the times before this one
-    that were missed and not made up for.
+    A manual run has no `scheduled_at`. `missed_from` is the first of the missed times before this one that get no run
+    of their own.
     """
 
     __tablename__ = "schedule_runs"

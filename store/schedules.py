@@ -1,6 +1,6 @@
-"""Schedules: recurring batches, when they run next, and the runs they have had.
+"""Schedules: recurring batches, their next times and their runs.
 
-A schedule's `next_run_at` is its queue. Who moves it on, by compare-and-set, runs the time that it named.
+A compare-and-set of `next_run_at` claims a time; the winner creates the run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ State = Literal["created", "skipped", "failed"]
 
 
 def create(session: Session, project_id: str, **values: Any) -> Schedule:
-    """A new schedule. Call it in a serial transaction, so that the limit holds.
+    """Create a schedule. Call it in a serial transaction, so that the limit holds.
 
     Raises:
-        RequestError: the project has as many as it may have.
+        RequestError: the project has MAX_PER_PROJECT schedules.
     """
     count = select(func.count()).select_from(Schedule).where(Schedule.project_id == project_id)
     if (session.scalar(count) or 0) >= MAX_PER_PROJECT:
@@ -44,29 +44,33 @@ def create(session: Session, project_id: str, **values: Any) -> Schedule:
 
 
 def get(session: Session, project_id: str, schedule_id: str, *, lock: bool = False) -> Schedule:
-    """The schedule; with `lock`, nobody else changes or takes it until the transaction ends.
+    """Return a schedule. With `lock`, no other transaction changes or claims it until this one ends.
 
     Raises:
         NotFoundError: the project has no such schedule.
     """
-    named = select(Schedule).where(Schedule.id == schedule_id, Schedule.project_id == project_id)
-    schedule = session.scalar(named.with_for_update() if lock else named)
+    statement = select(Schedule).where(Schedule.id == schedule_id, Schedule.project_id == project_id)
+    schedule = session.scalar(statement.with_for_update() if lock else statement)
     if schedule is None:
         raise NotFoundError(f"No schedule found with id '{schedule_id}'.", param="schedule_id")
     return schedule
 
 
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Schedule], bool]:
-    """The project's schedules, newest first; whether there are more. Raises RequestError: `after` is none of them."""
-    own = Schedule.project_id == project_id
-    return listing.page(session, Schedule, own, after=after, limit=limit, descending=True)
+    """Return the project's schedules, newest first, and True if there are more.
+
+    Raises:
+        RequestError: `after` is not one of them.
+    """
+    in_project = Schedule.project_id == project_id
+    return listing.page(session, Schedule, in_project, after=after, limit=limit, descending=True)
 
 
 def change(session: Session, schedule: Schedule, **values: Any) -> Schedule:
-    """Change a schedule that is still as it was read; it is read again.
+    """Change a schedule unless it changed since it was read. Return it, read again.
 
     Raises:
-        ConflictError: somebody else has changed or deleted it meanwhile.
+        ConflictError: another transaction has changed or deleted it meanwhile.
     """
     statement = update(Schedule).where(Schedule.id == schedule.id, Schedule.version == schedule.version)
     if not changed(session, statement.values(version=schedule.version + 1, **values)):
@@ -77,44 +81,46 @@ def change(session: Session, schedule: Schedule, **values: Any) -> Schedule:
 
 
 def delete(session: Session, project_id: str, schedule_id: str) -> None:
-    """Remove a schedule and what is known of its runs; their batches stay. Raises NotFoundError."""
+    """Delete a schedule and its runs. Their batches stay. Raises NotFoundError."""
     schedule = get(session, project_id, schedule_id, lock=True)
     session.execute(delete_from(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id))
     session.delete(schedule)
 
 
-def due(session: Session, moment: int, limit: int) -> Sequence[Schedule]:
-    """At most `limit` schedules, of all projects, whose time has come at `moment`, the longest due first."""
-    statement = select(Schedule).where(Schedule.next_run_at <= moment)
+def due(session: Session, at: int, limit: int) -> Sequence[Schedule]:
+    """Return at most `limit` schedules of all projects that are due at `at` (Unix seconds), longest due first."""
+    statement = select(Schedule).where(Schedule.next_run_at <= at)
     return session.scalars(statement.order_by(Schedule.next_run_at).limit(limit)).all()
 
 
 def claim(session: Session, schedule: Schedule, next_run_at: int | None) -> bool:
-    """Move a schedule on to its next time; False if it is not as it was read: somebody else has taken its time.
+    """Compare-and-set the schedule's next time. False if another transaction has claimed its time or changed it.
 
-    Until the transaction ends nobody else can take, change or delete it.
+    No other transaction can claim, change or delete it until this one ends.
     """
-    as_read = (
+    unchanged = (
         Schedule.id == schedule.id,
         Schedule.version == schedule.version,
         Schedule.next_run_at.is_not_distinct_from(schedule.next_run_at),
     )
-    return changed(session, update(Schedule).where(*as_read).values(next_run_at=next_run_at)) == 1
+    return changed(session, update(Schedule).where(*unchanged).values(next_run_at=next_run_at)) == 1
 
 
 def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
-    """Whether that time was taken already, as it may have been where the clock was set back."""
-    taken = select(ScheduleRun.id).where(
+    """True if the schedule has a run for that time already, as it may if the system clock was set back."""
+    statement = select(ScheduleRun.id).where(
         ScheduleRun.schedule_id == schedule.id, ScheduleRun.scheduled_at == scheduled_at
     )
-    return session.scalar(taken) is not None
+    return session.scalar(statement) is not None
 
 
 def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch]:
-    """The schedule's batches that have not ended, newest first."""
-    own = select(ScheduleRun.id).where(ScheduleRun.batch_id == Batch.id, ScheduleRun.schedule_id == schedule.id)
-    running = select(Batch).where(Batch.project_id == schedule.project_id, Batch.status.in_(RUNNING), own.exists())
-    return session.scalars(running.order_by(Batch.id.desc())).all()
+    """Return the schedule's unfinished batches, newest first."""
+    own_runs = select(ScheduleRun.id).where(ScheduleRun.batch_id == Batch.id, ScheduleRun.schedule_id == schedule.id)
+    statement = select(Batch).where(
+        Batch.project_id == schedule.project_id, Batch.status.in_(RUNNING), own_runs.exists()
+    )
+    return session.scalars(statement.order_by(Batch.id.desc())).all()
 
 
 def add_run(
@@ -127,7 +133,7 @@ def add_run(
     batch_id: str | None = None,
     reason: str | None = None,
 ) -> ScheduleRun:
-    """Note what has become of a time; None: of a run that was asked for by hand."""
+    """Record a run of a schedule. `scheduled_at` is None for a manual run."""
     run = ScheduleRun(
         id=new_id("run_"),
         project_id=schedule.project_id,
@@ -145,13 +151,17 @@ def add_run(
 
 
 def runs(session: Session, schedule: Schedule, *, after: str | None, limit: int) -> tuple[Sequence[ScheduleRun], bool]:
-    """The schedule's runs, newest first; whether there are more. Raises RequestError: `after` is none of them."""
-    own = ScheduleRun.schedule_id == schedule.id
-    return listing.page(session, ScheduleRun, own, after=after, limit=limit, descending=True)
+    """Return the schedule's runs, newest first, and True if there are more.
+
+    Raises:
+        RequestError: `after` is not one of them.
+    """
+    of_schedule = ScheduleRun.schedule_id == schedule.id
+    return listing.page(session, ScheduleRun, of_schedule, after=after, limit=limit, descending=True)
 
 
 def last_runs(session: Session, schedule_ids: Sequence[str]) -> dict[str, ScheduleRun]:
-    """The newest run of each schedule that has one."""
+    """Return the newest run of each schedule that has one, by schedule id."""
     newest = (
         select(ScheduleRun.id)
         .where(ScheduleRun.schedule_id == Schedule.id)
@@ -159,12 +169,12 @@ def last_runs(session: Session, schedule_ids: Sequence[str]) -> dict[str, Schedu
         .limit(1)
         .scalar_subquery()
     )
-    found = select(ScheduleRun).where(ScheduleRun.id.in_(select(newest).where(Schedule.id.in_(schedule_ids))))
-    return {run.schedule_id: run for run in session.scalars(found)}
+    statement = select(ScheduleRun).where(ScheduleRun.id.in_(select(newest).where(Schedule.id.in_(schedule_ids))))
+    return {run.schedule_id: run for run in session.scalars(statement)}
 
 
 def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, str]:
-    """The schedule of each of these batches that one has made."""
+    """Return the schedule id of each of these batches that a schedule created, by batch id."""
     rows = session.execute(
         select(ScheduleRun.batch_id, ScheduleRun.schedule_id).where(ScheduleRun.batch_id.in_(batch_ids))
     )

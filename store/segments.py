@@ -1,5 +1,7 @@
-"""Segments: admitting, starting, appending to and ending them. A segment is `pending`, `dispatched` (a slot and a
-message are on their way to a worker), `running` or `done`."""
+"""Segments: dispatch, start, append to and end them.
+
+A segment is `pending`, `dispatched` (it has a slot, and its message is on the way to a worker), `running` or `done`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TIMELINE = 120
 
 @dataclass(frozen=True)
 class SegmentLease:
-    """What a worker needs to know to run one segment."""
+    """A running segment, with everything its worker needs."""
 
     lease: Lease
     batch_id: str
@@ -40,7 +42,7 @@ class SegmentLease:
 
 
 class PendingSegment(NamedTuple):
-    """A pending segment that may start. They sort by urgency: what is out of reach comes last."""
+    """A pending segment that may start. Tuples sort by urgency, infeasible batches last."""
 
     infeasible: bool
     due_at: float
@@ -52,7 +54,7 @@ class PendingSegment(NamedTuple):
 
 
 def active(session: Session) -> dict[tuple[str, str], int]:
-    """Segments that hold a slot (dispatched or running), per model and project."""
+    """Return the number of segments with a slot (dispatched or running), by model and project."""
     rows = session.execute(
         select(Segment.model, Batch.project_id, func.count())
         .join(Batch, Batch.id == Segment.batch_id)
@@ -63,19 +65,19 @@ def active(session: Session) -> dict[tuple[str, str], int]:
 
 
 def any_waits(session: Session) -> bool:
-    """Whether a segment is pending."""
+    """True if a segment is pending."""
     return session.scalar(select(Segment.id).where(Segment.state == "pending").limit(1)) is not None
 
 
 def waiting(session: Session, limit: int) -> list[PendingSegment]:
-    """Pending segments that may start, `limit` per model and project: those of the batches that are due first."""
+    """Return pending segments that may start: the most urgent `limit` per model and project."""
     urgency = (Batch.infeasible, Batch.due_at, Batch.id, Segment.number)
     ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), Batch.status == "in_progress")
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
-    found: list[PendingSegment] = []
-    # A query for each queue ends after `limit` rows; one over all would sort every pending segment.
+    pending: list[PendingSegment] = []
+    # A query per queue reads `limit` rows. One query for all would sort every pending segment.
     for model, project_id in queues:
         rows = session.execute(
             select(*urgency, Segment.id, Segment.model, Batch.project_id)
@@ -84,19 +86,27 @@ def waiting(session: Session, limit: int) -> list[PendingSegment]:
             .order_by(*urgency)
             .limit(limit)
         )
-        found += [PendingSegment(*row) for row in rows]
-    return found
+        pending += [PendingSegment(*row) for row in rows]
+    return pending
 
 
 def others_answer(session: Session, segment: SegmentLease) -> bool:
-    """Whether other segments of the same model run now and have had an answer."""
-    model, own = segment.model["name"], Segment.id == segment.lease.id
-    running = select(Segment.id).where(Segment.state == "running", Segment.model == model, ~own, Segment.answered > 0)
-    return session.scalar(running.limit(1)) is not None
+    """True if another running segment of the same model has had an answer."""
+    statement = select(Segment.id).where(
+        Segment.state == "running",
+        Segment.model == segment.model["name"],
+        Segment.id != segment.lease.id,
+        Segment.answered > 0,
+    )
+    return session.scalar(statement.limit(1)) is not None
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
-    """Give a pending segment a slot for `seconds`, within which a worker must start it; its new epoch."""
+    """Give a pending segment a slot. A worker must start it within `seconds`.
+
+    Returns:
+        The new epoch; None if the segment is not pending.
+    """
     return session.scalar(
         update(Segment)
         .where(Segment.id == segment_id, Segment.state == "pending")
@@ -106,7 +116,7 @@ def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
 
 
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
-    """Take a dispatched segment, or None when the message is old: the epoch is gone or was started already."""
+    """Acquire the lease on a dispatched segment. None if the message is stale: its epoch is over or has started."""
     started = changed(
         session,
         update(Segment)
@@ -141,18 +151,18 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
 
 
 def renew(session: Session, segment: SegmentLease, seconds: float) -> bool:
-    """Keep the lease; whether the batch still wants the segment to go on. Raises LeaseLost."""
+    """Renew the lease. True if the batch is still in progress. Raises LeaseLost."""
     segment.lease.renew(session, seconds)
     return session.scalar(select(Batch.status).where(Batch.id == segment.batch_id)) == "in_progress"
 
 
 def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> None:
-    """Add answers to the segment, and to its batch's counts. Raises LeaseLost, and then nothing was added."""
+    """Add a result chunk to the segment and its amounts to the batch. Raises LeaseLost before adding anything."""
     segment.lease.guard(session)
     answered = Segment.answered + chunk.completed + chunk.failed
     session.execute(update(Segment).where(Segment.id == segment.lease.id).values(attempts=0, answered=answered))
-    # The batch first: while its row is locked no other part of it is added, so ids rise in the order of commits, and
-    # who reads parts in that order never misses one.
+    # The batch first: its row lock keeps other chunks of the batch out, so ids rise in the order of commits, and a
+    # reader in that order misses no chunk.
     session.execute(
         update(Batch)
         .where(Batch.id == segment.batch_id)
@@ -162,14 +172,14 @@ def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> None:
 
 
 def end(session: Session, segment: SegmentLease, *, done: bool, engine: Mapping[str, Any] | None) -> None:
-    """Give the segment back: done, or pending again because its batch wants no more of it now. Raises LeaseLost."""
+    """Release the segment: done, or pending again because its batch has stopped. Raises LeaseLost."""
     segment.lease.release(session, state="done" if done else "pending", engine=engine)
 
 
 def fail(session: Session, segment: SegmentLease, error: str, delay: float, *, counted: bool) -> None:
-    """Give the segment back after a failure, not to be tried again for `delay` seconds. Raises LeaseLost.
+    """Release the segment after a failure, pending again after `delay` seconds. Raises LeaseLost.
 
-    Only counted failures, those of the engine, make up the attempts after which its requests are given up.
+    Only a counted failure is an attempt. After too many attempts the requests are answered with errors.
     """
     segment.lease.release(
         session, state="pending", error=error, attempts=Segment.attempts + int(counted), not_before=time.time() + delay
@@ -177,9 +187,13 @@ def fail(session: Session, segment: SegmentLease, error: str, delay: float, *, c
 
 
 def recover(session: Session) -> int:
-    """Make segments pending whose lease ran out: their message was lost or their worker died. How many."""
-    moment = time.time()
-    lost = update(Segment).where(Segment.lease_expires_at < moment).execution_options(synchronize_session=False)
+    """Make segments with an expired lease pending again: their message was lost or their worker died.
+
+    Returns:
+        The number of recovered segments.
+    """
+    now = time.time()
+    lost = update(Segment).where(Segment.lease_expires_at < now).execution_options(synchronize_session=False)
     unstarted = changed(
         session, lost.where(Segment.state == "dispatched").values(state="pending", epoch=Segment.epoch + 1)
     )
@@ -195,7 +209,7 @@ def recover(session: Session) -> int:
 
 
 def withdraw(session: Session) -> None:
-    """Take back the slots of segments that were dispatched and whose batch wants no more of them."""
+    """Take back the slots of dispatched segments whose batch is no longer in progress."""
     ended = select(Batch.id).where(Batch.id == Segment.batch_id, Batch.status != "in_progress")
     session.execute(
         update(Segment)
@@ -206,7 +220,7 @@ def withdraw(session: Session) -> None:
 
 
 def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
-    """(SHA-256, lines) of every part of a batch, in the order they were appended."""
+    """Return (SHA-256, lines) of every result chunk of a batch, in the order of appending."""
     rows = session.execute(
         select(ResultChunk.sha256, ResultChunk.completed + ResultChunk.failed)
         .where(ResultChunk.batch_id == batch_id)
@@ -216,14 +230,16 @@ def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
 
 
 def timeline(session: Session, batch: Batch) -> list[list[float]]:
-    """How a batch's answers came: about TIMELINE times (Unix seconds) at most, each with the requests answered and the
-    tokens until then. Empty before the first. Of a batch that has ended it is kept, its parts are not."""
-    kept = session.scalar(select(Batch.timeline).where(Batch.id == batch.id))
-    if kept is not None:
-        return kept
-    own = ResultChunk.batch_id == batch.id
+    """Return the progress of a batch: at most about TIMELINE points [Unix seconds, answered requests, tokens so far].
+
+    It is empty before the first answer. An ended batch stores its timeline, since its result chunks are deleted.
+    """
+    stored = session.scalar(select(Batch.timeline).where(Batch.id == batch.id))
+    if stored is not None:
+        return stored
+    of_batch = ResultChunk.batch_id == batch.id
     first, last = session.execute(
-        select(func.min(ResultChunk.created_at), func.max(ResultChunk.created_at)).where(own)
+        select(func.min(ResultChunk.created_at), func.max(ResultChunk.created_at)).where(of_batch)
     ).one()
     if first is None:
         return []
@@ -235,30 +251,30 @@ def timeline(session: Session, batch: Batch) -> list[list[float]]:
             func.sum(ResultChunk.completed + ResultChunk.failed),
             func.sum(ResultChunk.input_tokens + ResultChunk.output_tokens),
         )
-        .where(own)
+        .where(of_batch)
         .group_by(cast((ResultChunk.created_at - start) / width, Integer))
         .order_by("at")
     )
     points: list[list[float]] = [[round(start, 1), 0, 0]]
-    for at, answered, used in rows:
-        points.append([round(at, 1), points[-1][1] + int(answered), points[-1][2] + int(used)])
+    for at, answered, tokens in rows:
+        points.append([round(at, 1), points[-1][1] + int(answered), points[-1][2] + int(tokens)])
     return points
 
 
 def failing(session: Session, batch_id: str, limit: int) -> Sequence[str]:
-    """SHA-256 of the newest parts of a batch that hold a failed request."""
-    chunks = select(ResultChunk.sha256).where(ResultChunk.batch_id == batch_id, ResultChunk.failed > 0)
-    return session.scalars(chunks.order_by(ResultChunk.id.desc()).limit(limit)).all()
+    """Return the SHA-256 of a batch's newest result chunks that have a failed request."""
+    statement = select(ResultChunk.sha256).where(ResultChunk.batch_id == batch_id, ResultChunk.failed > 0)
+    return session.scalars(statement.order_by(ResultChunk.id.desc()).limit(limit)).all()
 
 
 def engines(session: Session, batch_id: str) -> dict[str, list[dict[str, Any]]]:
-    """The distinct engine descriptions that answered for each model of a batch."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the distinct descriptions of the engines that answered a batch, by model."""
+    by_model: dict[str, list[dict[str, Any]]] = {}
     rows = session.execute(
         select(Segment.model, Segment.engine).where(Segment.batch_id == batch_id).order_by(Segment.number)
     )
     for model, engine in rows:
-        described = found.setdefault(model, [])
-        if engine is not None and engine not in described:
-            described.append(engine)
-    return found
+        descriptions = by_model.setdefault(model, [])
+        if engine is not None and engine not in descriptions:
+            descriptions.append(engine)
+    return by_model

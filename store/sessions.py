@@ -1,4 +1,4 @@
-"""Sessions: who has signed in to the web pages. The browser holds a random token; only its SHA-256 is kept."""
+"""Sessions of the web pages. The browser holds a random token; the database has only its SHA-256."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from store.keys import Caller
 from store.records import ApiKey, Project, WebSession, now
 
 SECONDS = 12 * 3600
-"""How long a session lasts."""
+"""Lifetime of a session."""
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who looks at the pages: the caller their key stands for, and the name of its project."""
+    """A signed-in user of the web pages: the caller of their key, and the name of its project."""
 
     caller: Caller
     project: str
@@ -29,16 +29,16 @@ def _digest(token: str) -> str:
 
 
 def create(session: Session, key_id: str) -> str:
-    """The token of a new session of that key's. Sessions that have expired go."""
-    token, moment = secrets.token_urlsafe(32), now()
-    session.execute(delete(WebSession).where(WebSession.expires_at <= moment))
-    session.add(WebSession(token_sha256=_digest(token), key_id=key_id, expires_at=moment + SECONDS))
+    """Create a session for a key and delete expired ones. Return its token."""
+    token, created_at = secrets.token_urlsafe(32), now()
+    session.execute(delete(WebSession).where(WebSession.expires_at <= created_at))
+    session.add(WebSession(token_sha256=_digest(token), key_id=key_id, expires_at=created_at + SECONDS))
     session.flush()
     return token
 
 
 def find(session: Session, token: str) -> Visitor | None:
-    """Whose session it is; None once it has expired or ended, or its key was revoked."""
+    """Return the visitor of a session; None if it has expired or ended, or its key was revoked."""
     row = session.execute(
         select(ApiKey, Project.name)
         .join(WebSession, WebSession.key_id == ApiKey.id)
@@ -52,5 +52,5 @@ def find(session: Session, token: str) -> Visitor | None:
 
 
 def end(session: Session, token: str) -> None:
-    """End a session, if there is such a one."""
+    """End a session, if it exists."""
     session.execute(delete(WebSession).where(WebSession.token_sha256 == _digest(token)))

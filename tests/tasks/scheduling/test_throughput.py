@@ -61,4 +61,4 @@ def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
         meter.measure(session, a_part(10, shared=4))
     with database.read() as session:
         speed = session.scalars(select(Speed)).one()
-    assert (speed.requests, speed.tokens, speed.parts) == (6, 54, 0), "the first of the engine's is its lead"
+    assert (speed.requests, speed.tokens, speed.measurements) == (6, 54, 0), "the first of the engine's is its lead"
