@@ -22,8 +22,9 @@ from inference.engines.start_errors import start_error, start_timed_out
 from inference.ray.caller import answer, raise_failure, unpacked
 from inference.ray_internals import iter_blocks
 from inference.residents import gpu_eviction
-from inference.residents.actor import EngineTimeouts, Started, actor_name, engine_actors, get_or_create_engine, gpus
-from inference.residents.kept_replies import EngineSession
+from inference.residents.actor import Started, gpus
+from inference.residents.directory import actor_name, engine_actors, get_or_create_engine
+from inference.residents.session import EngineSession, EngineTimeouts
 
 BLOCK_ROWS = range(32, 257)
 """Rows of a block, which one caller has at once: as many as a replica holds, up to a bound."""

@@ -27,8 +27,10 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out
-from inference.residents.actor import ENDED, EngineTimeouts, get_or_create_engine
-from inference.residents.kept_replies import EngineSession, Reply
+from inference.residents.actor import ENDED
+from inference.residents.directory import get_or_create_engine
+from inference.residents.kept_replies import Reply
+from inference.residents.session import EngineSession, EngineTimeouts
 
 LIST_ROWS = range(32, 129)
 """Requests of one call: an eighth of what a replica has at once, within these bounds, and a quarter at most."""

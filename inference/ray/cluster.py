@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from batchyard.errors import UnavailableError
 from inference.ray_internals import is_same_cluster
-from inference.residents.actor import NAMESPACE
+from inference.residents.directory import NAMESPACE
 
 log = logging.getLogger(__name__)
 

@@ -13,24 +13,21 @@ import logging
 import os
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
 import ray
-from ray.actor import ActorHandle
 
-from batchyard import __version__
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.residents.admission import AdmissionQueue, Rank
-from inference.residents.kept_replies import EngineSession, KeptReplies, Reply, reply
+from inference.residents.kept_replies import KeptReplies, Reply, reply
+from inference.residents.session import EngineSession
 
-NAMESPACE = "batchyard"
-PREFIX = "engine:"
 ENDED = "engine_died"
 PERMIT_SECONDS = 30.0
 """A caller that was given the engine alone and asks nothing for this long has lost it."""
@@ -284,111 +281,9 @@ def marked_versions(engine: Engine) -> dict[str, str]:
     return {key: value for key, value in versions.items() if key != "model_sha256"} | {"simulated": "true"}
 
 
-@dataclass(frozen=True)
-class EngineTimeouts:
-    """What a run asks of its engines, all in seconds."""
-
-    request_timeout: float
-    start_timeout: float
-    idle_seconds: float
-    hang_margin: float
-
-
-def actor_name(spec: ModelSpec, request_timeout: float, replica: int) -> str:
-    """The name holds everything that a resident's answers depend on."""
-    return f"{PREFIX}{spec.name}:{__version__}:{spec.config_sha256[:16]}:t{request_timeout:g}:{replica}"
-
-
-def _model(name: str) -> str:
-    return name.removeprefix(PREFIX).rsplit(":", 4)[0]
-
-
-def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
-    """The resident of this replica, made if there is none. It may not be started yet: call `ready`."""
-    name = actor_name(spec, request_timeout, replica)
-    return (
-        ray.remote(EngineActor)
-        .options(
-            name=name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            num_cpus=0.1,
-            num_gpus=gpus(spec),
-            max_concurrency=1000,
-            max_restarts=0,
-        )
-        .remote(name, spec, request_timeout)
-    )
-
-
 def gpus(spec: ModelSpec) -> float:
     """GPUs of one of the model's replicas."""
     if spec.num_gpus is not None:
         return spec.num_gpus
     need = capabilities(spec.engine).gpus(spec)
     return need if need and ray.cluster_resources().get("GPU") else 0
-
-
-def engine_actors() -> dict[str, ActorHandle]:
-    """The residents alive in the cluster, by actor name."""
-    found = {}
-    for entry in ray.util.list_named_actors(all_namespaces=True):
-        if entry["namespace"] == NAMESPACE and entry["name"].startswith(PREFIX):
-            with contextlib.suppress(ValueError):  # ended between the two calls
-                found[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
-    return found
-
-
-def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
-    """`Resident.state` of each resident; one that is busy starting does not answer, and has only its `model`."""
-    handles = engine_actors()
-    asked = {name: handle.state.remote() for name, handle in handles.items()}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
-    found: dict[str, dict[str, Any]] = {}
-    for name, reference in asked.items():
-        try:
-            found[name] = ray.get(reference, timeout=0.1)
-        except ray.exceptions.GetTimeoutError:
-            found[name] = {"model": _model(name)}
-        except ray.exceptions.RayActorError:
-            log.info("engine ended while it was listed", extra={"engine": name})
-    return found
-
-
-def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
-    """Stop all residents, or those of one model; the names of those stopped. Work in them is lost."""
-    return _stop(
-        {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}, timeout
-    )
-
-
-def evict(name: str, timeout: float = 30.0) -> bool:
-    """Stop the resident with this name unless it has work or is starting: nothing is lost. Whether it is gone."""
-    handle = engine_actors().get(name)
-    if handle is None:
-        return True
-    try:
-        made = bool(ray.get(handle.stop_if_idle.remote(), timeout=timeout))
-    except ray.exceptions.GetTimeoutError:
-        return False
-    except ray.exceptions.RayActorError:
-        return True
-    if made:
-        ray.kill(handle)
-    return made
-
-
-def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
-    """Stop the residents that have had no work for `seconds`; their names."""
-    idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
-    return _stop({name: handle for name, handle in engine_actors().items() if name in idle}, timeout)
-
-
-def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
-    asked = [handle.stop.remote() for handle in handles.values()]
-    if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=timeout)
-    for handle in handles.values():
-        ray.kill(handle)
-    return sorted(handles)

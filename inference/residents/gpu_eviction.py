@@ -13,7 +13,7 @@ from ray.actor import ActorHandle
 from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
 from inference.ray_internals import actor_state
-from inference.residents import actor
+from inference.residents import directory
 
 PLACING_SECONDS = 5.0
 """What a replica's process may take to start before it is taken for one that waits for a place."""
@@ -37,7 +37,7 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         if not others:
             return
         name = max(others, key=lambda name: others[name]["idle_seconds"])
-        if others[name]["idle_seconds"] > 0 and actor.evict(name):
+        if others[name]["idle_seconds"] > 0 and directory.evict(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
         elif time.monotonic() > until:
             for handle in unplaced:
@@ -54,6 +54,6 @@ def _others(spec: ModelSpec) -> dict[str, dict[str, Any]]:
     """What the engines of other models that have GPUs say of themselves. One that is just starting is at work."""
     return {
         name: {"idle_seconds": 0.0, **state}
-        for name, state in actor.states().items()
+        for name, state in directory.states().items()
         if state["model"] != spec.name and state.get("gpus", 1)
     }

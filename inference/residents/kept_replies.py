@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from inference.engine import Answer
+from inference.residents.session import EngineSession
 
 Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int]
 """status_code, response body as JSON, error, input tokens, cached tokens, output tokens."""
@@ -23,23 +24,6 @@ KEPT_SECONDS = 600.0
 """Work that nobody has asked for this long is forgotten."""
 KEPT_LOADS = 4
 """So many times what the engine has at once is kept of one piece of work: more than its caller has on its way."""
-
-
-@dataclass(frozen=True)
-class EngineSession:
-    """A run as its engines know it.
-
-    Attributes:
-        name: its own.
-        idempotency_key: that of the work it does, the same for each run that asks for what is left of that work.
-        rows: its requests in all.
-        in_flight: those one replica has at once.
-    """
-
-    name: str
-    idempotency_key: str
-    rows: int
-    in_flight: int
 
 
 Asking = asyncio.Task[list[Reply] | None]

@@ -46,7 +46,7 @@ class EngineState:
 
 
 def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Publish what `inference.residents.actor.states` has found; an engine that has not answered is starting."""
+    """Publish what `inference.residents.directory.states` has found; an engine that has not answered is starting."""
     moment = time.time()
     values: dict[Any, Any] = {}
     for name, said in states.items():

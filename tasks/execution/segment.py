@@ -122,7 +122,7 @@ def _answer(
 ) -> dict[str, str] | None:
     from inference import pipeline  # imports Ray, which only a process that runs segments needs
     from inference.ray import cluster  # imports Ray, which only a process that runs segments needs
-    from inference.residents import actor  # imports Ray, which only a process that runs segments needs
+    from inference.residents import directory  # imports Ray, which only a process that runs segments needs
 
     spec = ModelSpec.model_validate(segment.model)
     rows = _unanswered(context, segment)
@@ -166,7 +166,7 @@ def _answer(
             writer.add(duplicates.join(table))
             if time.monotonic() - looked_at >= engine_status.INTERVAL_SECONDS:
                 looked_at = time.monotonic()
-                engine_status.publish(context, actor.states(timeout=1.0))
+                engine_status.publish(context, directory.states(timeout=1.0))
     except Stopped:
         log.info("segment interrupted", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
     finally:
@@ -175,7 +175,7 @@ def _answer(
         finally:
             if tables is not None:
                 tables.close()
-    engine_status.publish(context, actor.states(timeout=1.0))
+    engine_status.publish(context, directory.states(timeout=1.0))
     return engine
 
 

@@ -24,7 +24,7 @@ def cluster() -> Iterator[str]:
     """A Ray cluster of two CPUs, this process its driver; its address."""
     import ray
 
-    from inference.residents import actor
+    from inference.residents import directory
 
     folder = tempfile.mkdtemp(prefix="by", dir="/tmp")  # Unix sockets below it: the path has to be short
     context = ray.init(
@@ -37,7 +37,7 @@ def cluster() -> Iterator[str]:
         object_store_memory=200 * 1024 * 1024,
     )
     yield context.address_info["address"]
-    actor.stop_all()
+    directory.stop_all()
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -20,7 +20,7 @@ import pytest
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.residents import actor
+from inference.residents import directory
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 @pytest.fixture(autouse=True)
 def no_engine_left(cluster: str) -> Iterator[None]:
     yield
-    actor.stop_all()
+    directory.stop_all()
 
 
 def echo(name: str = "echo", **fields: Any) -> ModelSpec:
@@ -57,7 +57,7 @@ def said(line: dict[str, Any]) -> str:
 
 
 def engine_pid(spec: ModelSpec, request_timeout: float = 30) -> int:
-    pid: int = actor.states()[actor.actor_name(spec, request_timeout, 0)]["pid"]
+    pid: int = directory.states()[directory.actor_name(spec, request_timeout, 0)]["pid"]
     return pid
 
 
@@ -82,7 +82,7 @@ def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
 
 def test_no_rows_make_no_engine() -> None:
     assert list(pipeline.run(echo(), CHAT, table([]), request_timeout=1, start_timeout=1, idle_seconds=1)) == []
-    assert actor.engine_actors() == {}
+    assert directory.engine_actors() == {}
 
 
 def test_a_refused_row_is_that_rows_400() -> None:
@@ -128,8 +128,8 @@ def test_runs_leave_no_thread_behind_whether_they_end_or_are_closed() -> None:
 def test_replicas_share_the_rows(tmp_path: Path) -> None:
     spec = echo(replicas=2, latency_ms=50)
     run(spec, chat(*map(str, range(600))))
-    assert len(actor.engine_actors()) == 2
-    asked = [state["asked"] for state in actor.states().values()]
+    assert len(directory.engine_actors()) == 2
+    asked = [state["asked"] for state in directory.states().values()]
     assert sum(asked) == 600 and min(asked) >= 150
 
 
@@ -216,7 +216,7 @@ def test_an_engine_that_hangs_is_killed_and_its_row_found(monkeypatch: pytest.Mo
 def test_an_engine_that_cannot_start_says_why_and_is_not_kept() -> None:
     with pytest.raises(EngineStartError, match="no such weights"):
         run(echo(start_error="no such weights"), chat("hi"))
-    until(lambda: actor.engine_actors() == {})
+    until(lambda: directory.engine_actors() == {})
 
 
 def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one() -> None:
@@ -227,7 +227,7 @@ def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one(
 def test_an_engine_that_finds_no_room_is_a_start_error_within_the_start_timeout() -> None:
     with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
         run(echo(num_gpus=1), chat("hi"), start_timeout=2)
-    until(lambda: actor.engine_actors() == {})
+    until(lambda: directory.engine_actors() == {})
 
 
 def test_an_engine_that_always_dies_ends_the_run() -> None:
@@ -243,9 +243,9 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     next(answers)
     answers.close()
     until(lambda: not callers())
-    until(lambda: all(state["in_flight"] == 0 for state in actor.states().values()))
+    until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
     assert len(log.read_text().splitlines()) < 1000
-    assert len(actor.engine_actors()) == 1, "the engine itself stays"
+    assert len(directory.engine_actors()) == 1, "the engine itself stays"
 
 
 def callers() -> list[psutil.Process]:
@@ -260,7 +260,7 @@ def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
     spec = echo()
     run(spec, chat("hi"), idle_seconds=1)
     process = psutil.Process(engine_pid(spec))
-    until(lambda: actor.engine_actors() == {}, seconds=60)
+    until(lambda: directory.engine_actors() == {}, seconds=60)
     until(lambda: not process.is_running())
     assert said(run(spec, chat("again"))[0]) == "again"
 
@@ -271,10 +271,10 @@ def test_idle_engines_are_stopped_on_demand_and_busy_ones_are_not() -> None:
     rows = table(chat(*map(str, range(512))))
     answers = pipeline.run(busy, CHAT, rows, **TERMS)
     next(answers)
-    until(lambda: any(state["in_flight"] for state in actor.states().values()))
-    assert [name.split(":")[1] for name in actor.stop_idle(0)] == ["idle"]
+    until(lambda: any(state["in_flight"] for state in directory.states().values()))
+    assert [name.split(":")[1] for name in directory.stop_idle(0)] == ["idle"]
     answers.close()
-    assert [name.split(":")[1] for name in actor.stop_all("busy")] == ["busy"]
+    assert [name.split(":")[1] for name in directory.stop_all("busy")] == ["busy"]
 
 
 def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:

@@ -19,9 +19,10 @@ from batchyard.models import ModelSpec
 from inference.engine import Answer
 from inference.engines import orphan_reaper
 from inference.engines.echo import Echo
-from inference.residents import actor
+from inference.residents import actor, directory
 from inference.residents.admission import AdmissionQueue, Rank
-from inference.residents.kept_replies import EngineSession, KeptReplies, Reply
+from inference.residents.kept_replies import KeptReplies, Reply
+from inference.residents.session import EngineSession
 from tests.support.rows import until
 
 OWNER = """
@@ -215,9 +216,9 @@ def test_of_one_work_no_more_replies_are_kept_than_may_be_on_their_way() -> None
 def test_a_residents_name_holds_all_that_its_answers_depend_on() -> None:
     spec = ModelSpec(name="a:b", engine="echo")
     other = spec.model_copy(update={"engine_args": {"latency_ms": 1}})
-    names = {actor.actor_name(one, timeout, 0) for one in (spec, other) for timeout in (1, 2)}
+    names = {directory.actor_name(one, timeout, 0) for one in (spec, other) for timeout in (1, 2)}
     assert len(names) == 4
-    assert {actor._model(name) for name in names} == {"a:b"}
+    assert {directory._model(name) for name in names} == {"a:b"}
 
 
 class Pretender(Echo):

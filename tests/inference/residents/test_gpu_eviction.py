@@ -15,7 +15,7 @@ import ray
 from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.residents import actor, gpu_eviction
+from inference.residents import directory, gpu_eviction
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
@@ -37,7 +37,7 @@ def gpu(cluster: str) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_engine_left() -> Iterator[None]:
     yield
-    actor.stop_all()
+    directory.stop_all()
 
 
 def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
@@ -48,7 +48,7 @@ def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
 def test_an_idle_engine_makes_way_for_a_model_that_finds_no_gpu_free() -> None:
     for name in ("first", "second"):
         assert sum(answers.num_rows for answers in start(name, "hi", "ho")) == 2
-    assert [state["model"] for state in actor.states().values()] == ["second"]
+    assert [state["model"] for state in directory.states().values()] == ["second"]
 
 
 def test_a_model_has_no_room_while_another_works_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

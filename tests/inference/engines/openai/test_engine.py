@@ -546,7 +546,7 @@ def vllm_url(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 @pytest.mark.usefixtures("cluster")
 def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_asked_itself(vllm_url: str) -> None:
     from inference import pipeline
-    from inference.residents import actor
+    from inference.residents import directory
 
     terms = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
     model = spec(endpoints=[{"url": vllm_url}], watch_seconds=1.0)
@@ -557,9 +557,9 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
         lines: dict[int, dict[str, Any]] = {}
         for answers in pipeline.run(model, CHAT, table(bodies), **terms):
             lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}
-        (state,) = actor.states().values()
+        (state,) = directory.states().values()
     finally:
-        actor.stop_all("ours")
+        directory.stop_all("ours")
     assert versions["engine"] == "openai" and versions["version"].startswith("0.") and "model_sha256" not in versions
     assert [(one["url"], one["health"]) for one in state["endpoints"]] == [(vllm_url, "healthy")]
     refused = lines.pop(40)["response"]

@@ -22,7 +22,7 @@ from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
 from inference.engines import orphan_reaper
 from inference.engines.vllm import engine as module
-from inference.residents import actor
+from inference.residents import directory
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
@@ -59,7 +59,7 @@ def ours(spec: ModelSpec) -> list[dict[str, Any]]:
 def spec(tiny: Path, cluster: str) -> Iterator[ModelSpec]:
     spec = model(tiny, max_in_flight=64)  # fewer than some tests' requests: the first come back before the last
     yield spec
-    actor.stop_all("tiny")
+    directory.stop_all("tiny")
 
 
 def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]], **terms: Any) -> list[dict[str, Any]]:
@@ -113,10 +113,10 @@ def test_n_samples_completions_and_json_schemas_work_as_in_vllm(spec: ModelSpec)
 
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
     run(spec, CHAT, chat("hi", max_tokens=1))
-    before = [state["pid"] for state in actor.states().values()]
+    before = [state["pid"] for state in directory.states().values()]
     versions = pipeline.engine_versions(spec, **TERMS)
     assert versions["engine"] == "vllm" and versions["version"] and len(versions["model_sha256"]) == 64
-    assert [state["pid"] for state in actor.states().values()] == before
+    assert [state["pid"] for state in directory.states().values()] == before
 
 
 def marked() -> list[psutil.Process]:
@@ -157,14 +157,14 @@ def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_proces
         lines += answers.column("line").to_pylist()
         if not deaths:
             deaths = 1
-            (owner,) = (state["pid"] for state in actor.states().values())
+            (owner,) = (state["pid"] for state in directory.states().values())
             os.kill(owner, signal.SIGKILL)
     assert sorted(lines) == list(range(300))
     until(lambda: not any(core.is_running() and core.status() != psutil.STATUS_ZOMBIE for core in cores))
     core = next(process for process in marked() if "EngineCore" in process.name())
     core.kill()
     assert all(line["ok"] for line in run(spec, CHAT, bodies[:50]))
-    actor.stop_all("tiny")
+    directory.stop_all("tiny")
     until(lambda: not marked())
 
 
@@ -203,8 +203,8 @@ def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Pa
     bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
     lines = run(spec, CHAT, bodies, request_timeout=0.02)
     assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}
-    until(lambda: all(state["in_flight"] == 0 for state in actor.states().values()))
-    actor.stop_all("tiny")
+    until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
+    directory.stop_all("tiny")
 
 
 def test_embeddings_have_unit_length(tiny: Path) -> None:
@@ -214,7 +214,7 @@ def test_embeddings_have_unit_length(tiny: Path) -> None:
     assert math.isclose(sum(value * value for value in vectors[0]), 1, rel_tol=1e-3)
     assert vectors[0] == pytest.approx(vectors[2], abs=1e-4) and vectors[0] != pytest.approx(vectors[1], abs=1e-4)
     assert all(line["input_tokens"] > 0 for line in lines)
-    actor.stop_all("vectors")
+    directory.stop_all("vectors")
 
 
 def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) -> None:

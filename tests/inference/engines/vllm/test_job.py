@@ -19,7 +19,7 @@ from batchyard.models import ModelSpec, vllm_installed
 from inference import catalog, pipeline
 from inference.engines.registry import check_arguments, engine_class
 from inference.engines.vllm.job import VLLMJob
-from inference.residents import actor
+from inference.residents import directory
 from tests.support.rows import chat, table, until
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -92,7 +92,7 @@ def lines(tiny: Path, cluster: str) -> list[dict[str, Any]]:
 @real
 def test_answers_and_refusals_are_those_of_engine_vllm(lines: list[dict[str, Any]], tiny: Path) -> None:
     theirs = run(model(tiny, "vllm"), CHAT, ROWS + BAD)
-    actor.stop_all("tiny")
+    directory.stop_all("tiny")
     for ours, other in zip(lines, theirs, strict=True):
         assert ours["custom_id"] == other["custom_id"] and ours["error"] is other["error"] is None
         body, wanted = (without_chance(line) for line in (ours, other))

@@ -1,0 +1,111 @@
+"""The resident engines of the cluster: found, made and stopped by their actors' names."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from batchyard import __version__
+from batchyard.models import ModelSpec
+from inference.residents.actor import EngineActor, gpus
+
+NAMESPACE = "batchyard"
+PREFIX = "engine:"
+
+log = logging.getLogger(__name__)
+
+
+def actor_name(spec: ModelSpec, request_timeout: float, replica: int) -> str:
+    """The name holds everything that a resident's answers depend on."""
+    return f"{PREFIX}{spec.name}:{__version__}:{spec.config_sha256[:16]}:t{request_timeout:g}:{replica}"
+
+
+def _model(name: str) -> str:
+    return name.removeprefix(PREFIX).rsplit(":", 4)[0]
+
+
+def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
+    """The resident of this replica, made if there is none. It may not be started yet: call `ready`."""
+    name = actor_name(spec, request_timeout, replica)
+    return (
+        ray.remote(EngineActor)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0.1,
+            num_gpus=gpus(spec),
+            max_concurrency=1000,
+            max_restarts=0,
+        )
+        .remote(name, spec, request_timeout)
+    )
+
+
+def engine_actors() -> dict[str, ActorHandle]:
+    """The residents alive in the cluster, by actor name."""
+    found = {}
+    for entry in ray.util.list_named_actors(all_namespaces=True):
+        if entry["namespace"] == NAMESPACE and entry["name"].startswith(PREFIX):
+            with contextlib.suppress(ValueError):  # ended between the two calls
+                found[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
+    return found
+
+
+def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
+    """`Resident.state` of each resident; one that is busy starting does not answer, and has only its `model`."""
+    handles = engine_actors()
+    asked = {name: handle.state.remote() for name, handle in handles.items()}
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
+    found: dict[str, dict[str, Any]] = {}
+    for name, reference in asked.items():
+        try:
+            found[name] = ray.get(reference, timeout=0.1)
+        except ray.exceptions.GetTimeoutError:
+            found[name] = {"model": _model(name)}
+        except ray.exceptions.RayActorError:
+            log.info("engine ended while it was listed", extra={"engine": name})
+    return found
+
+
+def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
+    """Stop all residents, or those of one model; the names of those stopped. Work in them is lost."""
+    return _stop(
+        {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}, timeout
+    )
+
+
+def evict(name: str, timeout: float = 30.0) -> bool:
+    """Stop the resident with this name unless it has work or is starting: nothing is lost. Whether it is gone."""
+    handle = engine_actors().get(name)
+    if handle is None:
+        return True
+    try:
+        made = bool(ray.get(handle.stop_if_idle.remote(), timeout=timeout))
+    except ray.exceptions.GetTimeoutError:
+        return False
+    except ray.exceptions.RayActorError:
+        return True
+    if made:
+        ray.kill(handle)
+    return made
+
+
+def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
+    """Stop the residents that have had no work for `seconds`; their names."""
+    idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
+    return _stop({name: handle for name, handle in engine_actors().items() if name in idle}, timeout)
+
+
+def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
+    asked = [handle.stop.remote() for handle in handles.values()]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=timeout)
+    for handle in handles.values():
+        ray.kill(handle)
+    return sorted(handles)
