@@ -1,1 +1,1 @@
-"""Execution: one segment, from its lease to its last result chunk."""
+"""Execution: runs one segment, from its lease to its last result chunk."""

@@ -1,4 +1,4 @@
-"""The chunk writer: answers of a segment as they come, appended to it about once a second."""
+"""The chunk writer: appends answers to a segment as result chunks, about one a second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLUSH_ROWS = 20_000
 
 
 class ChunkWriter:
-    """Collects answers and appends them to the segment about once a second."""
+    """Collects answers and appends them to the segment, every FLUSH_SECONDS or FLUSH_ROWS."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ChunkWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Raises LeaseLost when the segment has another holder; nothing is appended then."""
+        """Append the answers so far. Raises LeaseLost if the segment has another holder; then nothing is appended."""
         if not self._tables:
             return
         table = pa.concat_tables(self._tables)
@@ -69,8 +69,8 @@ class ChunkWriter:
         self._tables = []
         self._flushed_at = time.monotonic()
         progress.publish(self._context, self._segment.batch_id)
-        counted = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
-        progress.count(self._context, self._segment.model["name"], counted)
+        amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
+        progress.count(self._context, self._segment.model["name"], amounts)
         if self._cache is not None:
             self._cache.keep(table)
 
@@ -80,6 +80,6 @@ def _sum(column: pa.ChunkedArray) -> int:
 
 
 def _errors(table: pa.Table) -> dict[str, int]:
-    """How many requests failed with each code, as `error:<code>`."""
+    """Return the number of failed requests by error code, with keys `error:<code>`."""
     failed = table.filter(pc.invert(table["ok"]))["answer"].to_pylist()
     return {f"error:{code}": number for code, number in Counter(map(output_lines.error_code, failed)).items()}

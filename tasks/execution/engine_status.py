@@ -1,7 +1,7 @@
-"""Engines: which resident engines there are and what they do, published by the processes that work with them.
+"""Engine status: the resident engines and what they do, published by the processes that run segments.
 
-Only those have joined the Ray cluster. Nobody asks an idle engine, so what was said of it last stands until it must
-have stopped itself.
+Only these processes are connected to the Ray cluster. Nothing polls an idle engine, so its last status stands until it
+must have stopped itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ State = Literal["starting", "busy", "idle"]
 
 @dataclass(frozen=True)
 class EngineState:
-    """One resident engine. `answered` and `in_flight` count requests; `seen_at` is when it said so, in Unix seconds.
+    """One resident engine.
 
-    `endpoints` are the servers elsewhere that it asks, as `inference.engine.Engine.endpoints` has them.
+    Attributes:
+        answered, in_flight: numbers of requests.
+        idle_seconds: time without a request, as of `seen_at`.
+        seen_at: when this was its state, in Unix seconds.
+        endpoints: the servers elsewhere it sends requests to, see `inference.engine.Engine.endpoints`.
     """
 
     name: str
@@ -46,14 +50,14 @@ class EngineState:
 
 
 def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Publish what `inference.residents.directory.states` has found; an engine that has not answered is starting."""
-    moment = time.time()
+    """Publish the result of `inference.residents.directory.states`. An engine that has not answered is starting."""
+    now = time.time()
     values: dict[Any, Any] = {}
-    for name, said in states.items():
-        state: State = "starting" if "in_flight" not in said else "busy" if said["in_flight"] else "idle"
-        numbers = (said.get("asked", 0), said.get("in_flight", 0), said.get("idle_seconds", 0.0))
+    for name, status in states.items():
+        state: State = "starting" if "in_flight" not in status else "busy" if status["in_flight"] else "idle"
+        numbers = (status.get("asked", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
         values[name] = json.dumps(
-            asdict(EngineState(name, said["model"], state, *numbers, moment, said.get("endpoints", [])))
+            asdict(EngineState(name, status["model"], state, *numbers, now, status.get("endpoints", [])))
         )
     try:
         with context.redis.pipeline() as pipeline:
@@ -66,15 +70,15 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def read(context: AppContext) -> list[EngineState]:
-    """The engines that have not stopped themselves since they were seen. Raises redis.RedisError."""
-    moment = time.time()
+    """Return the engines that have not stopped themselves since `seen_at`. Raises redis.RedisError."""
+    now = time.time()
     values = cast(dict[str, str], context.redis.hgetall(ENGINES))
-    found = [EngineState(**json.loads(value)) for value in values.values()]
-    most = context.settings.engine_idle_seconds
-    alive = [engine for engine in found if engine.idle_seconds + moment - engine.seen_at <= most]
+    engines = [EngineState(**json.loads(value)) for value in values.values()]
+    limit = context.settings.engine_idle_seconds
+    alive = [engine for engine in engines if engine.idle_seconds + now - engine.seen_at <= limit]
     return sorted(alive, key=lambda engine: engine.name)
 
 
 def context_length(spec: ModelSpec) -> int | None:
-    """Tokens that prompt and answer may have together with a model; None where only its engine knows."""
+    """Return the most tokens of a prompt and its answer together. None if only the engine knows."""
     return ContextLength(spec, simulated=registry.capabilities(spec.engine).simulated).longest

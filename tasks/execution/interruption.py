@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The batch wants no more of this segment, or another holder has it."""
+    """The segment is no longer wanted, or another holder has it."""
 
 
 class Interruption:
-    """Raises Stopped in the main thread while it waits for the engine, and only there."""
+    """Raises Stopped in the main thread, but only during `call`, its wait for the engine."""
 
     def __init__(self) -> None:
         self._waiting = False
@@ -37,7 +37,7 @@ class Interruption:
             raise Stopped
 
     def call(self, function: Callable[[], T]) -> T:
-        """The function's result. Raises Stopped if it is interrupted before."""
+        """Return the function's result. Raises Stopped if `interrupt` is called before it returns."""
         self._waiting = True
         try:
             return function()

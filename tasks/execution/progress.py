@@ -1,6 +1,6 @@
-"""Live progress: `batch_job_status:{id}` in Redis, a JSON object that can be lost without losing anything.
+"""Progress: `batch_job_status:{id}` in Redis, a JSON object that is only a copy and may be lost.
 
-Counts come from the records; rates are measured over the last minute's parts; forecasts come from deadlines.
+Counts come from the records, rates from the last minute's result chunks, forecasts from tasks.scheduling.deadlines.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def key(batch_id: str) -> str:
 
 
 def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
-    """The progress of a batch, as it is published."""
+    """Return the progress of a batch, in the form that is published."""
     with context.database.read() as session:
         batch = session.get_one(Batch, batch_id)
         rates = speeds.recent(session, ResultChunk.batch_id, batch_id) if batch.status == "in_progress" else {}
     rows_per_second, tokens_per_second = rates.get(batch_id, (None, None))
-    moment = time.time()
+    now = time.time()
     expected = deadlines.read(context, [batch_id]).get(batch_id) if batch.status == "in_progress" else None
     return {
         "status": batch.status,
@@ -43,14 +43,14 @@ def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
         "failed": batch.failed,
         "rows_per_second": rows_per_second,
         "tokens_per_second": tokens_per_second,
-        "eta_seconds": None if expected is None else max(0.0, expected.at - moment),
+        "eta_seconds": None if expected is None else max(0.0, expected.at - now),
         "sla": batch.sla,
-        "updated_at": moment,
+        "updated_at": now,
     }
 
 
 def publish(context: AppContext, batch_id: str) -> None:
-    """Write a batch's progress to Redis. A broker that is away is no reason to stop work."""
+    """Write a batch's progress to Redis. Log a warning if Redis is away."""
     try:
         context.redis.set(key(batch_id), json.dumps(measure(context, batch_id)), ex=KEPT_SECONDS)
     except redis.RedisError as error:
@@ -58,24 +58,24 @@ def publish(context: AppContext, batch_id: str) -> None:
 
 
 def count(context: AppContext, model: str, amounts: Mapping[str, int]) -> None:
-    """Add to the model's totals, which /metrics shows: counters that begin anew when Redis loses them."""
+    """Add to the model's totals for /metrics. They are counters that start again at 0 if Redis loses them."""
     try:
         with context.redis.pipeline(transaction=False) as pipeline:
-            for what, amount in amounts.items():
-                pipeline.hincrby(TOTALS, f"{what} {model}", amount)
+            for name, amount in amounts.items():
+                pipeline.hincrby(TOTALS, f"{name} {model}", amount)
             pipeline.execute()
     except redis.RedisError as error:
         log.warning("totals not counted: %s", error)
 
 
 def totals(context: AppContext) -> dict[tuple[str, str], int]:
-    """The totals by (what, model). Raises redis.RedisError."""
-    found = cast(dict[str, str], context.redis.hgetall(TOTALS))
-    return {(what, model): int(amount) for key, amount in found.items() for what, _, model in [key.partition(" ")]}
+    """Return the totals by (name, model). Raises redis.RedisError."""
+    values = cast(dict[str, str], context.redis.hgetall(TOTALS))
+    return {(name, model): int(amount) for key, amount in values.items() for name, _, model in [key.partition(" ")]}
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, dict[str, Any]]:
-    """The published progress of each batch that has any. Raises nothing when Redis is away: nothing is known then."""
+    """Return the published progress of each batch that has any. Return none if Redis is away."""
     if not batch_ids:
         return {}
     try:

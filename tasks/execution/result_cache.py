@@ -1,4 +1,4 @@
-"""The result cache: what a segment takes from it and adds to it, and its eviction."""
+"""The result cache: lookups and additions of a segment, and eviction."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 
 
 class Cache:
-    """What one run of a segment has of its project's cache.
+    """The project's result cache as seen by one segment attempt.
 
-    Nothing is found and nothing kept where the project has none, nor where the engine cannot say which weights answer
-    (`model_sha256`): a server that someone else runs may change them, and simulated answers have none.
+    It stays empty if the project has no cache, or if the engine does not report the weights that answer
+    (`model_sha256`): a server run by others may change them, and a simulation has none.
     """
 
     def __init__(self, context: AppContext, segment: segments.SegmentLease, config_sha256: str) -> None:
@@ -32,50 +32,51 @@ class Cache:
         self._config_sha256 = config_sha256
         self._missing: dict[int, str] = {}
 
-    def find(self, asked: pa.Table, engine: Mapping[str, str]) -> Iterator[pa.Table]:
-        """The answers that are there, as the engine's would be; their response bodies say `batchyard.cached`.
+    def find(self, requests: pa.Table, engine: Mapping[str, str]) -> Iterator[pa.Table]:
+        """Yield cached answers in the form of the engine's, with `batchyard.cached` in their response bodies.
 
         Args:
-            asked: the requests that are to run, with the plan's columns.
-            engine: what the engine that would run them says of itself.
+            requests: the requests to run, with the plan's columns.
+            engine: versions of the engine that would run them.
         """
         if self._segment.cache_bytes is None or "model_sha256" not in engine:
             return
-        asked = asked.filter(pc.is_valid(asked["fingerprint"]))
-        for start in range(0, asked.num_rows, cache.CHUNK):
-            chunk = asked.slice(start, cache.CHUNK)
+        requests = requests.filter(pc.is_valid(requests["fingerprint"]))
+        for start in range(0, requests.num_rows, cache.CHUNK):
+            chunk = requests.slice(start, cache.CHUNK)
             keys = [cache.key(value, self._config_sha256, engine) for value in chunk["fingerprint"].to_pylist()]
             with self._context.database.read() as session:
-                found = cache.find(session, self._segment.project_id, keys)
-            there = pa.array([key in found for key in keys])
-            missing = chunk.filter(pc.invert(there))["line"].to_pylist()
-            self._missing |= zip(missing, (key for key in keys if key not in found), strict=True)
-            if found:
+                hits = cache.find(session, self._segment.project_id, keys)
+            is_hit = pa.array([key in hits for key in keys])
+            missing = chunk.filter(pc.invert(is_hit))["line"].to_pylist()
+            self._missing |= zip(missing, (key for key in keys if key not in hits), strict=True)
+            if hits:
                 with self._context.database.write() as session:
-                    cache.touch(session, self._segment.project_id, found)
-                yield _answers(chunk.filter(there), [found[key] for key in keys if key in found])
+                    cache.touch(session, self._segment.project_id, hits)
+                yield _answers(chunk.filter(is_hit), [hits[key] for key in keys if key in hits])
 
     def keep(self, answers: pa.Table) -> None:
-        """Add those of the engine's answers that may serve again.
+        """Add the engine's answers that may serve again.
 
-        Not in the transaction that appends them: there the batch's row is locked meanwhile, and a cache may miss some.
+        This is not part of the transaction that appends them: it would lock the batch's row for longer, and a cache
+        may miss some answers.
         """
         if not self._missing:
             return
         rows = [row for row in answers.filter(answers["ok"]).to_pylist() if row["line"] in self._missing]
         for start in range(0, len(rows), cache.CHUNK):
-            kept = {self._missing[row["line"]]: _entry(row) for row in rows[start : start + cache.CHUNK]}
+            entries = {self._missing[row["line"]]: _entry(row) for row in rows[start : start + cache.CHUNK]}
             with self._context.database.write() as session:
-                cache.add(session, self._segment.project_id, kept)
+                cache.add(session, self._segment.project_id, entries)
 
 
-def _answers(rows: pa.Table, found: list[cache.Answer]) -> pa.Table:
+def _answers(rows: pa.Table, entries: list[cache.Answer]) -> pa.Table:
     lines = [
-        output_lines.line(custom_id, 200, answer.body, None)
-        for custom_id, answer in zip(rows["custom_id"].to_pylist(), found, strict=True)
+        output_lines.line(custom_id, 200, entry.body, None)
+        for custom_id, entry in zip(rows["custom_id"].to_pylist(), entries, strict=True)
     ]
     columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines}
-    return pa.table(columns | {name: [getattr(answer, name) for answer in found] for name in TOKENS}, schema=ANSWERS)
+    return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 
 def _entry(row: Mapping[str, Any]) -> cache.Answer:
@@ -84,7 +85,7 @@ def _entry(row: Mapping[str, Any]) -> cache.Answer:
 
 
 def evict(context: AppContext) -> None:
-    """Bring every project's cache down to its bound, a chunk of each in turn, as far as the time goes."""
+    """Bring every project's cache down to its limit, a chunk of each in turn, for EVICTION_SECONDS at most."""
     ends_at = time.monotonic() + EVICTION_SECONDS
     with context.database.read() as session:
         excess = cache.excess(session)

@@ -1,4 +1,4 @@
-"""Running one segment: its rows that have no answer yet go through the engine, and answers are kept as they come."""
+"""Segments: the requests of one without an answer go through the engine, and answers are stored as they come."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BACKOFF = Backoff(first=5.0)
 
 
 def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
-    """Run a dispatched segment; False if the message is old. Keeps what was answered, whatever happens."""
+    """Run a dispatched segment. Answers that were appended stay, however it ends. False if the message is old."""
     with context.database.write() as session:
         segment = segments.start(session, segment_id, epoch, holder, context.settings.lease_seconds)
     if segment is None:
@@ -57,7 +57,7 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
         log.error("segment failed: %s", error, extra=ids)
         _fail(context, segment, error.message, counted=isinstance(error, EngineError))
     except Exception as error:
-        # A fault of our own: told of in full, and tried as often as an engine that fails, not for ever.
+        # Unexpected error: the task logs its traceback. It counts as an attempt, so that it is not retried for ever.
         _fail(context, segment, f"{type(error).__name__}: {error}", counted=True)
         raise
     else:
@@ -72,13 +72,14 @@ def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, co
 
 
 class _ClusterWatch:
-    """Whether the Ray cluster this process works with is gone for good: it was there, and is away or another one."""
+    """Watches the Ray cluster that this process is connected to."""
 
     def __init__(self) -> None:
         self._away = 0
 
     def lost(self) -> bool:
-        # Another thread may be in the middle of importing it.
+        """Count a beat. Return True if the cluster has been away, or another one, for CLUSTER_BEATS beats in a row."""
+        # Another thread may be importing Ray now.
         is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
         if is_initialized is None or not is_initialized():
             return False
@@ -89,8 +90,10 @@ class _ClusterWatch:
 
 
 def _leave(context: AppContext, segment: segments.SegmentLease) -> None:
-    """Give the segment back and end this process: a call into a cluster that is gone waits for ever, and cannot be
-    interrupted. The pool starts another process."""
+    """Give the segment back and end this process. The pool starts another one.
+
+    A call into a cluster that is gone waits for ever and cannot be interrupted.
+    """
     log.error(
         "Ray cluster is gone; this process ends", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id}
     )
@@ -120,22 +123,23 @@ def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
 def _answer(
     context: AppContext, segment: segments.SegmentLease, heartbeat: Heartbeat, interruption: Interruption
 ) -> dict[str, str] | None:
-    from inference import pipeline  # imports Ray, which only a process that runs segments needs
-    from inference.ray import cluster  # imports Ray, which only a process that runs segments needs
-    from inference.residents import directory  # imports Ray, which only a process that runs segments needs
+    # These import Ray, which only a process that runs segments needs.
+    from inference import pipeline
+    from inference.ray import cluster
+    from inference.residents import directory
 
     spec = ModelSpec.model_validate(segment.model)
     rows = _unanswered(context, segment)
     if rows.num_rows == 0:
         return None
-    duplicates, asked = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
+    duplicates, to_run = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
     if segment.attempts >= context.settings.segment_attempts:
-        writer = ChunkWriter(context, segment)  # no engine answers these, so nothing is measured
+        writer = ChunkWriter(context, segment)  # no meter: no engine answers these
         writer.add(_engine_error(rows, segment))
         writer.flush()
         return None
     cluster.connect(context.settings.ray_address)
-    terms = {
+    timeouts = {
         "request_timeout": float(context.settings.request_timeout),
         "start_timeout": float(context.settings.engine_start_timeout),
         "idle_seconds": float(context.settings.engine_idle_seconds),
@@ -144,18 +148,18 @@ def _answer(
     writer = ChunkWriter(context, segment, meter, cache)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
-    looked_at = time.monotonic()
+    published_at = time.monotonic()
     try:
         with meter.excluded():
-            engine = interruption.call(lambda: pipeline.engine_versions(spec, **terms))
+            engine = interruption.call(lambda: pipeline.engine_versions(spec, **timeouts))
         gpu_sharing.clear_demand(context, spec.name)
-        for table in cache.find(asked, engine):
+        for table in cache.find(to_run, engine):
             writer.add(duplicates.join(table, shared=True))
-            asked = _without(asked, table["line"])
+            to_run = _without(to_run, table["line"])
         writer.flush()
         key = f"{segment.batch_id}/{segment.number}"
-        requests = asked.select(pipeline.REQUESTS)
-        tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **terms)
+        requests = to_run.select(pipeline.REQUESTS)
+        tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **timeouts)
         starts = capabilities(spec.engine).starts_each_run
         while not heartbeat.stopped.is_set():
             with meter.excluded() if starts else nullcontext():
@@ -164,8 +168,8 @@ def _answer(
                 break
             starts = False
             writer.add(duplicates.join(table))
-            if time.monotonic() - looked_at >= engine_status.INTERVAL_SECONDS:
-                looked_at = time.monotonic()
+            if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
+                published_at = time.monotonic()
                 engine_status.publish(context, directory.states(timeout=1.0))
     except Stopped:
         log.info("segment interrupted", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
@@ -191,7 +195,7 @@ def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
 
 
 def _engine_error(rows: pa.Table, segment: segments.SegmentLease) -> pa.Table:
-    """Error lines for requests whose segment has failed as often as it may."""
+    """Return error lines for requests of a segment that has used up its attempts."""
     message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
     answers = output_lines.unanswered(
         rows["line"].to_pylist(), rows["custom_id"].to_pylist(), "engine_unavailable", message
