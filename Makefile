@@ -11,7 +11,7 @@ help:
 	@echo "make test         lint, type check and the whole test suite"
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
-	@echo "make lint         ruff and mypy"
+	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
 install:
@@ -30,6 +30,7 @@ lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 bench: dev
 	$(BIN)/python benchmarks/memory.py
