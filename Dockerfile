@@ -9,7 +9,7 @@ COPY store store
 COPY tasks tasks
 COPY inference inference
 COPY webapp webapp
-RUN pip install --no-cache-dir ".[postgres,s3]" "vllm==0.33.0" "accelerate>=1.10"
+RUN pip install --no-cache-dir ".[vllm,postgres,s3]"
 COPY models.toml ./
 COPY examples examples
 RUN useradd --create-home --uid 1000 batchyard && install --directory --owner batchyard /data

