@@ -60,9 +60,9 @@ def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -
                 assert web.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-            assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=20).status_code == 200
+            assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60).status_code == 200
             web.send_signal(signal.SIGTERM)
-            assert web.wait(20) == 0
+            assert web.wait(60) == 0
         finally:
             web.kill()
 
