@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import os
@@ -29,6 +28,7 @@ from batchyard.cli import main
 from batchyard.models import ModelSpec
 from batchyard.statuses import TRANSITIONS
 from inference import catalog
+from inference.engine import Capabilities
 from inference.engines import registry
 from store.artifacts import Artifacts
 from store.database import Database
@@ -161,12 +161,11 @@ def test_the_design_shows_the_table_of_transitions() -> None:
 
 
 def test_every_file_and_page_that_the_documents_name_is_there() -> None:
-    imagined = {"tasks/steps/words.py", "inference/engines/token_bag.py"}  # what docs/extending.md adds
     folders = "webapp|tasks|inference|store|batchyard|examples|docs|tests"
     for document in DOCUMENTS:
         text = (ROOT / document).read_text()
         for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.]*\w", text):
-            assert (ROOT / name).exists() or name in imagined, f"{document} names {name}"
+            assert (ROOT / name).exists(), f"{document} names {name}"
         for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
             assert (ROOT / document).parent.joinpath(link).exists(), f"{document} links to {link}"
 
@@ -288,23 +287,24 @@ def test_the_step_of_the_extending_page_runs(artifacts: Artifacts) -> None:
     code = next(block.text for block in blocks("python", "docs/extending.md") if "STEP =" in block.text)
     answers = [{"choices": [{"message": {"content": text}}]} for text in ("one", "one two three")]
     given = Given(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
-    entry = EntryPoint("words", f"{module(code).__name__}:STEP", "")
-    with mock.patch.dict(step_registry.STEPS.added, {"words": entry}):
+    with mock.patch.dict(
+        step_registry.STEPS.added, {"words": documented_entry_point("batchyard.steps", "words", code)}
+    ):
         step_registry.run({"step": "words", "least": 2}, given)
     assert json.loads(given.added["words.jsonl"]) == {"custom_id": "r1", "words": 3}
 
 
 def test_the_engine_of_the_extending_page_answers() -> None:
     code = next(block.text for block in blocks("python", "docs/extending.md") if "(Engine)" in block.text)
-    (entry,) = tomllib.loads(blocks("toml", "docs/extending.md")[0].text)["models"].values()
-    spec = ModelSpec.model_construct(name="bag", **{**entry, "source": str(ROOT / entry["source"])})
-    made = module(code)
-    engine = made.TokenBag(spec, 5.0)
-    with mock.patch.dict(
-        registry.ENGINES.added, {"token-bag": EntryPoint("token-bag", f"{made.__name__}:TokenBag", "")}
-    ):
+    models = next(block.text for block in blocks("toml", "docs/extending.md") if "[models." in block.text)
+    (entry,) = tomllib.loads(models)["models"].values()
+    spec = ModelSpec(name="bag", **{**entry, "source": str(ROOT / entry["source"])})
+    added = {"token-bag": documented_entry_point("batchyard.engines", "token-bag", code)}
+    with mock.patch.dict(registry.ENGINES.added, added):
         registry.check_arguments(spec)
-        assert registry.engine_class("token-bag").unsupported(spec, "/v1/embeddings", {"input": ["a", "b"]})
+        engine_class = registry.engine_class("token-bag")
+    assert engine_class.unsupported(spec, "/v1/embeddings", {"input": ["a", "b"]})
+    engine = engine_class(spec, 5.0)
     bodies = [{"model": "bag", "input": text} for text in ("one two", "two one", "", "three")]
     assert [engine.unsupported(spec, "/v1/embeddings", body) for body in bodies] == [None] * 4
 
@@ -320,10 +320,16 @@ def test_the_engine_of_the_extending_page_answers() -> None:
     assert engine.versions()["engine"] == "token-bag"
 
 
-def module(code: str) -> types.ModuleType:
-    """The code of a block as an imported module."""
-    name = "documented_" + re.sub(r"\W", "_", ast.get_docstring(ast.parse(code)) or "")[:20]
-    made = types.ModuleType(name)
-    sys.modules[name] = made
-    exec(compile(code, name, "exec"), made.__dict__)
-    return made
+def test_the_extending_page_has_a_row_for_each_attribute_of_an_engine() -> None:
+    rows = re.findall(r"^\| `(\w+)[`(]", (ROOT / "docs/extending.md").read_text(), re.MULTILINE)
+    attributes = {name for name in vars(Capabilities) | Capabilities.__annotations__ if not name.startswith("_")}
+    assert set(rows) == attributes - {"unsupported", "adds_replicas"}, "the code and jobs' own are not in the table"
+
+
+def documented_entry_point(group: str, name: str, code: str) -> EntryPoint:
+    """An entry point of the package of docs/extending.md; its module is imported with this code."""
+    package = next(block.text for block in blocks("toml", "docs/extending.md") if "entry-points" in block.text)
+    entry = EntryPoint(name, tomllib.loads(package)["project"]["entry-points"][group][name], group)
+    module = sys.modules[entry.module] = types.ModuleType(entry.module)
+    exec(compile(code, entry.module, "exec"), module.__dict__)
+    return entry
