@@ -1,4 +1,4 @@
-"""The gate in front of an engine: how many requests are in it, whose turn is next, and who has it alone."""
+"""The admission queue in front of an engine: it bounds the requests in the engine and decides which enter next."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import itertools
 from collections.abc import AsyncIterator
 
 Rank = tuple[float, int]
-"""Lower goes first: a run's own rank, and where in the run a list stands."""
+"""The lower rank enters first: the session's rank, then the list's position in the session."""
 FIRST: Rank = (float("-inf"), 0)
 
 
 class AdmissionQueue:
-    """Lets at most `size` requests into the engine, the lowest rank first; one list can have the engine alone."""
+    """Admits at most `size` requests to the engine, the lowest rank first. One list can reserve the whole engine."""
 
     def __init__(self, size: int) -> None:
         self.inside = 0
@@ -24,12 +24,12 @@ class AdmissionQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait to be let in."""
-        return sum(places for _, _, places, turn in self._queue if not turn.cancelled())
+        """Requests that wait for admission."""
+        return sum(places for _, _, places, admitted in self._queue if not admitted.cancelled())
 
     @contextlib.asynccontextmanager
     async def admit(self, requests: int, rank: Rank) -> AsyncIterator[None]:
-        """Wait for room for `requests`; more than fit at once count as a full engine."""
+        """Wait until `requests` are admitted; more than the size count as a full engine."""
         places = min(requests, self._size)
         await self._enter(places, rank)
         try:
@@ -38,20 +38,21 @@ class AdmissionQueue:
             self._leave(places)
 
     async def drain(self) -> None:
-        """Wait until the engine is empty, before all who wait, and keep everyone else out until `reopen`."""
+        """Wait until the engine is empty, ahead of the queue, and admit nothing else until `reopen`."""
         await self._enter(self._size, FIRST)
 
     def reopen(self) -> None:
+        """End the reservation of `drain`."""
         self._leave(self._size)
 
     async def _enter(self, places: int, rank: Rank) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (rank, next(self._number), places, turn))
+        admitted = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (rank, next(self._number), places, admitted))
         self._admit()
         try:
-            await turn
+            await admitted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if admitted.done() and not admitted.cancelled():
                 self._leave(places)
             else:
                 self._admit()
@@ -63,10 +64,10 @@ class AdmissionQueue:
 
     def _admit(self) -> None:
         while self._queue:
-            _, _, wanted, turn = self._queue[0]
-            if not turn.cancelled():
-                if self.inside + wanted > self._size:
+            _, _, places, admitted = self._queue[0]
+            if not admitted.cancelled():
+                if self.inside + places > self._size:
                     return
-                self.inside += wanted
-                turn.set_result(None)
+                self.inside += places
+                admitted.set_result(None)
             heapq.heappop(self._queue)

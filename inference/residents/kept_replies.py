@@ -1,7 +1,7 @@
-"""What an engine replies, and the replies that nobody was there to take.
+"""Kept replies: an engine's replies to a caller that was killed meanwhile.
 
-A caller that is killed leaves its requests in the engine, which runs them to their end. Whoever asks for the same work
-again, with the same idempotency key, gets these replies: no request is run twice because its caller died.
+The engine runs a killed caller's requests to their end. The next session with the same idempotency key gets these
+replies, so no request runs twice because its caller died.
 """
 
 from __future__ import annotations
@@ -21,80 +21,83 @@ Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int]
 """status_code, response body as JSON, error, input tokens, cached tokens, output tokens."""
 
 KEPT_SECONDS = 600.0
-"""Work that nobody has asked for this long is forgotten."""
+"""Replies of a key that no session used for this long are dropped."""
 KEPT_LOADS = 4
-"""So many times what the engine has at once is kept of one piece of work: more than its caller has on its way."""
+"""Replies kept per key, in multiples of the engine's limit in flight: more than a caller has on its way."""
 
 
-Asking = asyncio.Task[list[Reply] | None]
+Call = asyncio.Task[list[Reply] | None]
 
 
 @dataclass
 class _KeptWork:
-    run: str
+    session: str
     used_at: float
-    asked: dict[int, tuple[Asking, int]] = field(default_factory=dict)
-    """By line, the list it was asked in, and where in that."""
+    calls: dict[int, tuple[Call, int]] = field(default_factory=dict)
+    """By line: the call that runs it, and its index in the call's list."""
 
 
 class KeptReplies:
-    """The requests of each piece of work that are in the engine, and the last that were answered, by their lines."""
+    """By idempotency key and line, the requests in the engine and the last replies."""
 
     def __init__(self) -> None:
         self._works: dict[str, _KeptWork] = {}
 
     async def collect(
-        self, run: EngineSession, lines: list[int], ask: Callable[[list[int]], Coroutine[Any, Any, list[Reply] | None]]
+        self,
+        session: EngineSession,
+        lines: list[int],
+        call: Callable[[list[int]], Coroutine[Any, Any, list[Reply] | None]],
     ) -> list[Reply] | None:
-        """A reply for each line.
+        """Return a reply for each line; None if `call` returned None.
 
         Args:
-            ask: asks the engine for the lines at these places of `lines`, which no run of this work has asked; what it
-                raises is raised here, and None, if it returns that, is returned.
+            call: sends the lines with these indices in `lines`, which no session of this key has sent, to the engine.
+                Its exceptions are raised here.
         """
-        work = self._work(run)
-        found: dict[int, Reply] = {}
-        while missing := [place for place in range(len(lines)) if place not in found]:
-            asking: Asking | None = None
-            if new := [place for place in missing if lines[place] not in work.asked]:
-                asking = asyncio.create_task(ask(new))
-                work.asked.update({lines[place]: (asking, at) for at, place in enumerate(new)})
-            known = {place: work.asked[lines[place]] for place in missing}
+        work = self._work(session)
+        replies_by_index: dict[int, Reply] = {}
+        while missing := [index for index in range(len(lines)) if index not in replies_by_index]:
+            own_call: Call | None = None
+            if new := [index for index in missing if lines[index] not in work.calls]:
+                own_call = asyncio.create_task(call(new))
+                work.calls.update({lines[index]: (own_call, at) for at, index in enumerate(new)})
+            calls = {index: work.calls[lines[index]] for index in missing}
             try:
-                await asyncio.wait({task for task, _ in known.values()})
+                await asyncio.wait({task for task, _ in calls.values()})
             finally:
-                if asking is not None:
-                    asking.cancel()  # of no effect on one that is done
-            for place, (task, _) in known.items():
+                if own_call is not None:
+                    own_call.cancel()  # no effect on a finished call
+            for index, (task, _) in calls.items():
                 if task.cancelled() or task.exception() or task.result() is None:
-                    work.asked.pop(lines[place], None)
-            for place, (task, at) in known.items():
+                    work.calls.pop(lines[index], None)
+            for index, (task, at) in calls.items():
                 if task.cancelled():
-                    continue  # with the run that asked, which is another one
+                    continue  # with the session that sent it, which is another one
                 replies = task.result()
                 if replies is None:
                     return None
-                found[place] = replies[at]
-        while len(work.asked) > KEPT_LOADS * run.in_flight:
-            del work.asked[next(iter(work.asked))]
-        return [found[place] for place in range(len(lines))]
+                replies_by_index[index] = replies[at]
+        while len(work.calls) > KEPT_LOADS * session.in_flight:
+            del work.calls[next(iter(work.calls))]
+        return [replies_by_index[index] for index in range(len(lines))]
 
-    def forget(self, run: str) -> None:
-        """The run is over and has taken its replies."""
-        self._works = {key: work for key, work in self._works.items() if work.run != run}
+    def forget(self, session: str) -> None:
+        """Drop the replies of a session that is over and has received them."""
+        self._works = {key: work for key, work in self._works.items() if work.session != session}
 
-    def _work(self, run: EngineSession) -> _KeptWork:
+    def _work(self, session: EngineSession) -> _KeptWork:
         now = time.monotonic()
-        work = self._works.get(run.idempotency_key)
+        work = self._works.get(session.idempotency_key)
         if work is None:
             self._works = {key: one for key, one in self._works.items() if now - one.used_at < KEPT_SECONDS}
-            work = self._works[run.idempotency_key] = _KeptWork(run.name, now)
-        work.run, work.used_at = run.name, now
+            work = self._works[session.idempotency_key] = _KeptWork(session.name, now)
+        work.session, work.used_at = session.name, now
         return work
 
 
 def reply(answer: Answer) -> Reply:
-    """An engine's answer as its caller gets it; only one of status 200 has used tokens."""
+    """Return an engine's answer as its caller gets it. Only status 200 counts tokens."""
     if answer.body is None:
         return answer.status_code, None, answer.error, 0, 0, 0
     usage = (answer.body.get("usage") if answer.status_code == 200 else None) or {}
