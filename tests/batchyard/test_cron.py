@@ -80,15 +80,15 @@ def test_months_that_have_no_such_day_are_left_out() -> None:
     zone=ZONES,
     first=st.integers(SPRING - 400 * 86400, AUTUMN + 400 * 86400),
     seconds=st.integers(0, 40 * 86400),
-    most=st.integers(1, 120),
+    limit=st.integers(1, 120),
 )
 def test_the_last_times_are_those_that_all_times_end_with(
-    expression: str, zone: str, first: int, seconds: int, most: int
+    expression: str, zone: str, first: int, seconds: int, limit: int
 ) -> None:
     times = cron.parse(expression, zone)
     until = first + min(seconds, 3 * 86400 if expression.startswith("*") else seconds)
     every = list(itertools.takewhile(lambda time: time <= until, times.after(first - 1)))
-    assert times.last(first, until, most) == every[-most:]
+    assert times.last(first, until, limit) == every[-limit:]
     assert every == sorted(set(every))
     for time in every[:20]:  # a time is one wherever one starts to look
         assert times.next(time - 1) == time

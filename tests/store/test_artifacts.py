@@ -76,13 +76,13 @@ def any_artifacts(request: pytest.FixtureRequest, tmp_path: Path) -> Artifacts:
 
 
 def test_every_shard_lists_what_lies_in_it(any_artifacts: Artifacts) -> None:
-    made = {any_artifacts.put(b"%d" % number) for number in range(20)}
+    hashes = {any_artifacts.put(b"%d" % number) for number in range(20)}
     writer = any_artifacts.create()
     writer.write(b"half")
-    found = {name: shard for shard in SHARDS for name in any_artifacts.names(shard)}
+    shards = {name: shard for shard in SHARDS for name in any_artifacts.names(shard)}
     writer.commit()
-    assert made < found.keys()
-    assert all(found[sha256] == sha256[:2] for sha256 in made)
+    assert hashes < shards.keys()
+    assert all(shards[sha256] == sha256[:2] for sha256 in hashes)
     assert any_artifacts.names(INCOMING) == []
 
 

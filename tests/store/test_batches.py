@@ -48,8 +48,8 @@ def test_the_side_that_loses_a_transition_changes_nothing(database: Database, ne
         assert batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
         assert not batches.transition(session, batch.id, "in_progress", "cancelling", outcome="cancelled")
     with database.read() as session:
-        found = session.get_one(Batch, batch.id)
-    assert (found.status, found.outcome, found.cancelling_at) == ("finalizing", "completed", None)
+        record = session.get_one(Batch, batch.id)
+    assert (record.status, record.outcome, record.cancelling_at) == ("finalizing", "completed", None)
 
 
 def test_a_transition_that_the_table_does_not_have_is_a_fault(database: Database, new_batch: NewBatch) -> None:
@@ -118,8 +118,8 @@ def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Dat
         assert segments.waiting(session, 10) == []
         batches.end_running(session)
     with database.read() as session:
-        found = session.get_one(Batch, batch.id)
-        assert (found.status, found.total, found.completed, found.failed) == ("finalizing", 5, 0, 5)
+        record = session.get_one(Batch, batch.id)
+        assert (record.status, record.total, record.completed, record.failed) == ("finalizing", 5, 0, 5)
         assert segments.chunks(session, batch.id) == [("2" * 64, 3), ("3" * 64, 2)]
 
 
@@ -161,16 +161,16 @@ def test_a_batch_past_its_window_expires_once(database: Database, new_batch: New
 
 
 def test_a_list_walked_while_batches_are_made_shows_each_once(database: Database, new_batch: NewBatch) -> None:
-    made = [new_batch().id for _ in range(7)]
-    seen: list[str] = []
+    created = [new_batch().id for _ in range(7)]
+    listed: list[str] = []
     more, after = True, None
     while more:
         with database.read() as session:
-            found, more = batches.page(session, new_batch().project_id, after=after, limit=2)
-        seen += [batch.id for batch in found]
-        after = seen[-1]
-    assert [batch_id for batch_id in seen if batch_id in made] == made[::-1]
-    assert len(set(seen)) == len(seen)
+            page, more = batches.page(session, new_batch().project_id, after=after, limit=2)
+        listed += [batch.id for batch in page]
+        after = listed[-1]
+    assert [batch_id for batch_id in listed if batch_id in created] == created[::-1]
+    assert len(set(listed)) == len(listed)
 
 
 def test_an_unknown_cursor_is_refused(database: Database, new_batch: NewBatch) -> None:
@@ -181,22 +181,22 @@ def test_an_unknown_cursor_is_refused(database: Database, new_batch: NewBatch) -
 
 def test_an_sla_state_is_told_of_once_however_often_it_comes_back(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch(10)
-    told = []
+    changes = []
     for state in ("at_risk", "on_track", "at_risk", "late", "on_track"):
         with database.write() as session:
             current = session.get_one(Batch, batch.id)
-            told.append((state, batches.set_sla(session, current, state)))
-    assert told == [("at_risk", True), ("on_track", True), ("at_risk", False), ("late", True), ("on_track", False)]
+            changes.append((state, batches.set_sla(session, current, state)))
+    assert changes == [("at_risk", True), ("on_track", True), ("at_risk", False), ("late", True), ("on_track", False)]
     with database.read() as session:
-        found, _ = events.page(session, batch, after=None, limit=10)
-    assert [event.type for event in found] == ["batch.at_risk", "batch.on_track", "batch.late"]
+        emitted, _ = events.page(session, batch, after=None, limit=10)
+    assert [event.type for event in emitted] == ["batch.at_risk", "batch.on_track", "batch.late"]
 
 
 def test_of_two_that_set_the_same_sla_state_one_tells_of_it(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch(10)
-    for told in (True, False):
+    for first in (True, False):
         with database.write() as session:
-            assert batches.set_sla(session, batch, "late") is told
+            assert batches.set_sla(session, batch, "late") is first
 
 
 def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database, new_batch: NewBatch) -> None:
@@ -209,8 +209,8 @@ def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database,
             at = batch.created_at + 1 + number / 2
             session.add(ResultChunk(batch_id=batch.id, segment_id=segment_id, sha256="2" * 64, created_at=at, **values))
     with database.read() as session:
-        found = segments.timeline(session, batch)
-    assert 100 < len(found) <= segments.TIMELINE + 2
-    assert found[0] == [batch.created_at, 0, 0]
-    assert found[-1] == [pytest.approx(batch.created_at + 1000.5, abs=0.1), 6000, 20_000]
-    assert all(before < after for before, after in itertools.pairwise(found))
+        points = segments.timeline(session, batch)
+    assert 100 < len(points) <= segments.TIMELINE + 2
+    assert points[0] == [batch.created_at, 0, 0]
+    assert points[-1] == [pytest.approx(batch.created_at + 1000.5, abs=0.1), 6000, 20_000]
+    assert all(before < after for before, after in itertools.pairwise(points))

@@ -39,12 +39,12 @@ def there(database: Database, project: str, *names: str) -> set[str]:
         return set(cache.find(session, project, names))
 
 
-def bound(database: Database, project: str, size: int | None) -> None:
+def set_limit(database: Database, project: str, size: int | None) -> None:
     with database.write() as session:
         projects.update(session, project, cache_bytes=size)
 
 
-def taken(database: Database, project: str) -> int:
+def cached_bytes(database: Database, project: str) -> int:
     with database.read() as session:
         size = session.scalar(select(func.sum(CachedAnswer.bytes)).where(CachedAnswer.project_id == project))
     return int(size or 0)
@@ -73,9 +73,9 @@ def test_an_answer_comes_back_as_it_went_in_and_the_first_one_stays(database: Da
         cache.add(session, project, {"a": answer('{"first": "ü"}'), "b": answer()})
         cache.add(session, project, {"a": answer('{"second": 2}')})
     with database.read() as session:
-        found = cache.find(session, project, ["a", "c"])
-    assert found == {"a": Answer.of('{"first": "ü"}'.encode(), 1, 2, 3)}
-    assert found["a"].body.decode() == '{"first": "ü"}'
+        answers = cache.find(session, project, ["a", "c"])
+    assert answers == {"a": Answer.of('{"first": "ü"}'.encode(), 1, 2, 3)}
+    assert answers["a"].body.decode() == '{"first": "ü"}'
 
 
 def test_a_project_never_sees_what_anothers_has(database: Database, project: str) -> None:
@@ -84,11 +84,11 @@ def test_a_project_never_sees_what_anothers_has(database: Database, project: str
         other = projects.named(session, "other")
     add(database, project, "a", "b")
     add(database, other, "c")
-    bound(database, project, 1)
+    set_limit(database, project, 1)
     assert there(database, other, "a", "b", "c") == {"c"}
     with database.write() as session:
         cache.touch(session, other, ["a"])
-        assert cache.evict(session, other, 10**6) == taken(database, other)
+        assert cache.evict(session, other, 10**6) == cached_bytes(database, other)
     assert there(database, project, "a", "b", "c") == {"a", "b"}
 
 
@@ -100,7 +100,7 @@ def test_what_was_used_longest_ago_goes_first_and_no_more_than_it_takes(
         for age, name in enumerate("abcde"):
             session.execute(update(CachedAnswer).where(CachedAnswer.key == name).values(used_at=1000 - age))
         cache.touch(session, project, ["d"])
-    bound(database, project, taken(database, project) * 3 // 5)
+    set_limit(database, project, cached_bytes(database, project) * 3 // 5)
     caches.evict(context)
     assert there(database, project, *"abcde") == {"a", "b", "d"}
     caches.evict(context)
@@ -113,22 +113,22 @@ def test_a_cache_of_many_chunks_is_brought_down_to_its_bound(
     names = [f"{number:04}" for number in range(3 * CHUNK)]
     with database.write() as session:
         cache.add(session, project, {name: answer() for name in names})
-    size = taken(database, project) // len(names)
-    bound(database, project, 10 * size + 1)
+    size = cached_bytes(database, project) // len(names)
+    set_limit(database, project, 10 * size + 1)
     with database.write() as session:
         assert cache.evict(session, project, 10**9) == CHUNK * size, "a transaction deletes a chunk"
     caches.evict(context)
-    assert taken(database, project) == 10 * size
+    assert cached_bytes(database, project) == 10 * size
 
 
 def test_turning_the_cache_off_deletes_what_is_in_it(database: Database, context: AppContext, project: str) -> None:
-    bound(database, project, 10**6)
+    set_limit(database, project, 10**6)
     add(database, project, "a", "b")
     caches.evict(context)
     assert there(database, project, "a", "b") == {"a", "b"}
-    bound(database, project, None)
+    set_limit(database, project, None)
     caches.evict(context)
-    assert taken(database, project) == 0
+    assert cached_bytes(database, project) == 0
 
 
 def test_many_may_add_use_and_evict_the_same_at_once(database: Database, project: str) -> None:

@@ -31,13 +31,13 @@ def test_a_key_opens_its_own_project_and_is_not_kept(database: Database) -> None
 
 def test_a_revoked_key_opens_nothing_and_stays_revoked_since_the_first_time(database: Database) -> None:
     with database.write() as session:
-        made = keys.create(session, "one")
-        revoked = keys.revoke(session, made.id)
+        key = keys.create(session, "one")
+        revoked = keys.revoke(session, key.id)
         assert revoked.revoked_at == pytest.approx(time.time(), abs=5)
-        assert keys.authenticate(session, made.key) is None
+        assert keys.authenticate(session, key.key) is None
     with database.write() as session:
         session.execute(update(ApiKey).values(revoked_at=1))
-        assert keys.revoke(session, made.id).revoked_at == 1
+        assert keys.revoke(session, key.id).revoked_at == 1
 
 
 def test_revoking_an_unknown_key_says_so(database: Database) -> None:
@@ -47,18 +47,18 @@ def test_revoking_an_unknown_key_says_so(database: Database) -> None:
 
 def test_keys_are_listed_newest_first_without_secrets(database: Database) -> None:
     with database.write() as session:
-        made = [keys.create(session, name, admin=name == "one") for name in ("one", "two", "one", "two", "one")]
-        keys.revoke(session, made[1].id)
+        created = [keys.create(session, name, admin=name == "one") for name in ("one", "two", "one", "two", "one")]
+        keys.revoke(session, created[1].id)
     with database.read() as session:
         first, more = keys.page(session, limit=3)
         second, last = keys.page(session, limit=3, after=first[-1].id)
         assert (more, last) == (True, False)
-        assert [key.id for key in [*first, *second]] == [key.id for key in made[::-1]]
-        assert [key.id for key in keys.page(session, project="two")[0]] == [made[3].id, made[1].id]
+        assert [key.id for key in [*first, *second]] == [key.id for key in created[::-1]]
+        assert [key.id for key in keys.page(session, project="two")[0]] == [created[3].id, created[1].id]
         assert keys.page(session, project="three") == ([], False)
-    known = asdict(second[0])
-    assert known.pop("revoked_at") is not None
-    assert known == {"id": made[1].id, "project": "two", "admin": False, "created_at": made[1].created_at}
+    listed = asdict(second[0])
+    assert listed.pop("revoked_at") is not None
+    assert listed == {"id": created[1].id, "project": "two", "admin": False, "created_at": created[1].created_at}
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "a\0b", "\x7f", "\ud800"])
@@ -75,12 +75,12 @@ def test_a_project_may_have_any_other_name(database: Database, name: str) -> Non
 
 
 def test_keys_made_at_once_for_a_new_project_make_it_once(database: Database) -> None:
-    def make(_: int) -> str:
+    def create(_: int) -> str:
         with database.write() as session:
             return keys.create(session, "new").id
 
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(make, range(16)))
+        key_ids = list(pool.map(create, range(16)))
     with database.read() as session:
         assert session.scalar(select(func.count()).select_from(Project)) == 1
-        assert {key.id for key in keys.page(session)[0]} == set(made)
+        assert {key.id for key in keys.page(session)[0]} == set(key_ids)

@@ -17,10 +17,10 @@ from store.records import Batch, ResultChunk, Segment
 NewBatch = Callable[..., Batch]
 
 
-def a_part(work: segments.SegmentLease, completed: int = 1) -> ResultChunk:
+def a_chunk(segment: segments.SegmentLease, completed: int = 1) -> ResultChunk:
     return ResultChunk(
-        batch_id=work.batch_id,
-        segment_id=work.lease.id,
+        batch_id=segment.batch_id,
+        segment_id=segment.lease.id,
         sha256="2" * 64,
         completed=completed,
         failed=0,
@@ -37,9 +37,9 @@ def started(database: Database) -> segments.SegmentLease:
         assert segment_id is not None
         epoch = segments.dispatch(session, segment_id, 60)
         assert epoch is not None
-        work = segments.start(session, segment_id, epoch, "worker-1", 60)
-    assert work is not None
-    return work
+        segment = segments.start(session, segment_id, epoch, "worker-1", 60)
+    assert segment is not None
+    return segment
 
 
 def let_the_lease_run_out(database: Database, segment_id: object) -> None:
@@ -49,9 +49,9 @@ def let_the_lease_run_out(database: Database, segment_id: object) -> None:
 
 def test_a_message_that_is_delivered_twice_starts_its_segment_once(database: Database, new_batch: NewBatch) -> None:
     new_batch(10)
-    work = started(database)
+    segment = started(database)
     with database.write() as session:
-        assert segments.start(session, int(work.lease.id), work.lease.epoch, "worker-2", 60) is None
+        assert segments.start(session, int(segment.lease.id), segment.lease.epoch, "worker-2", 60) is None
 
 
 def test_a_segment_is_dispatched_to_one_of_two_dispatchers(database: Database, new_batch: NewBatch) -> None:
@@ -72,14 +72,14 @@ def test_an_old_holder_that_wakes_up_cannot_write_renew_or_end(database: Databas
         assert segments.recover(session) == 1
     new = started(database)
     for write in (
-        lambda session: segments.append(session, old, a_part(old)),
+        lambda session: segments.append(session, old, a_chunk(old)),
         lambda session: segments.renew(session, old, 60),
         lambda session: segments.end(session, old, done=True, engine=None),
     ):
         with pytest.raises(LeaseLost), database.write() as session:
             write(session)
     with database.write() as session:
-        segments.append(session, new, a_part(new, completed=4))
+        segments.append(session, new, a_chunk(new, completed=4))
     with database.read() as session:
         assert session.get_one(Batch, batch.id).completed == 4
         assert len(segments.chunks(session, batch.id)) == 1
@@ -89,7 +89,7 @@ def test_what_a_dead_holder_appended_is_there_for_the_next(database: Database, n
     new_batch(10)
     first = started(database)
     with database.write() as session:
-        segments.append(session, first, a_part(first))
+        segments.append(session, first, a_chunk(first))
     let_the_lease_run_out(database, first.lease.id)
     with database.write() as session:
         segments.recover(session)
@@ -98,10 +98,10 @@ def test_what_a_dead_holder_appended_is_there_for_the_next(database: Database, n
 
 def test_a_holder_that_renews_keeps_its_segment(database: Database, new_batch: NewBatch) -> None:
     new_batch(10)
-    work = started(database)
-    let_the_lease_run_out(database, work.lease.id)
+    segment = started(database)
+    let_the_lease_run_out(database, segment.lease.id)
     with database.write() as session:
-        assert segments.renew(session, work, 60)
+        assert segments.renew(session, segment, 60)
         assert segments.recover(session) == 0
 
 
@@ -109,10 +109,10 @@ def test_a_holder_is_told_when_its_batch_is_cancelled(database: Database, new_ba
     from store import batches
 
     batch = new_batch(10)
-    work = started(database)
+    segment = started(database)
     with database.write() as session:
         batches.cancel(session, batch.project_id, batch.id)
-        assert not segments.renew(session, work, 60)
+        assert not segments.renew(session, segment, 60)
 
 
 def test_one_of_two_validators_gets_the_batch(database: Database, new_batch: NewBatch) -> None:

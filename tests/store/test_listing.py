@@ -35,23 +35,23 @@ def walk(
     database: Database, project: str, *, descending: bool, limit: int = 3, purpose: str | None = None
 ) -> list[str]:
     """The ids of all files, page by page."""
-    seen: list[str] = []
+    ids: list[str] = []
     more = True
     while more:
         with database.read() as session:
-            after = seen[-1] if seen else None
-            found, more = files.page(session, project, after=after, limit=limit, descending=descending, purpose=purpose)
-        assert found or not more
-        seen += [file.id for file in found]
-    return seen
+            after = ids[-1] if ids else None
+            page, more = files.page(session, project, after=after, limit=limit, descending=descending, purpose=purpose)
+        assert page or not more
+        ids += [file.id for file in page]
+    return ids
 
 
 @pytest.mark.parametrize("descending", [True, False])
 def test_a_list_walked_while_files_come_and_go_shows_each_that_stayed_once(
     database: Database, project: str, new_file: NewFile, descending: bool
 ) -> None:
-    made = [new_file() for _ in range(40)]
-    passing, staying = made[::2], made[1::2]
+    file_ids = [new_file() for _ in range(40)]
+    passing, staying = file_ids[::2], file_ids[1::2]
     walked = threading.Event()
 
     def come_and_go() -> None:
@@ -69,23 +69,23 @@ def test_a_list_walked_while_files_come_and_go_shows_each_that_stayed_once(
         finally:
             walked.set()
         other.result()
-    for seen in walks:
-        assert seen == sorted(set(seen), reverse=descending)
-        assert [file_id for file_id in seen if file_id in staying] == sorted(staying, reverse=descending)
+    for ids in walks:
+        assert ids == sorted(set(ids), reverse=descending)
+        assert [file_id for file_id in ids if file_id in staying] == sorted(staying, reverse=descending)
 
 
 @pytest.mark.parametrize("descending", [True, False])
 def test_a_list_goes_on_from_a_file_that_was_deleted_or_has_expired_since(
     database: Database, project: str, new_file: NewFile, descending: bool
 ) -> None:
-    made = sorted((new_file() for _ in range(4)), reverse=descending)
+    file_ids = sorted((new_file() for _ in range(4)), reverse=descending)
     with database.write() as session:
-        files.delete(session, project, made[0])
-        session.execute(update(File).where(File.id == made[1]).values(expires_at=1))
-    for gone, rest in ((made[0], made[2:]), (made[1], made[2:])):
+        files.delete(session, project, file_ids[0])
+        session.execute(update(File).where(File.id == file_ids[1]).values(expires_at=1))
+    for after_id, remaining in ((file_ids[0], file_ids[2:]), (file_ids[1], file_ids[2:])):
         with database.read() as session:
-            found, more = files.page(session, project, after=gone, limit=10, descending=descending, purpose=None)
-        assert ([file.id for file in found], more) == (rest, False)
+            page, more = files.page(session, project, after=after_id, limit=10, descending=descending, purpose=None)
+        assert ([file.id for file in page], more) == (remaining, False)
 
 
 def test_a_cursor_that_was_never_the_projects_is_refused(database: Database, project: str, new_file: NewFile) -> None:
@@ -96,11 +96,11 @@ def test_a_cursor_that_was_never_the_projects_is_refused(database: Database, pro
         assert stranger is not None
     file_id = new_file()
     with database.read() as session:
-        for own, after in ((project, "file-nope"), (stranger.project_id, file_id)):
+        for project_id, after in ((project, "file-nope"), (stranger.project_id, file_id)):
             with pytest.raises(RequestError, match=f"no object with id '{after}'"):
-                files.page(session, own, after=after, limit=1, descending=True, purpose=None)
+                files.page(session, project_id, after=after, limit=1, descending=True, purpose=None)
 
 
 def test_a_list_of_one_purpose_shows_that_purpose_only(database: Database, project: str, new_file: NewFile) -> None:
-    made = [new_file(purpose) for purpose in ("batch", "evals") * 5]
-    assert walk(database, project, descending=False, limit=2, purpose="evals") == made[1::2]
+    file_ids = [new_file(purpose) for purpose in ("batch", "evals") * 5]
+    assert walk(database, project, descending=False, limit=2, purpose="evals") == file_ids[1::2]

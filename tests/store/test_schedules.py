@@ -19,7 +19,7 @@ DUE = 1_000_000
 NewSchedule = Callable[..., Schedule]
 
 
-def values(**given: Any) -> dict[str, Any]:
+def values(**changes: Any) -> dict[str, Any]:
     """The columns of a schedule."""
     return {
         "name": "nightly",
@@ -31,14 +31,14 @@ def values(**given: Any) -> dict[str, Any]:
         "overlap": "skip",
         "catch_up": "latest",
         "next_run_at": DUE,
-    } | given
+    } | changes
 
 
 @pytest.fixture
 def new_schedule(database: Database, project: str) -> NewSchedule:
-    def make(**given: Any) -> Schedule:
+    def make(**changes: Any) -> Schedule:
         with database.write() as session:
-            return schedules.create(session, project, **values(**given))
+            return schedules.create(session, project, **values(**changes))
 
     return make
 
@@ -51,10 +51,10 @@ def stranger(database: Database) -> str:
         return session.scalars(select(Project.id).where(Project.name == "other")).one()
 
 
-def add_run(database: Database, schedule: Schedule, **given: Any) -> ScheduleRun:
+def add_run(database: Database, schedule: Schedule, **values: Any) -> ScheduleRun:
     with database.write() as session:
         return schedules.add_run(
-            session, schedule, "created", **{"scheduled_at": None, "missed_from": None, "batch_id": None} | given
+            session, schedule, "created", **{"scheduled_at": None, "missed_from": None, "batch_id": None} | values
         )
 
 
@@ -106,13 +106,13 @@ def test_of_many_who_take_a_due_time_one_gets_it(database: Database, new_schedul
     schedule = new_schedule()
     together = threading.Barrier(8)
 
-    def take(_: int) -> bool:
+    def claim(_: int) -> bool:
         together.wait()
         with database.write() as session:
             return schedules.claim(session, schedule, DUE + 60)
 
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(take, range(8))) == 1
+        assert sum(pool.map(claim, range(8))) == 1
 
 
 def test_a_schedule_that_was_changed_or_deleted_since_it_was_read_is_not_taken(
@@ -144,14 +144,18 @@ def test_among_many_schedules_what_is_due_is_found_by_its_index(database: Databa
         | {"paused": False}
         for number in range(5000)
     ]
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     with database.write() as session:
         session.execute(insert(Schedule), rows)
         if not database.sqlite:
             session.execute(text("ANALYZE schedules"))
-        event.listen(session.connection(), "before_cursor_execute", lambda *said: asked.append((said[2], said[3])))
+        event.listen(
+            session.connection(),
+            "before_cursor_execute",
+            lambda *arguments: statements.append((arguments[2], arguments[3])),
+        )
         assert len(schedules.due(session, DUE + 2, 500)) == 3
-        statement, parameters = asked[-1]
+        statement, parameters = statements[-1]
         explain = "EXPLAIN QUERY PLAN " if database.sqlite else "EXPLAIN "
         plan = session.connection().exec_driver_sql(explain + statement, parameters).all()
     assert "ix_schedules_next_run_at" in str(plan)
@@ -175,10 +179,13 @@ def test_a_deleted_schedule_leaves_its_batches_and_no_history(
 
 def test_the_last_runs_of_many_schedules_are_found_together(database: Database, new_schedule: NewSchedule) -> None:
     first, second, never = new_schedule(), new_schedule(), new_schedule()
-    made = [add_run(database, schedule) for schedule in (first, second, first)]
+    runs = [add_run(database, schedule) for schedule in (first, second, first)]
     with database.read() as session:
-        found = schedules.last_runs(session, [first.id, second.id, never.id])
-    assert {schedule_id: run.id for schedule_id, run in found.items()} == {first.id: made[2].id, second.id: made[1].id}
+        last_runs = schedules.last_runs(session, [first.id, second.id, never.id])
+    assert {schedule_id: run.id for schedule_id, run in last_runs.items()} == {
+        first.id: runs[2].id,
+        second.id: runs[1].id,
+    }
 
 
 def test_only_a_schedules_own_batches_that_have_not_ended_count_as_unfinished(

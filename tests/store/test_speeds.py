@@ -1,4 +1,4 @@
-"""Speeds follow what is measured, and nothing is said of what was not."""
+"""Speeds follow what is measured, and a model without measurements has none."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ URL = "https://receiver.example/hook"
 
 
 def a_webhook(database: Database, project: str, *types: str) -> Webhook:
-    """One that takes these types, or all."""
+    """Create a webhook that receives these event types, or all."""
     with database.write() as session:
         return webhooks.create(session, project, name="ours", url=URL, event_types=list(types or events.TYPES))
 
@@ -36,14 +36,14 @@ def deliveries(database: Database) -> Sequence[Delivery]:
         return session.scalars(select(Delivery).order_by(Delivery.id)).all()
 
 
-def take(database: Database, at_once: int = 16, per_project: int = 16) -> list[tuple[str, int]]:
+def claim(database: Database, at_once: int = 16, per_project: int = 16) -> list[tuple[str, int]]:
     with database.write(serial=True) as session:
         return webhooks.claim(session, at_once=at_once, per_project=per_project)
 
 
-def begin(database: Database, taken: tuple[str, int]) -> webhooks.Attempt | None:
+def begin(database: Database, claimed: tuple[str, int]) -> webhooks.Attempt | None:
     with database.write() as session:
-        return webhooks.begin(session, *taken)
+        return webhooks.begin(session, *claimed)
 
 
 def settle(database: Database, attempt: webhooks.Attempt | None, **outcome: Any) -> Delivery:
@@ -55,7 +55,7 @@ def settle(database: Database, attempt: webhooks.Attempt | None, **outcome: Any)
 
 
 def let_time_pass(database: Database) -> None:
-    """Every wait and every claim has run out."""
+    """Make every wait and every claim expire."""
     with database.write() as session:
         session.execute(update(Delivery).values(next_attempt_at=time.time() - 1))
 
@@ -72,7 +72,7 @@ def test_an_event_has_a_delivery_for_each_webhook_that_takes_it(
         other = session.query(Project).filter_by(name=theirs).one().id
     a_webhook(database, other)
     event = happen(database, new_batch())
-    assert {(found.webhook_id, found.event_id) for found in deliveries(database)} == {
+    assert {(delivery.webhook_id, delivery.event_id) for delivery in deliveries(database)} == {
         (every.id, event.id),
         (ends.id, event.id),
     }
@@ -100,21 +100,23 @@ def test_two_takers_never_take_the_same_delivery(database: Database, project: st
     for _ in range(20):
         happen(database, batch)
 
-    def look(_: int) -> list[tuple[str, int]]:
-        return take(database, at_once=100, per_project=100)
+    def claim_all(_: int) -> list[tuple[str, int]]:
+        return claim(database, at_once=100, per_project=100)
 
     with ThreadPoolExecutor(6) as pool:
-        taken = [entry for found in pool.map(look, range(6)) for entry in found]
-    assert sorted(taken) == [(delivery.id, 0) for delivery in deliveries(database)]
+        claimed = [entry for claims in pool.map(claim_all, range(6)) for entry in claims]
+    assert sorted(claimed) == [(delivery.id, 0) for delivery in deliveries(database)]
 
 
 def test_of_two_messages_for_one_attempt_one_begins_it(database: Database, project: str, new_batch: NewBatch) -> None:
     a_webhook(database, project)
     happen(database, new_batch())
-    (taken,) = take(database)
+    (claimed,) = claim(database)
     with ThreadPoolExecutor(4) as pool:
-        begun = [found for found in pool.map(lambda _: begin(database, taken), range(4)) if found is not None]
-    assert [attempt.number for attempt in begun] == [1]
+        attempts = [
+            attempt for attempt in pool.map(lambda _: begin(database, claimed), range(4)) if attempt is not None
+        ]
+    assert [attempt.number for attempt in attempts] == [1]
 
 
 def test_a_lost_message_and_a_dead_sender_are_found_again_and_the_dead_one_records_nothing(
@@ -122,21 +124,21 @@ def test_a_lost_message_and_a_dead_sender_are_found_again_and_the_dead_one_recor
 ) -> None:
     a_webhook(database, project)
     happen(database, new_batch())
-    (lost,) = take(database)
-    assert take(database) == []
+    (lost,) = claim(database)
+    assert claim(database) == []
     let_time_pass(database)
-    assert take(database) == [lost]
+    assert claim(database) == [lost]
     dead = begin(database, lost)
-    assert take(database) == []
+    assert claim(database) == []
     let_time_pass(database)
-    (again,) = take(database)
+    (again,) = claim(database)
     second = begin(database, again)
     assert second is not None
     assert second.number == 2
     assert settle(database, dead, status_code=200).state == "sending"
     assert settle(database, second, status_code=200).state == "delivered"
     let_time_pass(database)
-    assert take(database) == []
+    assert claim(database) == []
 
 
 def test_a_failed_attempt_waits_and_the_last_one_is_final(
@@ -144,15 +146,15 @@ def test_a_failed_attempt_waits_and_the_last_one_is_final(
 ) -> None:
     a_webhook(database, project)
     happen(database, new_batch())
-    waiting = settle(database, begin(database, take(database)[0]), status_code=503, error="busy", wait=60.0)
+    waiting = settle(database, begin(database, claim(database)[0]), status_code=503, error="busy", wait=60.0)
     assert (waiting.state, waiting.status_code, waiting.error, waiting.attempts) == ("pending", 503, "busy", 1)
     assert waiting.next_attempt_at == pytest.approx(time.time() + 60, abs=5)
-    assert take(database) == []
+    assert claim(database) == []
     let_time_pass(database)
-    failed = settle(database, begin(database, take(database)[0]), status_code=None, error="no answer")
+    failed = settle(database, begin(database, claim(database)[0]), status_code=None, error="no answer")
     assert (failed.state, failed.status_code, failed.attempts, failed.delivered_at) == ("failed", None, 2, None)
     let_time_pass(database)
-    assert take(database) == []
+    assert claim(database) == []
 
 
 def test_no_project_has_more_on_its_way_than_its_share_and_new_events_go_before_old_failures(
@@ -162,8 +164,8 @@ def test_no_project_has_more_on_its_way_than_its_share_and_new_events_go_before_
     batch = new_batch()
     for _ in range(3):
         happen(database, batch)
-    for taken in take(database):
-        settle(database, begin(database, taken), status_code=500, error="broken", wait=0.0)
+    for claimed in claim(database):
+        settle(database, begin(database, claimed), status_code=500, error="broken", wait=0.0)
     newest = happen(database, batch)
     with database.write() as session:
         keys.create(session, "other")
@@ -171,13 +173,13 @@ def test_no_project_has_more_on_its_way_than_its_share_and_new_events_go_before_
         webhooks.create(session, other, name="theirs", url=URL, event_types=["batch.late"])
         theirs = events.record(session, Batch(id=batch.id, project_id=other), "batch.late")
     let_time_pass(database)
-    chosen = dict(take(database, at_once=4, per_project=2))
-    found = {delivery.id: delivery for delivery in deliveries(database)}
-    assert {newest.id, theirs.id} < {found[delivery_id].event_id for delivery_id in chosen}
-    assert sorted(chosen.values()) == [0, 0, 1]
-    assert take(database, at_once=4, per_project=2) == []
-    assert len(take(database, at_once=4, per_project=4)) == 1
-    assert take(database, at_once=4, per_project=9) == []
+    claims = dict(claim(database, at_once=4, per_project=2))
+    by_id = {delivery.id: delivery for delivery in deliveries(database)}
+    assert {newest.id, theirs.id} < {by_id[delivery_id].event_id for delivery_id in claims}
+    assert sorted(claims.values()) == [0, 0, 1]
+    assert claim(database, at_once=4, per_project=2) == []
+    assert len(claim(database, at_once=4, per_project=4)) == 1
+    assert claim(database, at_once=4, per_project=9) == []
 
 
 def test_a_disabled_webhooks_deliveries_wait_until_it_is_enabled(
@@ -188,11 +190,11 @@ def test_a_disabled_webhooks_deliveries_wait_until_it_is_enabled(
     with database.write() as session:
         webhooks.disable(session, webhook.id)
         assert not webhooks.any_due(session)
-    assert take(database) == []
+    assert claim(database) == []
     with database.write() as session:
         webhooks.change(session, project, webhook.id, {"enabled": True})
         assert webhooks.any_due(session)
-    assert len(take(database)) == 1
+    assert len(claim(database)) == 1
 
 
 def test_a_delivery_is_sent_again_whatever_became_of_it_unless_it_is_being_sent(
@@ -200,16 +202,16 @@ def test_a_delivery_is_sent_again_whatever_became_of_it_unless_it_is_being_sent(
 ) -> None:
     webhook = a_webhook(database, project)
     happen(database, new_batch())
-    (taken,) = take(database)
+    (claimed,) = claim(database)
 
     def redeliver() -> str:
         with database.write() as session:
-            return webhooks.redeliver(session, webhook, taken[0])[0].state
+            return webhooks.redeliver(session, webhook, claimed[0])[0].state
 
     assert redeliver() == "sending"
-    settle(database, begin(database, taken), status_code=200)
+    settle(database, begin(database, claimed), status_code=200)
     assert redeliver() == "pending"
-    again = begin(database, take(database)[0])
+    again = begin(database, claim(database)[0])
     assert again is not None
     assert again.number == 2
     settle(database, again, status_code=None, error="no answer")
@@ -226,7 +228,7 @@ def test_a_webhook_is_deleted_with_its_deliveries_while_one_is_being_sent(
     webhook = a_webhook(database, project)
     batch = new_batch()
     event = happen(database, batch)
-    attempt = begin(database, take(database)[0])
+    attempt = begin(database, claim(database)[0])
     with database.write(serial=True) as session:
         webhooks.remove(session, project, webhook.id)
     assert attempt is not None
@@ -235,7 +237,7 @@ def test_a_webhook_is_deleted_with_its_deliveries_while_one_is_being_sent(
         assert webhooks.begin(session, attempt.delivery_id, 1) is None
     assert deliveries(database) == []
     with database.read() as session:
-        assert [found.id for found in events.page(session, batch, after=None, limit=9)[0]] == [event.id]
+        assert [recorded.id for recorded in events.page(session, batch, after=None, limit=9)[0]] == [event.id]
         with pytest.raises(NotFoundError):
             webhooks.get(session, project, webhook.id)
 
@@ -284,7 +286,7 @@ def test_a_new_secret_signs_alone_or_for_a_day_together_with_the_one_before(
     assert webhooks.secrets_of(first) == [first.secret, webhook.secret]
     second = rotate(keep_old=True)
     assert webhooks.secrets_of(second) == [second.secret, first.secret]
-    attempt = begin(database, take(database)[0])
+    attempt = begin(database, claim(database)[0])
     assert attempt is not None
     assert attempt.secrets == [second.secret, first.secret]
     assert second.secret not in repr(attempt)

@@ -44,7 +44,7 @@ def planned(artifacts: Artifacts, lines: list[dict[str, Any]], size: int = 1000)
 
 
 @given(
-    chosen=st.lists(
+    requests=st.lists(
         st.tuples(st.sampled_from(sorted(MODELS)), st.sampled_from("abc"), st.sampled_from([0, 1, None])),
         min_size=1,
         max_size=40,
@@ -52,31 +52,31 @@ def planned(artifacts: Artifacts, lines: list[dict[str, Any]], size: int = 1000)
     size=st.integers(1, 5),
 )
 def test_what_is_the_same_runs_once_in_a_batch_and_every_line_is_there_once(
-    tmp_path_factory: pytest.TempPathFactory, chosen: list[tuple[str, str, int | None]], size: int
+    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[str, str, int | None]], size: int
 ) -> None:
     artifacts = Artifacts(f"file://{tmp_path_factory.mktemp('artifacts')}")
     lines = [
         a_line(f"id-{number}", text, model=model, temperature=temperature)
-        for number, (model, text, temperature) in enumerate(chosen)
+        for number, (model, text, temperature) in enumerate(requests)
     ]
-    found: dict[int, dict[str, Any]] = {}
+    by_line: dict[int, dict[str, Any]] = {}
     runs: list[tuple[str, str, int | None]] = []
     for segment in planned(artifacts, lines, size):
         rows = segment.to_pylist()
-        own = {row["line"]: row for row in rows}
+        in_segment = {row["line"]: row for row in rows}
         assert sum(row["same_as"] is None for row in rows) <= size
-        assert not own.keys() & found.keys()
-        found |= own
+        assert not in_segment.keys() & by_line.keys()
+        by_line |= in_segment
         for row in rows:
-            leader = own[row["same_as"]] if row["same_as"] else row
+            leader = in_segment[row["same_as"]] if row["same_as"] else row
             assert leader["same_as"] is None
             assert json.loads(leader["body"]) == lines[row["line"] - 1]["body"]
             assert row["custom_id"] == lines[row["line"] - 1]["custom_id"]
-        runs += [chosen[row["line"] - 1] for row in rows if row["same_as"] is None]
-    assert sorted(found) == list(range(1, len(lines) + 1))
+        runs += [requests[row["line"] - 1] for row in rows if row["same_as"] is None]
+    assert sorted(by_line) == list(range(1, len(lines) + 1))
     certain = [run for run in runs if run[2] == 0]
     assert len(certain) == len(set(certain)), "the same request ran twice"
-    assert len([run for run in runs if run[2] != 0]) == len([run for run in chosen if run[2] != 0])
+    assert len([run for run in runs if run[2] != 0]) == len([run for run in requests if run[2] != 0])
 
 
 def test_requests_run_in_the_order_of_their_prefixes_over_the_whole_file(artifacts: Artifacts) -> None:
@@ -106,7 +106,7 @@ def test_a_copy_gets_the_answer_under_its_own_name_and_says_whose_it_is(tmp_path
     lines = [a_line(name, "a", temperature=0) for name in "abc"] + [a_line("d", "b", temperature=0)]
     (rows,) = planned(Artifacts(f"file://{tmp_path}"), lines)
     ran = [row for row in rows.to_pylist() if row["same_as"] is None]
-    said = {
+    output = {
         row["custom_id"]: json.dumps(
             {"custom_id": row["custom_id"], "response": {"status_code": 200, "body": {"x": 1}}, "error": None}
         )
@@ -116,7 +116,7 @@ def test_a_copy_gets_the_answer_under_its_own_name_and_says_whose_it_is(tmp_path
         {
             "line": [row["line"] for row in ran],
             "ok": [True] * len(ran),
-            "answer": list(said.values()),
+            "answer": list(output.values()),
             "output_tokens": [5] * len(ran),
         }
     )
