@@ -48,7 +48,7 @@ def duration(seconds: float | None) -> str:
     return NOTHING if seconds is None else durations.text(seconds)
 
 
-def moment(at: float | None) -> str | Markup:
+def timestamp(at: float | None) -> str | Markup:
     """Format a Unix time in UTC, as an HTML `time` element."""
     if at is None:
         return NOTHING
@@ -62,7 +62,7 @@ def short(text: str, length: int = 12) -> str:
     return text if len(text) <= length else f"…{text[-length:]}"
 
 
-FILTERS = (count, rate, percent, size, duration, moment, short)
+FILTERS = (count, rate, percent, size, duration, timestamp, short)
 
 
 def register(app: Flask) -> None:
