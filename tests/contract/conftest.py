@@ -1,4 +1,4 @@
-"""Fixtures of the conformance tests: plain HTTP beside the `openai` client, and one batch that has ended."""
+"""Fixtures of the conformance tests: plain HTTP beside the `openai` client, and one ended batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.stacks import RunningStack, a_chat
 
-MIXED = 90  # requests of the batch that many tests look at; every third is refused by its engine
+MIXED = 90  # requests of the batch that many tests read
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +31,13 @@ def mixed(stack: RunningStack) -> Any:
 
 @pytest.fixture(scope="session")
 def created(stack: RunningStack) -> dict[str, Any]:
-    """The body of a create that would be accepted."""
+    """A valid body for creating a batch."""
     file = stack.client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
     return {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
 def refusal(answer: httpx.Response) -> dict[str, Any]:
-    """The error of an answer, which is OpenAI's error object whatever went wrong."""
+    """Return the error of a response, after checking that it is OpenAI's error object."""
     body = answer.json()
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}

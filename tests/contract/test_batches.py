@@ -107,12 +107,12 @@ def test_windows_within_the_bounds_are_taken_and_set_the_expiry(http: httpx.Clie
 
 
 def test_batches_are_listed_newest_first_by_twenty(stack: RunningStack, http: httpx.Client, body: Body) -> None:
-    made = [http.post("/v1/batches", json=body).json()["id"] for _ in range(22)]
+    ids = [http.post("/v1/batches", json=body).json()["id"] for _ in range(22)]
     page = http.get("/v1/batches").json()
-    assert [batch["id"] for batch in page["data"]] == made[:1:-1]
-    assert (page["first_id"], page["last_id"], page["has_more"]) == (made[21], made[2], True)
+    assert [batch["id"] for batch in page["data"]] == ids[:1:-1]
+    assert (page["first_id"], page["last_id"], page["has_more"]) == (ids[21], ids[2], True)
     walked = [batch.id for batch in stack.client.batches.list(limit=7)]
-    assert walked[:22] == made[::-1]
+    assert walked[:22] == ids[::-1]
     assert len(set(walked)) == len(walked)
 
 
@@ -154,7 +154,7 @@ def test_an_unknown_batch_is_404_in_openais_words(http: httpx.Client) -> None:
 
 
 def test_the_output_expires_when_it_is_told_to(stack: RunningStack) -> None:
-    asked = {"anchor": "created_at", "seconds": 3600}
-    batch = stack.wait(stack.submit([a_chat("a", "hello")], output_expires_after=asked))
+    expires_after = {"anchor": "created_at", "seconds": 3600}
+    batch = stack.wait(stack.submit([a_chat("a", "hello")], output_expires_after=expires_after))
     output = stack.client.files.retrieve(batch.output_file_id)
     assert (output.purpose, output.expires_at) == ("batch_output", output.created_at + 3600)

@@ -1,4 +1,4 @@
-"""A project with a result cache gets what it asked before without running it; no other does."""
+"""A project with a result cache gets earlier answers without running a request again; other projects do not."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tests.support.stacks import RunningStack, a_chat
 
 @pytest.fixture(scope="module")
 def as_project(stack: RunningStack, http: httpx.Client) -> Callable[..., RunningStack]:
-    """The stack as a new project of that name sees it."""
+    """A function that returns the stack with the key of a new project."""
 
     def make(name: str, cache_bytes: int | None = None) -> RunningStack:
         key = http.post("/v1/keys", json={"project": name}).json()["key"]
-        found = next(entry for entry in http.get("/v1/projects").json()["data"] if entry["name"] == name)
-        settled = http.post(f"/v1/projects/{found['id']}", json={"cache_bytes": cache_bytes}).json()
+        project = next(entry for entry in http.get("/v1/projects").json()["data"] if entry["name"] == name)
+        settled = http.post(f"/v1/projects/{project['id']}", json={"cache_bytes": cache_bytes}).json()
         assert settled["cache_bytes"] == cache_bytes
         return replace(stack, key=key)
 
     return make
 
 
-def asked(prefix: str, *texts: str, **body: Any) -> list[dict[str, Any]]:
+def chats(prefix: str, *texts: str, **body: Any) -> list[dict[str, Any]]:
     body = {"model": "nano", "temperature": 0, "max_tokens": 4} | body
     return [a_chat(f"{prefix}-{number}", text, **body) for number, text in enumerate(texts)]
 
 
 def answered(stack: RunningStack, requests: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
-    """The batch, and the response bodies in the order of the requests."""
+    """Run requests; return the batch, and the response bodies in the order of the requests."""
     batch = stack.wait(stack.submit(requests))
     assert batch.request_counts.completed == len(requests)
     lines = stack.lines(batch.output_file_id)
@@ -42,9 +42,9 @@ def answered(stack: RunningStack, requests: list[dict[str, Any]]) -> tuple[Any, 
 
 def test_what_a_project_asked_before_is_not_run_again(as_project: Callable[..., RunningStack]) -> None:
     stack = as_project("cached", cache_bytes=10**6)
-    first, bodies = answered(stack, asked("first", "one", "two"))
+    first, bodies = answered(stack, chats("first", "one", "two"))
     assert first.batchyard["shared"]["requests"] == 0
-    batch, again = answered(stack, asked("again", "two", "new", "one", "two"))
+    batch, again = answered(stack, chats("again", "two", "new", "one", "two"))
     two, new, one, copy = again
     assert len({two["id"], new["id"], one["id"]} | {body["id"] for body in bodies}) == 3, "only the new one ran"
     assert one == bodies[0] | {"batchyard": {"cached": True}}
@@ -58,13 +58,13 @@ def test_what_a_project_asked_before_is_not_run_again(as_project: Callable[..., 
         "output_tokens": sum(usage["completion_tokens"] for usage in served),
     }
     assert batch.usage.input_tokens == sum(body["usage"]["prompt_tokens"] for body in again)
-    whole, _ = answered(stack, asked("third", "new", "one"))
+    whole, _ = answered(stack, chats("third", "new", "one"))
     assert whole.batchyard["shared"]["requests"] == 2
 
 
 def test_another_project_runs_the_same_itself(as_project: Callable[..., RunningStack]) -> None:
-    _, (body,) = answered(as_project("its-own", cache_bytes=10**6), asked("a", "mine"))
-    batch, (other,) = answered(as_project("stranger", cache_bytes=10**6), asked("a", "mine"))
+    _, (body,) = answered(as_project("its-own", cache_bytes=10**6), chats("a", "mine"))
+    batch, (other,) = answered(as_project("stranger", cache_bytes=10**6), chats("a", "mine"))
     assert batch.batchyard["shared"]["requests"] == 0
     assert other["id"] != body["id"]
 
@@ -72,7 +72,7 @@ def test_another_project_runs_the_same_itself(as_project: Callable[..., RunningS
 def test_without_a_cache_everything_runs(as_project: Callable[..., RunningStack]) -> None:
     stack = as_project("uncached")
     for _ in range(2):
-        batch, _ = answered(stack, asked("a", "again"))
+        batch, _ = answered(stack, chats("a", "again"))
         assert batch.batchyard["shared"]["requests"] == 0
 
 
@@ -82,5 +82,5 @@ def test_what_is_up_to_chance_or_simulated_is_never_cached(
 ) -> None:
     stack = as_project("careful", cache_bytes=10**6)
     for _ in range(2):
-        batch, _ = answered(stack, asked("a", "again", **body))
+        batch, _ = answered(stack, chats("a", "again", **body))
         assert batch.batchyard["shared"]["requests"] == 0

@@ -1,4 +1,4 @@
-"""Requests that ask for the same, and leave nothing to chance, run once and are answered each."""
+"""Equal deterministic requests run once, and each gets the answer."""
 
 from __future__ import annotations
 

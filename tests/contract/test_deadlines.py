@@ -1,4 +1,4 @@
-"""When a batch will be done, over HTTP: ETA and range, SLA states and their events, tiers and limits of projects."""
+"""Deadlines over HTTP: ETA and its range, SLA states and their events, tiers and limits of projects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ours(batch: Any) -> dict[str, Any]:
 
 
 def measured(stack: RunningStack) -> None:
-    """Model `slow` was measured."""
+    """Measure the model `slow`."""
     stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(200)]))
 
 
@@ -24,9 +24,9 @@ def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(s
     measured(stack)
     batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(600)])
     batch = stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0 and ours(batch)["eta_seconds"])
-    said = ours(batch)
-    assert 0 < said["eta_earliest_seconds"] < said["eta_seconds"] < said["eta_latest_seconds"]
-    assert (said["sla"], said["due_at"]) == ("on_track", batch.expires_at)
+    extension = ours(batch)
+    assert 0 < extension["eta_earliest_seconds"] < extension["eta_seconds"] < extension["eta_latest_seconds"]
+    assert (extension["sla"], extension["due_at"]) == ("on_track", batch.expires_at)
     batch = stack.wait(batch)
     assert ours(batch)["eta_seconds"] is None
 
@@ -47,10 +47,10 @@ def test_a_batch_that_cannot_be_done_in_its_window_says_so_at_once_and_is_late_i
     assert ours(batch)["eta_seconds"] > 6
     batch = stack.wait(batch)
     assert (batch.status, ours(batch)["sla"]) == ("expired", "late")
-    found = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
-    assert [event["type"] for event in found] == ["batch.at_risk", "batch.late", "batch.expired"]
-    assert found[0]["data"] == {"id": batch.id, "deadline": batch.expires_at, "done_at": found[0]["data"]["done_at"]}
-    assert found[0]["data"]["done_at"] > batch.expires_at
+    events = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+    assert [event["type"] for event in events] == ["batch.at_risk", "batch.late", "batch.expired"]
+    assert events[0]["data"] == {"id": batch.id, "deadline": batch.expires_at, "done_at": events[0]["data"]["done_at"]}
+    assert events[0]["data"]["done_at"] > batch.expires_at
 
 
 def project(http: httpx.Client, name: str) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def test_a_tier_says_when_a_projects_batches_are_due(stack: RunningStack, http: 
     key = http.post("/v1/keys", json={"project": "tiered"}).json()["key"]
     settled = http.post(f"/v1/projects/{project(http, 'tiered')['id']}", json={"tier": "premium"}).json()
     assert (settled["tier"], settled["max_segments"]) == ("premium", None)
-    said = {"model": "echo", "prompts": ["a"]}
-    batch_id = http.post("/start", json=said, headers={"Authorization": f"Bearer {key}"}).json()["batch_id"]
+    body = {"model": "echo", "prompts": ["a"]}
+    batch_id = http.post("/start", json=body, headers={"Authorization": f"Bearer {key}"}).json()["batch_id"]
     batch = http.get(f"/v1/batches/{batch_id}", headers={"Authorization": f"Bearer {key}"}).json()
     assert batch["batchyard"]["due_at"] == batch["created_at"] + 12 * 3600
     assert batch["expires_at"] == batch["created_at"] + 24 * 3600

@@ -1,4 +1,4 @@
-"""Cancel, expiry and deletion, as contract.md promises them: no line is lost, whoever comes first."""
+"""Cancel, expiry and deletion, as contract.md promises them: no line is lost in any order of events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slow(count: int) -> list[dict[str, Any]]:
 
 
 def conserved(stack: RunningStack, batch: Any, total: int) -> tuple[list[Any], list[Any]]:
-    """The output and error lines, after checking that they are all the requests, each once."""
+    """Assert that each request has exactly one line; return the output and error lines."""
     output, errors = stack.lines(batch.output_file_id), stack.lines(batch.error_file_id)
     ids = [line["custom_id"] for line in output + errors]
     assert sorted(ids) == sorted(f"id-{number}" for number in range(total))
@@ -64,19 +64,19 @@ def test_twenty_cancels_of_a_finishing_batch_agree_on_its_end(stack: RunningStac
             return str(error.body["message"])  # type: ignore[index]
 
     with ThreadPoolExecutor(20) as pool:
-        said = set(pool.map(cancel, range(20)))
+        outcomes = set(pool.map(cancel, range(20)))
     batch = stack.wait(batch)
     allowed = {
         "completed": {"Cannot cancel a batch with status 'completed'."},
         "cancelled": {"cancelling", "cancelled"},
     }
-    assert said <= allowed[batch.status]
+    assert outcomes <= allowed[batch.status]
     output, _ = conserved(stack, batch, 200)
     assert len(output) == 200
 
 
 def test_cancelling_at_once_is_never_lost(stack: RunningStack) -> None:
-    batches = [stack.submit(slow(1000)) for _ in range(3)]  # which take longer than it takes to submit them
+    batches = [stack.submit(slow(1000)) for _ in range(3)]  # they run longer than submitting them takes
     for batch in batches:
         assert stack.client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
     for batch in batches:

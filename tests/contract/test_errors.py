@@ -53,7 +53,7 @@ def test_a_json_body_that_is_too_large_is_a_413(http: httpx.Client) -> None:
 def test_a_connection_goes_on_after_a_body_that_was_refused(http: httpx.Client) -> None:
     connection = http_client.HTTPConnection(http.base_url.host, http.base_url.port, timeout=30)
     connection.connect()
-    connection.auto_open = 0  # it would connect again otherwise, and hide that it was closed
+    connection.auto_open = 0  # reconnecting would hide that the server closed it
     for _ in range(10):
         connection.request("POST", "/v1/files", body=b"x" * 4_000_000, headers={"Content-Type": "text/plain"})
         refused = connection.getresponse()

@@ -30,12 +30,12 @@ def test_batch_uploads_expire_after_30_days_and_others_never(stack: RunningStack
 
 
 def test_a_file_expires_when_it_is_told_to(stack: RunningStack) -> None:
-    asked = {"anchor": "created_at", "seconds": 3600}
-    file = stack.client.files.create(file=b"x", purpose="batch", expires_after=asked)  # type: ignore[arg-type]
+    expires_after = {"anchor": "created_at", "seconds": 3600}
+    file = stack.client.files.create(file=b"x", purpose="batch", expires_after=expires_after)  # type: ignore[arg-type]
     assert file.expires_at == file.created_at + 3600
     for seconds in (3599, 2592001):
         with pytest.raises(openai.BadRequestError) as caught:
-            stack.client.files.create(file=b"x", purpose="batch", expires_after=asked | {"seconds": seconds})  # type: ignore[arg-type]
+            stack.client.files.create(file=b"x", purpose="batch", expires_after=expires_after | {"seconds": seconds})  # type: ignore[arg-type]
         assert caught.value.param == "expires_after.seconds"
 
 
@@ -62,29 +62,29 @@ def test_an_upload_without_a_file_or_with_two_is_refused(http: httpx.Client) -> 
 
 
 def test_files_are_listed_newest_first_or_oldest_first_and_by_purpose(stack: RunningStack) -> None:
-    made = [stack.client.files.create(file=("a.txt", b"x"), purpose="evals").id for _ in range(5)]
+    ids = [stack.client.files.create(file=("a.txt", b"x"), purpose="evals").id for _ in range(5)]
     listed = [file.id for file in stack.client.files.list(purpose="evals", limit=2)]
-    assert listed[:5] == made[::-1]
+    assert listed[:5] == ids[::-1]
     listed = [file.id for file in stack.client.files.list(purpose="evals", limit=2, order="asc")]
-    assert listed[-5:] == made
+    assert listed[-5:] == ids
 
 
 def test_a_page_says_its_first_and_last_and_whether_there_is_more(stack: RunningStack, http: httpx.Client) -> None:
-    made = [stack.client.files.create(file=b"x", purpose="vision").id for _ in range(3)]
+    ids = [stack.client.files.create(file=b"x", purpose="vision").id for _ in range(3)]
     page = http.get("/v1/files", params={"purpose": "vision", "limit": 2}).json()
-    assert (page["object"], page["first_id"], page["last_id"], page["has_more"]) == ("list", made[2], made[1], True)
-    rest = http.get("/v1/files", params={"purpose": "vision", "limit": 10000, "after": made[0]}).json()
+    assert (page["object"], page["first_id"], page["last_id"], page["has_more"]) == ("list", ids[2], ids[1], True)
+    rest = http.get("/v1/files", params={"purpose": "vision", "limit": 10000, "after": ids[0]}).json()
     assert rest["has_more"] is False
     empty = http.get("/v1/files", params={"purpose": "fine-tune-results"}).json()
     assert empty == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 def test_a_walk_goes_on_from_a_file_that_was_deleted_meanwhile(stack: RunningStack, http: httpx.Client) -> None:
-    made = [stack.client.files.create(file=b"x", purpose="assistants").id for _ in range(4)]
+    ids = [stack.client.files.create(file=b"x", purpose="assistants").id for _ in range(4)]
     first = http.get("/v1/files", params={"purpose": "assistants", "limit": 2}).json()
-    stack.client.files.delete(made[2])
+    stack.client.files.delete(ids[2])
     rest = http.get("/v1/files", params={"purpose": "assistants", "limit": 2, "after": first["last_id"]}).json()
-    assert [file["id"] for file in rest["data"]] == [made[1], made[0]]
+    assert [file["id"] for file in rest["data"]] == [ids[1], ids[0]]
 
 
 @pytest.mark.parametrize("query", ["after=file-nope", "limit=0", "limit=10001", "limit=x", "order=up", "after=%00"])
@@ -99,7 +99,7 @@ def test_a_deleted_file_is_gone_at_once(stack: RunningStack, http: httpx.Client)
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
         answer = http.request(method, f"/v1/files/{file.id}{path}")
         assert (answer.status_code, refusal(answer)["type"]) == (404, "invalid_request_error")
-    assert file.id not in [found.id for found in stack.client.files.list(purpose="user_data")]
+    assert file.id not in [entry.id for entry in stack.client.files.list(purpose="user_data")]
 
 
 def test_an_upload_without_content_length_is_stored_too(http: httpx.Client) -> None:

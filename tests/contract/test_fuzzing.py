@@ -31,7 +31,7 @@ def _document() -> dict[str, Any]:
         return document()
 
 
-# Query parameters that nobody knows are ignored, as OpenAI does.
+# Unknown query parameters are ignored, as OpenAI does.
 _config = SchemathesisConfig.from_dict({"generation": {"allow-extra-parameters": False}})
 surface = schemathesis.openapi.from_dict(_document(), config=_config)
 

@@ -1,4 +1,4 @@
-"""Rate limits and limits in bytes: 429 with what the client needs to come back."""
+"""Rate limits and limits in bytes: 429 with the headers that a client needs to retry."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_project_has_only_so_many_bytes_in_flight(web: Web) -> None:
     client = web(max_bytes_in_flight=1500)
     file_id = upload(client, b"x" * 1000).get_json()["id"]
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    made = client.post("/v1/batches", json=body)
-    assert made.status_code == 200
+    answer = client.post("/v1/batches", json=body)
+    assert answer.status_code == 200
     refused = client.post("/v1/batches", json=body)
     assert refused.status_code == 429
     assert int(refused.headers["Retry-After"]) > 0

@@ -1,4 +1,4 @@
-"""/metrics and /v1/queue: what waits and what runs, for Prometheus and for people."""
+"""/metrics and /v1/queue: the backlog and the running work, for Prometheus and for people."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_requests_are_timed_by_route_and_not_by_path(stack: RunningStack, http: 
     for name in ("a", "b"):
         http.get(f"/v1/files/file-{name}")
     http.request("BREW", "/v1/files")
-    found = [dict(labels) for name, labels in samples(http) if name == "batchyard_http_request_seconds_count"]
-    assert {"method": "GET", "route": "/v1/files/<file_id>", "status": "404"} in found
-    assert "BREW" not in {labels["method"] for labels in found}
+    routes = [dict(labels) for name, labels in samples(http) if name == "batchyard_http_request_seconds_count"]
+    assert {"method": "GET", "route": "/v1/files/<file_id>", "status": "404"} in routes
+    assert "BREW" not in {labels["method"] for labels in routes}
 
 
 def test_the_queue_needs_a_key(http: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""GET /v1/batches/{id}/results: the answers there are so far, in the order they were given."""
+"""GET /v1/batches/{id}/results: the answers so far, in the order of their completion."""
 
 from __future__ import annotations
 

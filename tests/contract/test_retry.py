@@ -1,4 +1,4 @@
-"""POST /v1/batches/{id}/retry: a new batch of what was not answered."""
+"""POST /v1/batches/{id}/retry: a new batch of the unanswered requests."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def test_the_failed_lines_run_again_byte_for_byte_and_the_old_batch_stays(
     stack: RunningStack, http: httpx.Client, mixed: Any
 ) -> None:
     before = http.get(f"/v1/batches/{mixed.id}").json()
-    made = retry(stack, http, mixed.id)
+    new = retry(stack, http, mixed.id)
     failed = {line["custom_id"] for line in stack.lines(mixed.error_file_id)}
     raw = stack.client.files.content(mixed.input_file_id).content.splitlines(keepends=True)
     wanted = b"".join(line for line in raw if json.loads(line)["custom_id"] in failed)
-    assert stack.client.files.content(made.input_file_id).content == wanted
-    assert (made.endpoint, made.metadata, made.completion_window) == (mixed.endpoint, mixed.metadata, "24h")
-    assert made.batchyard["retry_of"] == mixed.id
-    assert stack.wait(made).request_counts.total == 15
+    assert stack.client.files.content(new.input_file_id).content == wanted
+    assert (new.endpoint, new.metadata, new.completion_window) == (mixed.endpoint, mixed.metadata, "24h")
+    assert new.batchyard["retry_of"] == mixed.id
+    assert stack.wait(new).request_counts.total == 15
     after = http.get(f"/v1/batches/{mixed.id}").json()
-    assert after["batchyard"].pop("retries")[-1] == made.id
+    assert after["batchyard"].pop("retries")[-1] == new.id
     before["batchyard"].pop("retries")
     assert after == before
 
@@ -41,9 +41,9 @@ def test_cancelled_lines_run_again_with_what_is_asked_anew(stack: RunningStack, 
     stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
     stack.client.batches.cancel(batch.id)
     batch = stack.wait(batch)
-    made = retry(stack, http, batch.id, completion_window="2h", metadata={"try": "2"})
-    assert (made.completion_window, made.metadata) == ("2h", {"try": "2"})
-    ended = stack.wait(made)
+    new = retry(stack, http, batch.id, completion_window="2h", metadata={"try": "2"})
+    assert (new.completion_window, new.metadata) == ("2h", {"try": "2"})
+    ended = stack.wait(new)
     assert ended.status == "completed"
     ids = [line["custom_id"] for part in (batch, ended) for line in stack.lines(part.output_file_id)]
     assert sorted(ids) == sorted(f"id-{number}" for number in range(400))
@@ -61,18 +61,18 @@ def test_an_idempotency_key_makes_one_retry_also_when_the_input_is_gone(
 
 
 def test_what_cannot_be_retried_says_why(stack: RunningStack, http: httpx.Client) -> None:
-    def said(batch: Any) -> str:
+    def refusal_of(batch: Any) -> str:
         answer = http.post(f"/v1/batches/{batch.id}/retry")
         assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
         return str(refusal(answer)["message"])
 
     running = stack.submit([a_chat("a", "x", model="slow")])
-    assert "wait for its end" in said(running)
-    assert "nothing to retry" in said(stack.wait(running))
-    assert "failed validation" in said(stack.wait(stack.submit("{nope}")))
+    assert "wait for its end" in refusal_of(running)
+    assert "nothing to retry" in refusal_of(stack.wait(running))
+    assert "failed validation" in refusal_of(stack.wait(stack.submit("{nope}")))
     failing = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="failing") for number in range(3)]))
     stack.client.files.delete(failing.input_file_id)
-    assert "input file of this batch was deleted" in said(failing)
+    assert "input file of this batch was deleted" in refusal_of(failing)
 
 
 @pytest.mark.parametrize("body", [{"completion_window": "400d"}, {"metadata": {"a": 1}}, {"endpoint": "/v1/x"}])

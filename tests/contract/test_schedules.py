@@ -1,4 +1,4 @@
-"""Schedules over HTTP, and through the whole stack: each due time becomes a batch that is run."""
+"""Schedules over HTTP and through the whole stack: each due time creates a batch that runs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.contract.conftest import refusal
 from tests.support.stacks import RunningStack, a_chat
 
 TEMPLATE = json.dumps(a_chat("{{date}}", "It is {{datetime}}.")) + "\n"
-# A time that comes so seldom that only the test makes it due.
+# A time so rare that only the test makes it due.
 SELDOM = "30 6 29 2 *"
 
 
 @pytest.fixture
 def body() -> dict[str, Any]:
-    """A create that would be accepted."""
+    """A valid body for creating a schedule."""
     return {
         "name": "nightly",
         "cron": SELDOM,
@@ -39,34 +39,34 @@ def body() -> dict[str, Any]:
 
 @pytest.fixture
 def create(http: httpx.Client, body: dict[str, Any]) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Makes a schedule, which is gone after the test."""
-    made: list[str] = []
+    """A function that creates a schedule. It is deleted after the test."""
+    ids: list[str] = []
 
-    def make(**said: Any) -> dict[str, Any]:
-        answer = http.post("/v1/schedules", json=body | said)
+    def make(**changes: Any) -> dict[str, Any]:
+        answer = http.post("/v1/schedules", json=body | changes)
         assert answer.status_code == 200, answer.text
-        made.append(answer.json()["id"])
+        ids.append(answer.json()["id"])
         return dict(answer.json())
 
     yield make
-    for schedule_id in made:
+    for schedule_id in ids:
         http.delete(f"/v1/schedules/{schedule_id}")
 
 
-def make_due(stack: RunningStack, schedule: dict[str, Any], moment: int) -> None:
+def make_due(stack: RunningStack, schedule: dict[str, Any], at: int) -> None:
     database = Database(f"sqlite:///{stack.data / 'batchyard.db'}")
     with database.write() as session:
-        session.execute(update(Schedule).where(Schedule.id == schedule["id"]).values(next_run_at=moment))
+        session.execute(update(Schedule).where(Schedule.id == schedule["id"]).values(next_run_at=at))
     database.close()
 
 
 def runs(http: httpx.Client, schedule: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """The runs of a schedule, oldest first, once there are so many."""
+    """Wait for `number` runs of a schedule, and return them, oldest first."""
     deadline = time.monotonic() + 30
-    while len(found := http.get(f"/v1/schedules/{schedule['id']}/runs").json()["data"]) < number:
-        assert time.monotonic() < deadline, found
+    while len(data := http.get(f"/v1/schedules/{schedule['id']}/runs").json()["data"]) < number:
+        assert time.monotonic() < deadline, data
         time.sleep(0.1)
-    return list(reversed(found))
+    return list(reversed(data))
 
 
 def test_a_schedule_says_what_it_was_given_and_when_it_runs_next(create: Callable[..., dict[str, Any]]) -> None:
@@ -161,16 +161,16 @@ def test_runs_are_listed_newest_first_and_page_by_page(
 ) -> None:
     schedule = create(overlap="allow", input={"template": TEMPLATE}, paused=True)
     path = f"/v1/schedules/{schedule['id']}"
-    made = [http.post(f"{path}/run").json()["id"] for _ in range(3)]
+    ids = [http.post(f"{path}/run").json()["id"] for _ in range(3)]
     first = http.get(f"{path}/runs", params={"limit": 2}).json()
     second = http.get(f"{path}/runs", params={"limit": 2, "after": first["last_id"]}).json()
-    assert [run["id"] for run in first["data"] + second["data"]] == made[::-1]
+    assert [run["id"] for run in first["data"] + second["data"]] == ids[::-1]
     assert (first["has_more"], second["has_more"]) == (True, False)
     assert http.get(f"{path}/runs", params={"after": "run_nope"}).status_code == 400
 
 
 @pytest.mark.parametrize(
-    ("said", "param", "words"),
+    ("changes", "param", "words"),
     [
         ({"cron": "61 * * * *"}, "cron", "Bad minute"),
         ({"cron": "0 0 6 * * *"}, "cron", "five fields"),
@@ -192,9 +192,9 @@ def test_runs_are_listed_newest_first_and_page_by_page(
     ],
 )
 def test_a_create_that_cannot_be_meant_is_refused(
-    http: httpx.Client, body: dict[str, Any], said: dict[str, Any], param: str, words: str
+    http: httpx.Client, body: dict[str, Any], changes: dict[str, Any], param: str, words: str
 ) -> None:
-    answer = http.post("/v1/schedules", json=body | said)
+    answer = http.post("/v1/schedules", json=body | changes)
     error = refusal(answer)
     assert (answer.status_code, error["param"]) == (400, param)
     assert words in error["message"]
@@ -226,16 +226,16 @@ def test_the_terminal_makes_shows_runs_and_ends_a_schedule(stack: RunningStack, 
     file.write_text(TEMPLATE)
 
     def batchyard(*arguments: str) -> str:
-        done = CliRunner().invoke(
+        result = CliRunner().invoke(
             commands.schedule, arguments, env={"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
         )
-        assert done.exit_code == 0, done.output
-        return done.output
+        assert result.exit_code == 0, result.output
+        return result.output
 
-    made = batchyard(
+    output = batchyard(
         "create", "--name", "terminal", "--cron", SELDOM, "--template", str(file), "--metadata", "day={{date}}"
     )
-    schedule_id, first = made.splitlines()[:2]
+    schedule_id, first = output.splitlines()[:2]
     assert first.startswith("next ") and first.endswith("-02-29 06:30:00Z")
     assert "terminal" in batchyard("list")
     assert "is paused" in batchyard("pause", schedule_id)

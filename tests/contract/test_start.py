@@ -1,4 +1,4 @@
-"""POST /start: prompts in, a batch out; what it was given is what runs."""
+"""POST /start: prompts become a batch that runs with the options sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def requests(stack: RunningStack, answer: httpx.Response) -> list[dict[str, Any]]:
-    """The request lines that a start has made."""
+    """Return the request lines of a started batch."""
     assert answer.status_code == 202, answer.text
     return stack.lines(answer.json()["file_id"])
 
@@ -90,10 +90,10 @@ def test_a_file_of_whole_requests_runs_as_it_is(stack: RunningStack, http: httpx
 
 
 def test_completions_and_embeddings_start_too(stack: RunningStack, http: httpx.Client) -> None:
-    made = http.post("/start", json={"model": "echo", "prompts": ["a"], "endpoint": "/v1/completions"})
-    assert requests(stack, made)[0]["body"] == {"model": "echo", "prompt": "a"}
-    made = http.post("/start", json={"model": "vectors", "prompts": ["a"], "endpoint": "/v1/embeddings"})
-    assert requests(stack, made)[0]["body"] == {"model": "vectors", "input": "a"}
+    started = http.post("/start", json={"model": "echo", "prompts": ["a"], "endpoint": "/v1/completions"})
+    assert requests(stack, started)[0]["body"] == {"model": "echo", "prompt": "a"}
+    started = http.post("/start", json={"model": "vectors", "prompts": ["a"], "endpoint": "/v1/embeddings"})
+    assert requests(stack, started)[0]["body"] == {"model": "vectors", "input": "a"}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_cannot_run_is_refused_at_once(http: httpx.Client, body: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "fields", "said"),
+    ("name", "content", "fields", "message"),
     [
         ("a.pdf", b"x", {}, ".csv"),
         ("a.csv", b"a,b\n1,2\n", {}, "no column 'prompt', but a, b"),
@@ -136,8 +136,8 @@ def test_what_cannot_run_is_refused_at_once(http: httpx.Client, body: dict[str, 
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_by_its_line(
-    http: httpx.Client, name: str, content: bytes, fields: dict[str, str], said: str
+    http: httpx.Client, name: str, content: bytes, fields: dict[str, str], message: str
 ) -> None:
     answer = http.post("/start", data={"model": "echo"} | fields, files={"file": (name, content)})
     assert answer.status_code == 400
-    assert said in refusal(answer)["message"]
+    assert message in refusal(answer)["message"]

@@ -1,4 +1,4 @@
-"""Projects and keys, as contract.md promises them: another project's things are not there."""
+"""Projects and keys, as contract.md promises them: objects of other projects are invisible."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def stranger(http: httpx.Client, other_project: openai.OpenAI) -> httpx.Client:
 
 
 @pytest.fixture(scope="module")
-def told(stack: RunningStack, http: httpx.Client) -> dict[str, str]:
-    """The ids of a webhook and of a delivery to it."""
-    asked = {"name": "theirs", "url": "https://receiver.invalid/", "event_types": ["batch.failed"]}
-    webhook = f"/v1/webhook_endpoints/{http.post('/v1/webhook_endpoints', json=asked).json()['id']}"
+def webhook_ids(stack: RunningStack, http: httpx.Client) -> dict[str, str]:
+    """The ids of a webhook endpoint and of a delivery to it."""
+    body = {"name": "theirs", "url": "https://receiver.invalid/", "event_types": ["batch.failed"]}
+    webhook = f"/v1/webhook_endpoints/{http.post('/v1/webhook_endpoints', json=body).json()['id']}"
     stack.wait(stack.submit("no json"))
     (delivery,) = http.get(f"{webhook}/deliveries").json()["data"]
     http.post(webhook, json={"enabled": False})
@@ -59,28 +59,28 @@ def told(stack: RunningStack, http: httpx.Client) -> dict[str, str]:
 def schedule(http: httpx.Client, created: dict[str, Any]) -> Iterator[str]:
     """The id of a schedule."""
     batch = {name: created[name] for name in ("endpoint", "completion_window")}
-    asked = {"name": "theirs", "cron": "0 0 29 2 *", "input": {"file_id": created["input_file_id"]}, "batch": batch}
-    schedule_id = http.post("/v1/schedules", json=asked).json()["id"]
+    body = {"name": "theirs", "cron": "0 0 29 2 *", "input": {"file_id": created["input_file_id"]}, "batch": batch}
+    schedule_id = http.post("/v1/schedules", json=body).json()["id"]
     yield schedule_id
     http.delete(f"/v1/schedules/{schedule_id}")
 
 
 @pytest.mark.parametrize(("method", "route"), ROUTES)
 def test_not_yours_answers_exactly_as_not_there(
-    stranger: httpx.Client, mixed: Any, told: dict[str, str], schedule: str, method: str, route: str
+    stranger: httpx.Client, mixed: Any, webhook_ids: dict[str, str], schedule: str, method: str, route: str
 ) -> None:
-    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, **told}
+    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, **webhook_ids}
     nobodys = {name: f"{value[:-6]}ffffff" for name, value in theirs.items()}
-    said = []
+    answers = []
     for ids in (theirs, nobodys):
         body = {"event_type": "batch.failed"} if route.endswith("/test") else {}
         answer = stranger.request(method, route.format(**ids), json=body if method == "POST" else None)
         text = answer.text
         for value in ids.values():
             text = text.replace(value, "ID")
-        said.append((answer.status_code, text, sorted(set(answer.headers) - {"content-length"})))
-    assert said[0] == said[1]
-    assert said[0][0] == 404
+        answers.append((answer.status_code, text, sorted(set(answer.headers) - {"content-length"})))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 404
 
 
 def test_anothers_file_is_unknown_as_an_input(stranger: httpx.Client, stack: RunningStack, mixed: Any) -> None:
@@ -109,15 +109,15 @@ def test_an_idempotency_key_is_a_projects_own(
 
 
 def test_an_administrator_makes_lists_and_revokes_keys(http: httpx.Client) -> None:
-    made = http.post("/v1/keys", json={"project": "third"}).json()
-    third = {"Authorization": f"Bearer {made['key']}"}
+    key = http.post("/v1/keys", json={"project": "third"}).json()
+    third = {"Authorization": f"Bearer {key['key']}"}
     assert httpx.get(f"{http.base_url}/v1/files", headers=third).json()["data"] == []
     listed = http.get("/v1/keys", params={"project": "third"}).json()["data"]
-    assert [key["id"] for key in listed] == [made["id"]]
-    assert made["key"].rpartition("-")[2] not in http.get("/v1/keys").text
-    revoked = http.delete(f"/v1/keys/{made['id']}").json()
+    assert [entry["id"] for entry in listed] == [key["id"]]
+    assert key["key"].rpartition("-")[2] not in http.get("/v1/keys").text
+    revoked = http.delete(f"/v1/keys/{key['id']}").json()
     assert revoked["revoked_at"] is not None
-    assert http.delete(f"/v1/keys/{made['id']}").json() == revoked
+    assert http.delete(f"/v1/keys/{key['id']}").json() == revoked
     answer = httpx.get(f"{http.base_url}/v1/files", headers=third)
     assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
 

@@ -45,12 +45,12 @@ def test_an_object_has_the_fields_of_the_clients_type(theirs: type[BaseModel], o
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=lambda model: model.__name__)
 def test_a_field_holds_what_the_clients_type_expects(theirs: type[BaseModel], ours: type[BaseModel]) -> None:
     for name, field in theirs.model_fields.items():
-        said, expected = _kinds(ours.model_fields[name].annotation), _kinds(field.annotation)
-        assert said <= expected, f"{theirs.__name__}.{name}: {said} is not within {expected}"
+        kinds, expected = _kinds(ours.model_fields[name].annotation), _kinds(field.annotation)
+        assert kinds <= expected, f"{theirs.__name__}.{name}: {kinds} is not within {expected}"
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The kinds of values an annotation allows; literals by their type, every model as `object`."""
+    """Return the types that an annotation allows: literals by their type, every model as `object`."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return set().union(*(_kinds(part) for part in typing.get_args(annotation)))
@@ -103,5 +103,5 @@ def test_the_document_can_be_browsed_without_another_server(http: httpx.Client) 
 
 def test_the_statuses_are_the_clients() -> None:
     for theirs, ours in ((openai.types.Batch, wire.BatchObject), (openai.types.FileObject, wire.FileObject)):
-        said = typing.get_args(ours.model_fields["status"].annotation)
-        assert set(said) <= set(typing.get_args(theirs.model_fields["status"].annotation))
+        statuses = typing.get_args(ours.model_fields["status"].annotation)
+        assert set(statuses) <= set(typing.get_args(theirs.model_fields["status"].annotation))

@@ -1,4 +1,4 @@
-"""What validation refuses, as contract.md's table promises it: every bad line, by its physical number."""
+"""Validation errors as in contract.md's table: every bad line is reported by its physical number."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TABLE: list[tuple[str, Any, str, str | None]] = [
 
 @pytest.fixture(scope="module")
 def refused(stack: RunningStack) -> Any:
-    """A batch with every line of the table, after a good line and a blank one."""
+    """A batch of every line of the table, after a valid line and a blank one."""
     raw = [json.dumps(GOOD).encode(), b""]
     for number, (_, line, _, _) in enumerate(TABLE):
         if isinstance(line, dict) and line.get("custom_id") == "a":

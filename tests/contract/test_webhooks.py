@@ -26,9 +26,9 @@ VALID = {"name": "ends", "url": URL, "event_types": ["batch.completed", "batch.f
 
 @pytest.fixture
 def project(stack: RunningStack) -> Iterator[RunningStack]:
-    """A new project, whose endpoints go at the end."""
-    asked = {"project": f"hooks-{time.time_ns()}"}
-    key: Any = stack.client.post("/keys", cast_to=object, body=asked)
+    """A new project, whose webhook endpoints are deleted afterwards."""
+    body = {"project": f"hooks-{time.time_ns()}"}
+    key: Any = stack.client.post("/keys", cast_to=object, body=body)
     own = RunningStack(stack.process, stack.data, stack.url, key["key"])
     yield own
     for endpoint in own.client.webhooks.list():
@@ -45,24 +45,24 @@ def get(project: RunningStack, path: str, **params: Any) -> Any:
 
 def test_an_endpoint_is_made_listed_changed_and_deleted_by_openais_client(project: RunningStack) -> None:
     hooks = project.client.webhooks
-    made = create(project).to_dict()
-    secret = str(made.pop("signing_secret"))
+    endpoint = create(project).to_dict()
+    secret = str(endpoint.pop("signing_secret"))
     assert secret.startswith("whsec_")
-    assert made == VALID | {
-        "id": made["id"],
+    assert endpoint == VALID | {
+        "id": endpoint["id"],
         "object": "webhook_endpoint",
         "signing_secret_hint": f"whsec_...{secret[-4:]}",
-        "created_at": made["created_at"],
-        "updated_at": made["created_at"],
+        "created_at": endpoint["created_at"],
+        "updated_at": endpoint["created_at"],
         "batchyard": {"enabled": True},
     }
-    endpoint_id = str(made["id"])
-    assert hooks.retrieve(endpoint_id).to_dict() == made
-    assert [endpoint.to_dict() for endpoint in hooks.list()] == [made]
-    assert hooks.update(endpoint_id, url=URL + "2").to_dict() == made | {"url": URL + "2", "updated_at": _any()}
+    endpoint_id = str(endpoint["id"])
+    assert hooks.retrieve(endpoint_id).to_dict() == endpoint
+    assert [entry.to_dict() for entry in hooks.list()] == [endpoint]
+    assert hooks.update(endpoint_id, url=URL + "2").to_dict() == endpoint | {"url": URL + "2", "updated_at": _any()}
     wanted: Any = {"name": "late", "event_types": ["batch.late"]}
     changed = hooks.update(endpoint_id, **wanted, extra_body={"enabled": False}).to_dict()
-    assert changed == made | wanted | {"url": URL + "2", "updated_at": _any(), "batchyard": {"enabled": False}}
+    assert changed == endpoint | wanted | {"url": URL + "2", "updated_at": _any(), "batchyard": {"enabled": False}}
     assert hooks.retrieve(endpoint_id).to_dict() == changed
     rotated = hooks.rotate_secret(endpoint_id)
     assert rotated.signing_secret != secret
@@ -139,12 +139,12 @@ def test_a_changed_url_is_checked_as_a_new_one_is(project: RunningStack) -> None
 
 def test_endpoints_come_in_pages_and_the_twenty_first_of_a_project_is_refused(project: RunningStack) -> None:
     hooks = project.client.webhooks
-    made = [create(project, name=f"number {number}").id for number in range(20)][::-1]
+    ids = [create(project, name=f"number {number}").id for number in range(20)][::-1]
     page = hooks.list()
-    assert ([endpoint.id for endpoint in page.data], page.has_more) == (made, False)
-    page = hooks.list(limit=2, after=made[4])
-    assert ([endpoint.id for endpoint in page.data], page.has_more) == (made[5:7], True)
-    assert [endpoint.id for endpoint in hooks.list(limit=7)] == made
+    assert ([endpoint.id for endpoint in page.data], page.has_more) == (ids, False)
+    page = hooks.list(limit=2, after=ids[4])
+    assert ([endpoint.id for endpoint in page.data], page.has_more) == (ids[5:7], True)
+    assert [endpoint.id for endpoint in hooks.list(limit=7)] == ids
     with pytest.raises(openai.BadRequestError, match="no object with id"):
         hooks.list(after="wh_unknown")
     with pytest.raises(openai.BadRequestError) as refused:
@@ -170,7 +170,7 @@ def test_a_sample_is_sent_at_once_and_its_receivers_status_is_told_whatever_it_i
     assert len({sample.id for sample in samples}) == 4
     assert get(project, f"/webhook_endpoints/{endpoint.id}/deliveries")["data"] == []
     patient = project.client.with_options(max_retries=2)
-    with pytest.raises(openai.BadRequestError, match="refused") as unreachable:  # and the client does not ask again
+    with pytest.raises(openai.BadRequestError, match="refused") as unreachable:  # the client does not retry
         patient.webhooks.test(endpoint.id, event_type="batch.expired")
     assert unreachable.value.code == "webhook_endpoint_unreachable"
 
@@ -192,12 +192,12 @@ def test_for_a_day_after_a_rotation_either_secret_verifies_if_that_was_asked_for
 
 
 def ended(project: RunningStack) -> Any:
-    """A batch that has failed, at once."""
+    """Return a batch that failed validation."""
     return project.wait(project.submit("no json"))
 
 
 def tried(project: RunningStack, endpoint_id: str) -> dict[str, Any]:
-    """The endpoint's newest delivery, once it was tried."""
+    """Return the endpoint's newest delivery after its first attempt."""
     deadline = time.monotonic() + 60
     while True:
         data = get(project, f"/webhook_endpoints/{endpoint_id}/deliveries")["data"]
@@ -257,8 +257,8 @@ def test_the_terminal_makes_lists_and_deletes_webhooks(project: RunningStack) ->
 
     webhook_id, secret = terminal("create", URL).split()
     assert secret.startswith("whsec_")
-    made = project.client.webhooks.retrieve(webhook_id)
-    assert (made.name, tuple(made.event_types)) == ("receiver.invalid", events.TYPES)
+    endpoint = project.client.webhooks.retrieve(webhook_id)
+    assert (endpoint.name, tuple(endpoint.event_types)) == ("receiver.invalid", events.TYPES)
     other = json.loads(terminal("create", URL, "--name", "late", "--event", "batch.late", "--json"))
     assert (other["name"], other["event_types"]) == ("late", ["batch.late"])
     assert webhook_id in terminal("list")

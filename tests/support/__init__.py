@@ -1,1 +1,1 @@
-"""What several test files share: stacks, servers, receivers, rows."""
+"""Helpers of several test files: stacks, servers, receivers, rows."""

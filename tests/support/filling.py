@@ -1,6 +1,6 @@
-"""Fills a store as years of use would: thousands of batches that have ended, and one large one with its files.
+"""Fill a store as years of use would: thousands of ended batches, and a large one with its files.
 
-python -m tests.support.filling DATA      # into the data folder of a stack that does not run
+python -m tests.support.filling DATA      # into the data folder of a stopped stack
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDS = ("completed", "completed", "completed", "failed", "expired", "cancelled")
 
 
 def fill(context: AppContext, number: int) -> str:
-    """`number` batches that have ended in the project `default`, 20 that run, and a large one, whose id is returned."""
+    """Create `number` ended batches in the project `default`, 20 running ones and a large one. Return its id."""
     with context.database.write() as session:
         keys.create(session, "default", admin=True)
         project_id = session.scalars(select(Project.id).where(Project.name == "default")).one()
@@ -92,12 +92,12 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         }
         lines["source"].append(json.dumps(request))
         lines[ERRORS if failed else OUTPUT].append(json.dumps(answer))
-    contents = {name: "\n".join([*found, ""]).encode() for name, found in lines.items()}
+    contents = {name: "\n".join([*texts, ""]).encode() for name, texts in lines.items()}
     source = _file(context, session, project_id, "large.jsonl", contents["source"])
     batch = batches.create(session, project_id, **_options(source))
     segments = [PlannedSegment("echo", LINES)]
     batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
-    made = {
+    artifacts = {
         name: batches.add_artifact(session, batch, name, context.artifacts.put(contents[name]), len(contents[name]), 1)
         for name in (OUTPUT, ERRORS)
     }
@@ -109,8 +109,8 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         "completed",
         completed=LINES - LINES // FAILED_EVERY,
         failed=LINES // FAILED_EVERY,
-        output_file_id=made[OUTPUT].id,
-        error_file_id=made[ERRORS].id,
+        output_file_id=artifacts[OUTPUT].id,
+        error_file_id=artifacts[ERRORS].id,
         timeline=[[batch.created_at + 10.5 * point, 410 * point, 61_000 * point] for point in range(121)],
     )
     return batch.id

@@ -1,4 +1,4 @@
-"""A webhook's receiver: a real HTTP or HTTPS server on loopback that keeps what it is sent."""
+"""A webhook receiver: a real HTTP or HTTPS server on loopback that records requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ client = openai.OpenAI(api_key="none")
 
 @dataclass
 class Received:
-    """One request, and when it came."""
+    """One request, with the time of its arrival."""
 
     path: str
     headers: Mapping[str, str]
@@ -30,13 +30,13 @@ class Received:
         return self.headers["webhook-id"]
 
     def unwrap(self, secret: str) -> Any:
-        """The event, once the `openai` package has verified it."""
+        """Return the event after the `openai` package has verified its signature."""
         return client.webhooks.unwrap(self.body, self.headers, secret=secret)
 
 
 @dataclass
 class Receiver:
-    """Answers with `status` and `headers`; `stall`, if there is one, is called before the answer with its socket."""
+    """A receiver that answers with `status` and `headers`. `stall` is called with the socket before the answer."""
 
     port: int = 0
     status: int = 200
@@ -48,7 +48,7 @@ class Receiver:
         return f"{scheme}://{host}:{self.port}/hook?from=yard"
 
     def wait(self, number: int, seconds: float = 60) -> list[Received]:
-        """What came, once that many requests have."""
+        """Wait until `number` requests have arrived, and return all."""
         deadline = time.monotonic() + seconds
         while len(self.received) < number:
             assert time.monotonic() < deadline, f"{len(self.received)} of {number} within {seconds} s"
@@ -58,7 +58,7 @@ class Receiver:
 
 @contextmanager
 def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """A receiver that accepts connections, on its port or on a free one, until the block ends."""
+    """Start a receiver on its port or a free one, until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -77,7 +77,7 @@ def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> Iterator
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: Any) -> None:
-            pass  # whoever called has gone
+            pass  # the client is gone
 
     with Server(("127.0.0.1", receiver.port), Handler) as server:
         receiver.port = server.server_address[1]

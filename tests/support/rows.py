@@ -1,4 +1,4 @@
-"""Rows for the pipeline and the engines, as tests make them."""
+"""Rows for the pipeline and the engines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 
 
 def chat(*texts: str, **parameters: Any) -> list[dict[str, Any]]:
-    """Chat bodies, one for each text."""
+    """Return a chat body for each text."""
     return [{"model": "tiny", "messages": [{"role": "user", "content": text}], **parameters} for text in texts]
 
 
 def table(bodies: list[dict[str, Any]]) -> pa.Table:
-    """Rows as `pipeline.run` takes them."""
+    """Return bodies as the table of rows that `pipeline.run` takes."""
     return pa.table(
         {
             "line": pa.array(range(len(bodies)), pa.int64()),
@@ -27,7 +27,7 @@ def table(bodies: list[dict[str, Any]]) -> pa.Table:
 
 
 def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for a condition."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"

@@ -1,4 +1,4 @@
-"""OpenAI-compatible servers on loopback whose answers a test chooses."""
+"""OpenAI-compatible servers on loopback with scripted replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """What a server says to one request; `drop` closes the connection in the middle of it."""
+    """The response to one request; `drop` closes the connection in the middle of its body."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -25,7 +25,17 @@ class Reply:
 
 @dataclass
 class Server:
-    """An endpoint: answers a chat with its last message, after it has said what `script` holds."""
+    """A server that sends the replies of `script`, then repeats the last message of each chat.
+
+    Attributes:
+        always: the reply to every request after `script`.
+        most: more concurrent requests than this get a 429.
+        serves: the name of its model.
+        probe: the status of /v1/models.
+        stuck: replies wait for this event, for at most 10 s.
+        asked: the time and the body of each request.
+        at_once: the number of requests in progress.
+    """
 
     script: list[Reply] = field(default_factory=list)
     always: Reply | None = None
@@ -55,14 +65,16 @@ class Server:
 
 
 def answer(body: dict[str, Any]) -> Reply:
-    said = {"message": {"role": "assistant", "content": body["messages"][-1]["content"]}, "finish_reason": "stop"}
+    """Return the chat completion that repeats the last message."""
+    message = {"role": "assistant", "content": body["messages"][-1]["content"]}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
     usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
-    return Reply(body=json.dumps({"model": body["model"], "choices": [{"index": 0, **said}], "usage": usage}).encode())
+    return Reply(body=json.dumps({"model": body["model"], "choices": [choice], "usage": usage}).encode())
 
 
 @contextmanager
 def serving(*servers: Server) -> Iterator[tuple[Server, ...]]:
-    """The servers, listening until the block ends, on their port or a free one."""
+    """Start the servers on their ports or free ones, until the block ends."""
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(listening(server))
@@ -71,6 +83,8 @@ def serving(*servers: Server) -> Iterator[tuple[Server, ...]]:
 
 @contextmanager
 def listening(server: Server) -> Iterator[Server]:
+    """Start one server on its port or a free one, until the block ends."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1
@@ -120,7 +134,7 @@ def listening(server: Server) -> Iterator[Server]:
         open: list[Any]
 
         def handle_error(self, *_: Any) -> None:
-            pass  # whoever called has gone
+            pass  # the client is gone
 
     with HTTP(("127.0.0.1", server.port), Handler) as http:
         http.open = []
@@ -128,6 +142,6 @@ def listening(server: Server) -> Iterator[Server]:
         threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         http.shutdown()
-        for connection in http.open:  # as when its process ends
+        for connection in http.open:  # as if its process ended
             with suppress(OSError):
                 connection.shutdown(SHUT_RDWR)

@@ -1,11 +1,10 @@
-"""A running `batchyard up`, as tests use it."""
+"""A running `batchyard up` with a client."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 import openai
 import psutil
 
+from batchyard.local.process import kill, tagged
 from batchyard.statuses import TERMINAL
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class RunningStack:
-    """A `batchyard up` of our own, and a client of it."""
+    """A `batchyard up` that a test has started, with a client."""
 
     process: subprocess.Popen[str]
     data: Path
@@ -37,7 +37,7 @@ class RunningStack:
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=0)
 
     def submit(self, requests: list[dict[str, Any]] | str | bytes, **options: Any) -> Any:
-        """Upload requests and make a batch of them."""
+        """Upload requests and create a batch of them."""
         if isinstance(requests, list):
             requests = "".join(json.dumps(request) + "\n" for request in requests)
         content = requests.encode() if isinstance(requests, str) else requests
@@ -46,7 +46,7 @@ class RunningStack:
         return self.client.batches.create(input_file_id=file.id, **options)
 
     def wait(self, batch: Any, *, until: Callable[[Any], bool] | None = None, seconds: float = 120) -> Any:
-        """The batch once it has ended, or once `until` holds."""
+        """Wait until a batch has ended or `until` holds, and return it."""
         deadline = time.monotonic() + seconds
         while not (batch.status in TERMINAL or (until is not None and until(batch))):
             assert time.monotonic() < deadline, f"still {batch.status} after {seconds} s: {batch.to_json()}"
@@ -55,7 +55,7 @@ class RunningStack:
         return batch
 
     def lines(self, file_id: str | None) -> list[dict[str, Any]]:
-        """The lines of an output or error file; none if there is no such file."""
+        """Return the lines of an output or error file; an empty list if there is no such file."""
         if file_id is None:
             return []
         return [json.loads(line) for line in self.client.files.content(file_id).text.splitlines()]
@@ -65,20 +65,20 @@ class RunningStack:
         return self.client.files.content(file_id).content
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """The process of that name and those it has started."""
+        """Return a process of the stack by its name, and all its descendants."""
         process = psutil.Process(int((self.data / "run" / f"{name}.pid").read_text()))
         return [process, *process.children(recursive=True)]
 
     @classmethod
     def start(cls, models: str, **environment: str) -> RunningStack:
         """Start a stack with these models (TOML) and settings, in a new data folder; returns once it is ready."""
-        folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: sockets have short names
+        folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: the path of a socket is limited
         (folder / "models.toml").write_text(models)
         return cls.restart(folder / "data", **environment)
 
     @classmethod
     def restart(cls, data: Path, **environment: str) -> RunningStack:
-        """Start a stack on a data folder that exists."""
+        """Start a stack on an existing data folder."""
         command = [str(Path(sys.executable).parent / "batchyard"), "up", "--port", "0", "--flower-port", "0"]
         command += ["--data", str(data), "--models", str(data.parent / "models.toml")]
         with (data.parent / "up.log").open("a") as log:
@@ -95,12 +95,15 @@ class RunningStack:
         assert ready is not None, (data.parent / "up.log").read_text()
         return cls(process, data, ready[1], (data / "admin.key").read_text().strip())
 
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+    def kill(self) -> None:
+        """Kill every process of the stack at once: a graceful end takes up to 20 s."""
+        self.process.kill()
+        self.process.wait()
+        while processes := tagged(str(self.data)):
+            kill(processes)
 
 
 def a_chat(custom_id: str, content: str, model: str = "echo", **body: Any) -> dict[str, Any]:
-    """A line of a batch file that asks for a chat completion."""
+    """Return a line of a batch file: a request for a chat completion."""
     body = {"model": model, "messages": [{"role": "user", "content": content}], **body}
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}

@@ -1,4 +1,4 @@
-"""The web app alone, over a context in a folder, as tests use it."""
+"""The web app alone, with a context in a folder."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tasks.context import AppContext, build
 from webapp import create_app
 
 
-def context_in(folder: Path, **given: Any) -> AppContext:
-    """A context with these settings and one simulated model."""
+def context_in(folder: Path, **changes: Any) -> AppContext:
+    """Return a context with one simulated model and these changes of settings."""
     (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
-    context = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **given))
+    context = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **changes))
     context.database.upgrade()
     return context
 
 
 def client_of(context: AppContext) -> FlaskClient:
-    """A client of an app of its own, with a key of its own."""
+    """Return a client of a new app with a new key."""
     with context.database.write() as session:
         key = keys.create(session, "default").key
     client = create_app(context).test_client()

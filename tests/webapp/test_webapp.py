@@ -1,4 +1,4 @@
-"""The web app alone: what it does when the parts behind it are away, and with uploads that are too large."""
+"""The web app alone: its answers while other parts are down, and to uploads that are too large."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.webapps import client_of, context_in, upload
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    """A context whose broker is away."""
+    """A context whose broker is down."""
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     return context_in(tmp_path, max_file_bytes=1000, ray_address="127.0.0.1:1")
 
@@ -94,7 +94,7 @@ def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(
             return len(content)
 
         def seek(self, offset: int, whence: int = 0) -> int:
-            return offset  # the test client rewinds what it was given
+            return offset  # the test client rewinds its input
 
     answer = client.post(
         "/v1/files",
@@ -142,5 +142,5 @@ def test_a_full_artifact_store_is_told_of_and_nothing_is_recorded(
 
 
 def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
-    seen = {client.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/models", "/nope")}
-    assert len(seen) == 3
+    ids = {client.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/models", "/nope")}
+    assert len(ids) == 3

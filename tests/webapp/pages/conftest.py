@@ -1,4 +1,4 @@
-"""A real browser on the pages of a running stack, and a plain client of the web app alone that has signed in."""
+"""A browser on the pages of a running stack, and a signed-in client of the web app alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARGUMENTS = [
 ]
 
 
-# Not for the whole session: while it is open, nothing else in this process can run an event loop.
+# Not of session scope: an open Playwright blocks any other event loop in this process.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
@@ -40,14 +40,14 @@ def browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """One person's browser window on a stack. Whatever the browser complains of is a problem."""
+    """A browser window on a stack. Every error and warning of the browser is a problem."""
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.context = browser.new_context(base_url=url, **options)
         self.page: Page = self.context.new_page()
         self.problems: list[str] = []
         self.page.set_default_timeout(SECONDS * 1000)
-        self.page.on("console", lambda said: self._note(said.text) if said.type in ("error", "warning") else None)
+        self.page.on("console", lambda entry: self._note(entry.text) if entry.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self._note(str(error)))
         self.page.on("dialog", lambda dialog: (self._note(f"dialog: {dialog.message}"), dialog.dismiss()))
 
@@ -55,7 +55,7 @@ class Visit:
         self.problems.append(f"{self.page.url}: {problem}")
 
     def sign_in(self, key: str, path: str = "/") -> Page:
-        """Open a page that needs a session, and sign in to it."""
+        """Open a page, and sign in on the way to it."""
         self.page.goto(path)
         self.page.get_by_label("API key").fill(key)
         self.page.get_by_role("button", name="Sign in").click()
@@ -63,16 +63,16 @@ class Visit:
         return self.page
 
     def check_accessibility(self) -> None:
-        """No serious or critical finding of axe on the page that is open."""
-        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
-        grave = [entry for entry in found if entry["impact"] in ("serious", "critical")]
-        said = [(entry["id"], [node["html"][:200] for node in entry["nodes"][:3]]) for entry in grave]
-        assert said == [], f"{self.page.url}: {said}"
+        """Assert that axe reports no serious or critical violation on the open page."""
+        violations = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        grave = [entry for entry in violations if entry["impact"] in ("serious", "critical")]
+        summaries = [(entry["id"], [node["html"][:200] for node in entry["nodes"][:3]]) for entry in grave]
+        assert summaries == [], f"{self.page.url}: {summaries}"
 
 
 @pytest.fixture
 def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit]]:
-    """Opens a browser window of its own on the shared stack; nothing may go wrong in it."""
+    """A function that opens a new browser window on the shared stack. The test fails if a window has problems."""
     visits: list[Visit] = []
 
     def open_(**options: Any) -> Visit:
@@ -88,14 +88,14 @@ def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    """A context whose broker is away."""
+    """A context whose broker is down."""
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     return context_in(tmp_path)
 
 
 @pytest.fixture
 def client(context: AppContext) -> FlaskClient:
-    """A client of the web app alone, which has signed in with an admin key."""
+    """A client of the web app alone, signed in with an admin key."""
     with context.database.write() as session:
         key = keys.create(session, "default", admin=True).key
     return signed_in(create_app(context).test_client(), key)
@@ -108,7 +108,7 @@ def signed_in(client: FlaskClient, key: str) -> FlaskClient:
 
 
 def csrf_of(client: FlaskClient) -> str:
-    """The token in the forms of this client's session."""
-    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/").text)
-    assert found is not None
-    return found[1]
+    """Return the CSRF token of a client's session."""
+    match = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/").text)
+    assert match is not None
+    return match[1]

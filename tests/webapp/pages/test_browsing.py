@@ -31,7 +31,7 @@ NASTY = [
 
 @pytest.fixture(scope="module")
 def mixed(stack: RunningStack) -> Any:
-    """A batch that has ended, with answers, failed requests and a summary of its scores."""
+    """An ended batch with answers, failed requests and a summary of its scores."""
     requests = [
         a_chat(
             f"id-{number}",
@@ -62,7 +62,7 @@ def test_a_wrong_key_is_refused_in_words(visit: Open) -> None:
     window.page.get_by_label("API key").fill("by-1-2")
     window.page.get_by_role("button", name="Sign in").click()
     expect(window.page.get_by_role("alert")).to_contain_text("No key like this is in use")
-    window.problems.clear()  # the browser tells of the 401
+    window.problems.clear()  # the browser logs the 401
 
 
 def test_a_batch_is_watched_to_its_end_without_loading_the_page_again(visit: Open, stack: RunningStack) -> None:
@@ -80,12 +80,12 @@ def test_a_batch_is_watched_to_its_end_without_loading_the_page_again(visit: Ope
 def test_a_batchs_own_page_follows_it_and_cancels_it(visit: Open, stack: RunningStack) -> None:
     batch = stack.submit([a_chat(f"id-{number}", "hello", model="slow") for number in range(1000)])
     page = visit().sign_in(stack.key, f"/batches/{batch.id}")
-    expect(page.locator(".how-far")).to_contain_text("of 1,000")  # validated since the page was loaded
+    expect(page.locator(".how-far")).to_contain_text("of 1,000")  # validated after the page was loaded
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("section.batch header")).to_contain_text("cancelled")
     ended = stack.client.batches.retrieve(batch.id)
     assert ended.status == "cancelled"
-    expect(page.get_by_role("heading", name="Errors")).to_be_visible()  # the page of an ended batch came by itself
+    expect(page.get_by_role("heading", name="Errors")).to_be_visible()  # the page has reloaded itself
     expect(page.locator(".code")).to_contain_text("batch_cancelled")
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
@@ -150,8 +150,8 @@ def test_a_form_that_is_sent_twice_makes_one_batch(stack: RunningStack, mixed: A
         client.post("/sign-in", data={"key": stack.key})
         page = client.get(f"/batches/{mixed.id}").text
         fields = {name: page.partition(f'name="{name}" value="')[2].partition('"')[0] for name in ("csrf", "once")}
-        made = {client.post(f"/batches/{mixed.id}/repeat", data=fields).headers["location"] for _ in range(2)}
-    assert len(made) == 1
+        locations = {client.post(f"/batches/{mixed.id}/repeat", data=fields).headers["location"] for _ in range(2)}
+    assert len(locations) == 1
 
 
 def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixed: Any) -> None:
@@ -169,7 +169,7 @@ def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixe
 
 @pytest.fixture(scope="module")
 def nasty(stack: RunningStack) -> Any:
-    """A batch whose every text tries to be more than text."""
+    """A batch whose texts all contain markup."""
     requests = [
         a_chat(f"{number}{text}"[:500], f"{number} {text}", model=("echo", "failing")[number % 2])
         for number, text in enumerate(NASTY * 3)
@@ -252,4 +252,4 @@ def test_pages_are_accessible(visit: Open, stack: RunningStack, mixed: Any, sche
     stack.client.batches.cancel(running.id)
     window.page.goto("/batches/batch_1")
     window.check_accessibility()
-    window.problems.clear()  # the browser tells of the 404
+    window.problems.clear()  # the browser logs the 404

@@ -1,4 +1,4 @@
-"""/files: the project's files, on pages, to download, delete and make batches of."""
+"""/files: the project's files can be downloaded, deleted and used as inputs."""
 
 from __future__ import annotations
 

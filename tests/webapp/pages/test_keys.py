@@ -1,4 +1,4 @@
-"""/keys: what an administrator does with projects and their keys."""
+"""/keys: administrators manage projects and their keys."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def project(context: AppContext, name: str = "default") -> Project:
 
 def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, context: AppContext) -> None:
     with context.database.write() as session:
-        made = keys.create(session, "plain")
-    plain = signed_in(create_app(context).test_client(), made.key)
+        key = keys.create(session, "plain")
+    plain = signed_in(create_app(context).test_client(), key.key)
     csrf, there = csrf_of(plain), project(context, "plain").id
     assert 'href="/keys"' not in plain.get("/").text and 'href="/keys"' in client.get("/").text
     answers = [
         plain.get("/keys"),
         plain.get(f"/keys/{there}"),
         plain.post("/keys", data={"csrf": csrf, "project": "plain", "admin": "1"}),
-        plain.post(f"/keys/{made.id}/revoke", data={"csrf": csrf}),
+        plain.post(f"/keys/{key.id}/revoke", data={"csrf": csrf}),
         plain.post(f"/keys/{there}/settle", data={"csrf": csrf, "max_segments": "9"}),
     ]
     assert [answer.status_code for answer in answers] == [403] * 5
@@ -46,8 +46,8 @@ def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, con
 
 def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskClient, context: AppContext) -> None:
     path, csrf = f"/keys/{project(context).id}/settle", csrf_of(client)
-    said = {"tier": "premium", "max_segments": "0", "cache_bytes": "1000000"}
-    assert client.post(path, data={"csrf": csrf, **said}).status_code == 303
+    settings = {"tier": "premium", "max_segments": "0", "cache_bytes": "1000000"}
+    assert client.post(path, data={"csrf": csrf, **settings}).status_code == 303
     settled = project(context)
     assert (settled.tier, settled.max_segments, settled.cache_bytes) == ("premium", 0, 1_000_000)
     page = client.get("/keys").text
@@ -58,23 +58,23 @@ def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskC
 
 
 @pytest.mark.parametrize(
-    "said", [{"tier": "gold"}, {"max_segments": "many"}, {"max_segments": "-1"}, {"cache_bytes": "0"}]
+    "settings", [{"tier": "gold"}, {"max_segments": "many"}, {"max_segments": "-1"}, {"cache_bytes": "0"}]
 )
 def test_what_cannot_be_settled_is_told_and_changes_nothing(
-    client: FlaskClient, context: AppContext, said: dict[str, str]
+    client: FlaskClient, context: AppContext, settings: dict[str, str]
 ) -> None:
-    answer = client.post(f"/keys/{project(context).id}/settle", data={"csrf": csrf_of(client), **said})
+    answer = client.post(f"/keys/{project(context).id}/settle", data={"csrf": csrf_of(client), **settings})
     assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
     assert (project(context).tier, project(context).max_segments, project(context).cache_bytes) == (None, None, None)
 
 
 def test_of_many_keys_there_are_pages(client: FlaskClient, context: AppContext) -> None:
     with context.database.write() as session:
-        made = [keys.create(session, "default") for _ in range(25)]
-    assert made[-1].id in client.get("/keys").text and made[0].id not in client.get("/keys").text
+        created = [keys.create(session, "default") for _ in range(25)]
+    assert created[-1].id in client.get("/keys").text and created[0].id not in client.get("/keys").text
     page = client.get(f"/keys/{project(context).id}").text
     after = page.partition("?after=")[2].partition("&")[0]
-    assert made[0].id in client.get(f"/keys/{project(context).id}?after={after}").text
+    assert created[0].id in client.get(f"/keys/{project(context).id}?after={after}").text
     assert client.get("/keys/proj_nope").status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""How the pages look: on a phone, and to those who do not see them."""
+"""The layout of the pages on a phone, and for screen readers."""
 
 from __future__ import annotations
 

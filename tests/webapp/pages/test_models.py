@@ -1,4 +1,4 @@
-"""/models: what is served, and what is known of it."""
+"""/models: the models served, with their measurements."""
 
 from __future__ import annotations
 

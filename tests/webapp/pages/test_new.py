@@ -1,4 +1,4 @@
-"""/new: a batch of what is typed, pasted or dropped, and what is told before it is submitted."""
+"""/new: a batch of a typed, pasted or dropped input, and its preview."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CHAT = "/v1/chat/completions echo"
 
 
 def send(client: FlaskClient, path: str = "/new", fragment: bool = False, **fields: Any) -> TestResponse:
-    said = {"csrf": csrf_of(client), "run": CHAT, "endpoint": "/v1/chat/completions"} | fields
+    data = {"csrf": csrf_of(client), "run": CHAT, "endpoint": "/v1/chat/completions"} | fields
     headers = {"HX-Request": "true"} if fragment else {}
-    return client.post(path, data=said, content_type="multipart/form-data", headers=headers)
+    return client.post(path, data=data, content_type="multipart/form-data", headers=headers)
 
 
 def only_batch(context: AppContext) -> Batch:
@@ -98,7 +98,7 @@ def test_a_stored_file_is_used_again(client: FlaskClient, context: AppContext) -
 
 
 @pytest.mark.parametrize(
-    ("fields", "said", "field"),
+    ("fields", "message", "field"),
     [
         ({}, "Choose a file", "text"),
         ({"text": "a", "temperature": "hot"}, "Invalid value for &#39;temperature&#39;", "temperature"),
@@ -117,11 +117,11 @@ def test_a_stored_file_is_used_again(client: FlaskClient, context: AppContext) -
     ],
 )
 def test_what_cannot_run_comes_back_with_all_that_was_typed(
-    client: FlaskClient, context: AppContext, fields: dict[str, Any], said: str, field: str
+    client: FlaskClient, context: AppContext, fields: dict[str, Any], message: str, field: str
 ) -> None:
     answer = send(client, **{"system": "</textarea><b>Kept", "stop": '"kept"', **fields})
     assert answer.status_code == 400
-    assert said in answer.text
+    assert message in answer.text
     assert f'<a href="#{field}">' in answer.text
     assert f'id="{field}"' in answer.text
     assert "&lt;/textarea&gt;&lt;b&gt;Kept" in answer.text
@@ -242,9 +242,9 @@ def test_a_dropped_table_is_previewed_with_its_template_and_sent(
     }}"""
     page.evaluate(drop)
     expect(page.locator("#shown")).to_contain_text("has no column 'prompt', but a, b")
-    with page.expect_request("**/new/preview") as asked:
+    with page.expect_request("**/new/preview") as request:
         page.get_by_label("Template").fill("What is {a} + {b}?")
-    assert int(asked.value.header_value("content-length") or 0) < preview.HEAD_BYTES + 10_000
+    assert int(request.value.header_value("content-length") or 0) < preview.HEAD_BYTES + 10_000
     expect(page.locator("pre.request")).to_have_count(3)
     expect(page.locator("pre.request").nth(2)).to_contain_text("What is 2 + 3?")
     assert [request["body"]["messages"][0]["content"] for request in shown(page)] == [
@@ -253,10 +253,10 @@ def test_a_dropped_table_is_previewed_with_its_template_and_sent(
     page.get_by_label("Temperature").fill("hot")
     page.get_by_role("button", name="Submit batch").click()
     expect(page.get_by_role("alert")).to_contain_text("temperature")
-    window.problems.clear()  # the browser tells of the 400
+    window.problems.clear()  # the browser logs the 400
     expect(page.get_by_label("Template")).to_have_value("What is {a} + {b}?")
     page.get_by_label("Temperature").fill("0")
-    page.get_by_role("button", name="Submit batch").click()  # the file is still chosen
+    page.get_by_role("button", name="Submit batch").click()  # the file is still selected
     page.wait_for_url("**/batches/batch_*")
     batch = stack.client.batches.retrieve(page.url.rpartition("/")[2])
     stack.client.batches.cancel(batch.id)

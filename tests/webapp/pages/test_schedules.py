@@ -1,4 +1,4 @@
-"""/schedules: recurring batches, made, watched and stopped on their pages."""
+"""/schedules: recurring batches are created, watched and stopped on their pages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def only_schedule(context: AppContext) -> Schedule:
         return session.query(Schedule).one()
 
 
-def made(client: FlaskClient, context: AppContext, **fields: str) -> Schedule:
+def create_schedule(client: FlaskClient, context: AppContext, **fields: str) -> Schedule:
     answer = client.post("/schedules", data={"csrf": csrf_of(client), **FORM, **fields})
     schedule = only_schedule(context)
     assert (answer.status_code, answer.location) == (303, f"/schedules/{schedule.id}")
@@ -48,7 +48,7 @@ def made(client: FlaskClient, context: AppContext, **fields: str) -> Schedule:
 
 
 def test_all_that_the_form_offers_reaches_the_schedule(client: FlaskClient, context: AppContext) -> None:
-    schedule = made(client, context, template=f"{TEMPLATE}\r\n")
+    schedule = create_schedule(client, context, template=f"{TEMPLATE}\r\n")
     assert (schedule.name, schedule.cron, schedule.timezone) == ("nightly", "30 6 29 2 *", "Asia/Kathmandu")
     assert (schedule.overlap, schedule.catch_up, schedule.input["kind"]) == ("allow", "none", "template")
     assert (schedule.batch["completion_window"], schedule.batch["metadata"]) == ("2h", {"day": "{{date}}"})
@@ -65,7 +65,7 @@ def test_a_schedule_of_a_stored_file(client: FlaskClient, context: AppContext) -
         owner, sha256 = session.query(Project).one().id, context.artifacts.put(TEMPLATE.encode())
         file = files.create(session, owner, filename="<i>", purpose="batch", size=9, sha256=sha256, expires_after=None)
     assert "&lt;i&gt;" in client.get("/schedules/new").text
-    assert made(client, context, template="", file_id=file.id).input["file_id"] == file.id
+    assert create_schedule(client, context, template="", file_id=file.id).input["file_id"] == file.id
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_what_cannot_be_meant_comes_back_with_all_that_was_typed(
 
 
 def test_the_next_five_times_are_shown_without_scripts_too(client: FlaskClient) -> None:
-    said = {"csrf": csrf_of(client), **FORM, "cron": "0 12 1 1 *", "timezone": "Europe/Berlin"}
-    page = client.post("/schedules/new/preview", data=said).text
+    fields = {"csrf": csrf_of(client), **FORM, "cron": "0 12 1 1 *", "timezone": "Europe/Berlin"}
+    page = client.post("/schedules/new/preview", data=fields).text
     assert page.count("-01-01 12:00 CET") == 5
     assert 'value="nightly"' in page
-    wrong = client.post("/schedules/new/preview", data=said | {"timezone": "x"}, headers={"HX-Request": "true"})
+    wrong = client.post("/schedules/new/preview", data=fields | {"timezone": "x"}, headers={"HX-Request": "true"})
     assert (wrong.status_code, "did you mean" in wrong.text, "<html" in wrong.text) == (200, True, False)
 
 
 def test_another_projects_schedule_is_not_there(client: FlaskClient, context: AppContext) -> None:
-    schedule = made(client, context)
+    schedule = create_schedule(client, context)
     with context.database.write() as session:
         stranger = keys.create(session, "other").key
     theirs = signed_in(create_app(context).test_client(), stranger)

@@ -1,4 +1,4 @@
-"""Signing in to the pages, and what a session may do and what not."""
+"""Signing in to the pages, and the rights of a session."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ def test_the_cookie_is_not_for_scripts_nor_other_sites_and_only_a_hash_is_kept(c
 def test_a_session_ends_with_its_key_with_time_and_by_signing_out(
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = new_key(context)
-    theirs = signed_in(create_app(context).test_client(), made.key)
+    key = new_key(context)
+    theirs = signed_in(create_app(context).test_client(), key.key)
     assert theirs.get("/").status_code == 200
     with context.database.write() as session:
-        keys.revoke(session, made.id)
+        keys.revoke(session, key.id)
     assert theirs.get("/").status_code == 303
 
     cookie = client.get_cookie("batchyard_session")
     assert client.post("/sign-out", data={"csrf": csrf_of(client)}).location == "/sign-in"
     assert client.get("/").status_code == 303
     assert cookie is not None
-    client.set_cookie(cookie.key, cookie.value)  # what is signed out stays so, though the browser kept its token
+    client.set_cookie(cookie.key, cookie.value)  # a signed-out session stays ended, even if the browser keeps its token
     assert client.get("/").status_code == 303
 
     third = signed_in(create_app(context).test_client(), new_key(context).key)

@@ -1,4 +1,4 @@
-"""Pages stay light and quick, whatever there is in the store."""
+"""Pages stay small and fast with a full store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_SECONDS = 0.2
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, str]:
-    """A client that has signed in where there are 10,000 batches, and the id of one with 50,000 lines."""
+    """A signed-in client of a store with 10,000 batches, and the id of one with 50,000 lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
         context = context_in(tmp_path_factory.mktemp("filled"))
