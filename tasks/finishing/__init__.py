@@ -1,1 +1,1 @@
-"""Finishing: result chunks become result files, and results are read."""
+"""Finishing: merges result chunks into result files, runs steps, ends batches, and reads results for clients."""

@@ -1,4 +1,4 @@
-"""Finishing: a chain of merge, post-processing steps and the end. Each link is safe to run twice."""
+"""Finishing a batch: a chain of merge, post-processing steps and end. Each link may run twice."""
 
 from __future__ import annotations
 
@@ -30,24 +30,29 @@ NEVER_RUN = {
 
 
 def start_ready(context: AppContext) -> None:
-    """Begin the finishing of every batch that has come to it."""
+    """Start to finish every batch whose segments are all done or no longer wanted."""
     with context.database.read() as session:
-        if not batches.any_ends(session):  # the usual case, for which nobody should wait
+        if not batches.any_ends(session):  # the usual case, without waiting for the write lock
             return
     with context.database.write() as session:
         segments.withdraw(session)
         batches.end_running(session)
         ready = batches.claim_finishable(session, context.settings.queue_seconds)
-        found = [session.get_one(Batch, batch_id) for batch_id in ready]
-    for batch in found:
-        # A cancelled batch is what its owner wants no more work for.
-        wanted = [] if batch.outcome == "cancelled" else [entry["step"] for entry in batch.post_process]
-        messages.finish(batch.id, wanted)
+        ending = [session.get_one(Batch, batch_id) for batch_id in ready]
+    for batch in ending:
+        # The client wants no more work on a cancelled batch.
+        steps = [] if batch.outcome == "cancelled" else [entry["step"] for entry in batch.post_process]
+        messages.finish(batch.id, steps)
         log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
 
 
 def merge(context: AppContext, batch_id: str, holder: str) -> bool:
-    """Write the output and error files; False if somebody else is finishing this batch or it has ended."""
+    """Write the output and error files. Return False if another holder finishes this batch or it has ended.
+
+    Raises:
+        BatchyardError: a line has no answer though it should, or two; then nothing is published.
+        LeaseLost: another holder has the batch now; nothing is published.
+    """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
@@ -72,19 +77,19 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
 
 
 def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> bool:
-    """Run the post-processing step at `position`; False if somebody else is finishing this batch.
+    """Run the post-processing step at `position`. Return False if another holder finishes this batch or it has ended.
 
-    A step that fails is recorded as failed, with its error: the answers are there all the same.
+    A step that fails is recorded with its error; the batch still completes.
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
         entry = batch.post_process[position]
-        asked = registry.request(entry)
+        request = registry.request(entry)
         try:
             with ExitStack() as opened:
-                registry.run(asked, _Results(context, batch, lease, opened))
+                registry.run(request, _Results(context, batch, lease, opened))
             outcome: dict[str, Any] = {"status": "completed"}
         except Exception as error:
             log.exception("step failed", extra={"batch_id": batch_id, "step": entry["step"]})
@@ -92,15 +97,15 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
         with context.database.write() as session:
             lease.guard(session)
             batch = session.get_one(Batch, batch_id)
-            done = list(batch.post_process)
-            done[position] = asked | outcome
-            batch.post_process = done
-    log.info("step ended", extra={"batch_id": batch_id, "step": asked["step"], "outcome": outcome["status"]})
+            entries = list(batch.post_process)
+            entries[position] = request | outcome
+            batch.post_process = entries
+    log.info("step ended", extra={"batch_id": batch_id, "step": request["step"], "outcome": outcome["status"]})
     return True
 
 
 class _Results:
-    """What a step may see of a batch, and where it puts what it makes (steps.Results)."""
+    """A batch as its steps see it (tasks.steps.step.Results). `opened` closes the files that `rows` reads."""
 
     def __init__(self, context: AppContext, batch: Batch, lease: Lease, opened: ExitStack) -> None:
         self._context = context
@@ -132,7 +137,7 @@ class _Results:
 
 
 def end(context: AppContext, batch_id: str, holder: str) -> None:
-    """Write the manifest, then change the status. Does nothing if it has ended or somebody else is at it."""
+    """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended."""
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         while lease is not None and (batch := _ending(context, batch_id)) is not None:
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
@@ -142,11 +147,13 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
                 timeline = segments.timeline(session, batch)
             with context.database.write() as session:
                 lease.guard(session)
-                found = {artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
-                files = {"output_file_id": found.get(OUTPUT), "error_file_id": found.get(ERRORS)}
+                file_ids = {
+                    artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]
+                }
+                files = {"output_file_id": file_ids.get(OUTPUT), "error_file_id": file_ids.get(ERRORS)}
                 if status != "cancelled":
                     deadlines.finalize_sla(session, session.get_one(Batch, batch_id))
-                # Lost only to a cancellation: then it ends as cancelled, the next time round.
+                # Only a cancellation can win this race; the next iteration ends the batch as cancelled.
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)
                     batches.add_artifact(session, batch, manifest.NAME, sha256, len(content), None)
@@ -155,6 +162,7 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
 
 
 def _ending(context: AppContext, batch_id: str) -> Batch | None:
+    """Return the batch if it is ending, else None."""
     with context.database.read() as session:
         batch = session.get(Batch, batch_id)
     return batch if batch is not None and batch.status in ("finalizing", "cancelling") else None

@@ -1,7 +1,7 @@
-"""Collecting garbage: content that no record points at goes once it is old, a shard of the store at a time.
+"""Garbage collection: deletes old content that no record refers to, one shard of the artifact store at a time.
 
-Content is stored before the record that points at it is written, so only its age (`BATCHYARD_GARBAGE_GRACE_SECONDS`)
-tells what a writer is about to name from what nobody wants. A look at some names and their deletion take far less time.
+Content is stored before its record, so new content without a record may still get one; only content older than
+`BATCHYARD_GARBAGE_GRACE_SECONDS` is deleted. Reading and deleting a few hundred names takes far less time than that.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ NAMES_AT_ONCE = 500
 
 
 def tick(context: AppContext, interval_seconds: float) -> None:
-    """Collect the shard whose turn it is by the clock; a tick comes every `interval_seconds`."""
+    """Collect the next shard, chosen by the clock. Call this every `interval_seconds`."""
     shard(context, SHARDS[int(time.time() / interval_seconds) % len(SHARDS)])
 
 
 def shard(context: AppContext, name: str) -> None:
-    """Delete what nobody points at in one shard: old content, leftovers, and parts of batches that ended long ago."""
+    """Delete unreferenced old content, unfinished writes, and result chunks of batches that ended long ago."""
     grace, results = context.settings.garbage_grace_seconds, context.settings.results_seconds
     names = context.artifacts.names(name)
     freed: list[int] = []
     for start in range(0, len(names), NAMES_AT_ONCE):
         chunk = names[start : start + NAMES_AT_ONCE]
-        moment = time.time()
+        now = time.time()
         with context.database.write() as session:
-            garbage.forget_chunks(session, chunk, moment - results)
+            garbage.forget_chunks(session, chunk, now - results)
         with context.database.read() as session:
-            referenced = garbage.referenced(session, chunk, moment - grace)
-        collected = [context.artifacts.collect(name, found, grace) for found in chunk if found not in referenced]
-        freed += [size for size in collected if size is not None]
+            referenced = garbage.referenced(session, chunk, now - grace)
+        unreferenced = [artifact for artifact in chunk if artifact not in referenced]
+        sizes = [context.artifacts.collect(name, artifact, grace) for artifact in unreferenced]
+        freed += [size for size in sizes if size is not None]
     if freed:
         log.info("collected", extra={"shard": name, "artifacts": len(freed), "bytes": sum(freed)})

@@ -1,7 +1,7 @@
-"""Results: merging a batch's parts into output and error files in input order, in memory that does not grow with it.
+"""Result files: merges a batch's result chunks into output and error files in input order.
 
-The parts of a batch come in any order. They are dealt into buckets by line number, on local disk;
-each bucket is then sorted in memory and written, one after the other.
+Memory does not grow with the batch. Result chunks come in any order, so their lines are first distributed into buckets
+by line number, on local disk. Then each bucket in turn is sorted in memory and written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.formats import plan
 from store.formats.chunks import SCHEMA as ANSWERS
 from store.formats.chunks import read as read_chunk
 
-# Lines of a bucket, which is held in memory; more only where a batch would need more than MAX_BUCKETS files.
+# A bucket is held in memory. It has more lines only if the batch would need more than MAX_BUCKETS files.
 BUCKET_LINES = 8192
 MAX_BUCKETS = 256
 REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())])
@@ -31,7 +31,7 @@ REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())])
 
 @dataclass(frozen=True)
 class Merged:
-    """What was written: number of lines of each kind."""
+    """Numbers of written lines: answers, failed requests, requests that were never run."""
 
     completed: int
     failed: int
@@ -39,7 +39,7 @@ class Merged:
 
 
 class _Buckets:
-    """Tables dealt by line number into files of Arrow batches, each of `width` line numbers."""
+    """Distributes tables by line number into Arrow files, each of `width` line numbers."""
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema, width: int) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class _Buckets:
             writer.close()
 
     def read(self, bucket: int) -> pa.Table:
-        """One bucket, by line."""
+        """Return one bucket, sorted by line."""
         if bucket not in self._writers:
             return self._schema.empty_table()
         with pa.ipc.open_file(self._path(bucket)) as reader:
@@ -82,12 +82,12 @@ def merge(
     """Write every line of a batch once: answers with status 200 to `output`, all others to `errors`.
 
     Args:
-        plan_sha256: the plan, which says what lines there are.
-        parts: the parts' SHA-256.
-        never_run: code and message for lines without an answer; None if there may be none.
+        plan_sha256: the plan, which lists the lines.
+        chunks: SHA-256 of each result chunk.
+        never_run: code and message for lines without an answer; None if every line must have one.
 
     Raises:
-        BatchyardError: a line has no answer though it should, or two. Nothing of it may be published then.
+        BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
     """
     last = plan.last_line(artifacts, plan_sha256)
     width = max(BUCKET_LINES, last // MAX_BUCKETS + 1)
@@ -103,21 +103,23 @@ def merge(
         requests.close()
         for bucket in range(last // width + 1):
             expected, answered = requests.read(bucket), answers.read(bucket)
-            lacking = expected.filter(pc.invert(pc.is_in(expected["line"], answered["line"].combine_chunks())))
-            if answered.num_rows + lacking.num_rows != expected.num_rows or (lacking.num_rows and never_run is None):
+            unanswered = expected.filter(pc.invert(pc.is_in(expected["line"], answered["line"].combine_chunks())))
+            if answered.num_rows + unanswered.num_rows != expected.num_rows or (
+                unanswered.num_rows and never_run is None
+            ):
                 raise BatchyardError(
                     f"lines {bucket * width} to {(bucket + 1) * width - 1}: {expected.num_rows} requests, "
-                    f"{answered.num_rows} answers, {lacking.num_rows} requests without one"
+                    f"{answered.num_rows} answers, {unanswered.num_rows} requests without one"
                 )
             good = answered.filter(answered["ok"])
             bad = answered.filter(pc.invert(answered["ok"])).drop_columns("ok")
-            if never_run is not None and lacking.num_rows:
-                bad = pa.concat_tables([bad, _error_lines(lacking, *never_run)]).sort_by("line")
+            if never_run is not None and unanswered.num_rows:
+                bad = pa.concat_tables([bad, _error_lines(unanswered, *never_run)]).sort_by("line")
             _write(good, output)
             _write(bad, errors)
             completed += good.num_rows
-            failed += bad.num_rows - lacking.num_rows
-            missing += lacking.num_rows
+            failed += bad.num_rows - unanswered.num_rows
+            missing += unanswered.num_rows
     return Merged(completed, failed, missing)
 
 

@@ -1,6 +1,6 @@
-"""Excerpts of a batch for people to look at: a few requests with their answers, and what went wrong how often.
+"""Result previews: a few requests of a batch with their answers, and its most frequent errors, for display.
 
-Each is read in time and memory that do not grow with the batch.
+Time and memory do not grow with the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.finishing import result_stream
 log = logging.getLogger(__name__)
 
 EXAMPLES = 3
-# What is read at most: of the input to find lines, of errors to count them, and for the requests of one excerpt.
+# Limits: input read to find lines, error lines that are counted, requests of one preview, result chunks with errors.
 MAX_INPUT_BYTES = 32 * 1024 * 1024
 MAX_ERRORS = 10_000
 MAX_ERROR_BYTES = 16 * 1024 * 1024
@@ -38,7 +38,7 @@ MAX_CHUNKS = 10
 
 
 class Cursor(NamedTuple):
-    """Where an excerpt of an ended batch begins: lines before it in the input, and bytes before it in each file."""
+    """Start of a preview of an ended batch: lines of the input before it, and bytes of each file before it."""
 
     lines: int = 0
     source: int = 0
@@ -46,31 +46,31 @@ class Cursor(NamedTuple):
     errors: int = 0
 
 
-def in_order(context: AppContext, batch: Batch, place: Cursor, limit: int) -> tuple[list[Row], Cursor | None]:
-    """Requests of an ended batch in input order, from a place on, at most `limit`; the place after them, if any follow.
+def in_order(context: AppContext, batch: Batch, cursor: Cursor, limit: int) -> tuple[list[Row], Cursor | None]:
+    """Return at most `limit` requests of an ended batch in input order, and the cursor of the next ones or None.
 
     Raises:
         NotFoundError: the input was deleted or has expired.
-        RequestError: there is no such place.
+        RequestError: the cursor is none that this function returned.
         UnavailableError: a file cannot be read.
     """
     with context.database.read() as session:
-        named = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
-        found = [files.find(session, batch.project_id, name) if name else None for name in named]
-    if found[0] is None:
+        file_ids = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
+        records = [files.find(session, batch.project_id, file_id) if file_id else None for file_id in file_ids]
+    if records[0] is None:
         raise NotFoundError("The input file of this batch was deleted or has expired.")
     with ExitStack() as opened:
         source, output, errors = (
-            opened.enter_context(context.artifacts.open(file.sha256)) if file else None for file in found
+            opened.enter_context(context.artifacts.open(file.sha256)) if file else None for file in records
         )
         assert source is not None
         try:
-            source.seek(place.source)
+            source.seek(cursor.source)
             readers = [
                 AnswerReader(file, offset, MAX_LINE_BYTES)
-                for file, offset in ((output, place.output), (errors, place.errors))
+                for file, offset in ((output, cursor.output), (errors, cursor.errors))
             ]
-            return _side_by_side(source, readers, place.lines, limit)
+            return _side_by_side(source, readers, cursor.lines, limit)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, OverflowError):
             raise RequestError("There is no such place in this batch.", code="invalid_value", param="at") from None
 
@@ -90,47 +90,47 @@ def _side_by_side(
 
 
 def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> tuple[list[Row], int | None]:
-    """Answers in the order in which they were given, from the one after the first `after` on, at most `limit`; how
-    many there are with these, if more follow.
+    """Return at most `limit` answers after the first `after`, in the order in which they were appended, and the next
+    `after` or None.
 
-    The body of a request that stands too far down in the input is empty.
+    A request too far down in the input has an empty body.
     """
     with context.database.read() as session:
         chunks = segments.chunks(session, batch.id)
-    there = sum(rows for _, rows in chunks)
-    stop = min(after + limit, there)
-    found: dict[int, dict[str, Any]] = {}
+    available = sum(rows for _, rows in chunks)
+    stop = min(after + limit, available)
+    answers: dict[int, dict[str, Any]] = {}
     for table in result_stream.tables(context.artifacts, chunks, after, stop, ["line", "answer"]):
-        found |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
-    bodies = _bodies(context.artifacts, batch.input_sha256, found)
-    rows = [Row.of(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in found.items()]
-    return rows, stop if stop < there else None
+        answers |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
+    bodies = _bodies(context.artifacts, batch.input_sha256, answers)
+    rows = [Row.of(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in answers.items()]
+    return rows, stop if stop < available else None
 
 
 def _bodies(artifacts: Artifacts, sha256: str, lines: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """The bodies of the requests on these lines of an input, as far down as is read."""
-    wanted = set(lines)
-    found: dict[int, dict[str, Any]] = {}
+    """Return the request bodies on these lines of an input, within its first MAX_INPUT_BYTES."""
+    missing = set(lines)
+    bodies: dict[int, dict[str, Any]] = {}
     with artifacts.open(sha256) as source:
         for number, raw in _first_lines(source):
-            if not wanted:
+            if not missing:
                 break
-            if number in wanted:
-                wanted.remove(number)
-                found[number] = orjson.loads(raw)["body"]
-    return found
+            if number in missing:
+                missing.remove(number)
+                bodies[number] = orjson.loads(raw)["body"]
+    return bodies
 
 
 def _first_lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    left, number = MAX_INPUT_BYTES, 0
-    while left > 0 and (raw := source.readline(MAX_LINE_BYTES)):
-        left, number = left - len(raw), number + 1
+    remaining, number = MAX_INPUT_BYTES, 0
+    while remaining > 0 and (raw := source.readline(MAX_LINE_BYTES)):
+        remaining, number = remaining - len(raw), number + 1
         yield number, raw
 
 
 @dataclass
 class Example:
-    """One request that failed. `line` is None where it stands too far down in the input."""
+    """One request that failed. `line` is None if it is too far down in the input."""
 
     line: int | None
     custom_id: str
@@ -147,19 +147,19 @@ class Failures:
 
 
 class Problems(NamedTuple):
-    """What went wrong, the most frequent first, in the `seen` failed requests that were looked at."""
+    """Failures by code, the most frequent first, in the first `seen` failed requests."""
 
     groups: tuple[Failures, ...]
     seen: int
 
 
 def of_validation(errors: Iterable[Mapping[str, Any]]) -> Problems:
-    """What is wrong with an input that cannot run, from what validation has reported."""
+    """Return the problems of an invalid input, from the errors that validation reported."""
     return _grouped((entry["code"], Example(entry["line"], "", entry["message"])) for entry in errors)
 
 
 def of_running(context: AppContext, batch: Batch) -> Problems:
-    """What went wrong lately in a batch that has not ended."""
+    """Return the latest failures of a batch that has not ended."""
     with context.database.read() as session:
         chunks = segments.failing(session, batch.id, MAX_CHUNKS)
     return _grouped(entry for sha256 in chunks for entry in _failed(context.artifacts, sha256))
@@ -175,7 +175,7 @@ def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:
 
 @functools.lru_cache(maxsize=64)
 def of_file(artifacts: Artifacts, errors_sha256: str, source_sha256: str) -> Problems:
-    """What went wrong in an ended batch, from its error file, with lines if its input is still there.
+    """Return the failures of an ended batch, from its error file, with line numbers if its input still exists.
 
     Raises:
         UnavailableError: the error file cannot be read.
@@ -196,21 +196,21 @@ def of_file(artifacts: Artifacts, errors_sha256: str, source_sha256: str) -> Pro
 
 
 def _of_lines(file: IO[bytes]) -> Iterator[tuple[str, Example]]:
-    left = MAX_ERROR_BYTES
+    remaining = MAX_ERROR_BYTES
     for _ in range(MAX_ERRORS):
         raw = file.readline(MAX_LINE_BYTES)
-        left -= len(raw)
-        if not raw or left < 0:
+        remaining -= len(raw)
+        if not raw or remaining < 0:
             return
         answer = orjson.loads(raw)
         code, message = output_lines.reason(answer)
         yield code, Example(None, answer["custom_id"], message)
 
 
-def _grouped(found: Iterable[tuple[str, Example]]) -> Problems:
+def _grouped(failures: Iterable[tuple[str, Example]]) -> Problems:
     groups: dict[str, Failures] = {}
     seen = 0
-    for code, example in found:
+    for code, example in failures:
         seen += 1
         group = groups.setdefault(code, Failures(code))
         group.count += 1

@@ -1,4 +1,4 @@
-"""Answers while a batch runs: its finished lines, in the order in which they were kept."""
+"""The result stream: answered lines of a batch that runs, in the order in which they were appended."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from tasks.context import AppContext
 
 
 def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> Iterator[bytes]:
-    """Output lines (JSON, one a line) from the one after the first `after`, at most `limit`; in chunks of many lines.
+    """Return output lines after the first `after`, at most `limit`, as JSONL in pieces of many lines.
 
-    Parts are only ever appended, so the same `after` always means the same line.
+    Result chunks are only ever appended, so the same `after` always means the same line.
 
     Raises:
-        RequestError: there are no `after` lines yet.
+        RequestError: fewer than `after` lines are answered.
         ConflictError: the batch ended so long ago that only its files have the answers.
     """
     with context.database.read() as session:
         chunks = segments.chunks(session, batch.id)
-    there = sum(rows for _, rows in chunks)
+    available = sum(rows for _, rows in chunks)
     answered = batch.completed + batch.failed
-    if batch.status in TERMINAL and there < answered:
+    if batch.status in TERMINAL and available < answered:
         raise ConflictError(
             f"Batch '{batch.id}' has ended, and its answers are in its files now: output_file_id "
             f"{batch.output_file_id}, error_file_id {batch.error_file_id}.",
             code="results_in_files",
             param="batch_id",
         )
-    if after > there:
-        raise RequestError(f"Invalid 'after': there are {there} lines so far.", code="invalid_value", param="after")
-    return _read(context.artifacts, chunks, after, there if limit is None else min(after + limit, there))
+    if after > available:
+        raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
+    return _read(context.artifacts, chunks, after, available if limit is None else min(after + limit, available))
 
 
 def _read(artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:
@@ -48,7 +48,7 @@ def _read(artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, s
 def tables(
     artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, stop: int, columns: list[str]
 ) -> Iterator[pa.Table]:
-    """These columns of store.formats.chunks for the answers from number `start` on and before `stop`, part by part."""
+    """Yield these columns (store.formats.chunks) of the answers `start` to `stop` - 1, result chunk by result chunk."""
     first = 0
     for sha256, rows in chunks:
         if first + rows > start and first < stop:
