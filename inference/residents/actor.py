@@ -1,6 +1,6 @@
-"""Resident engines: a detached Ray actor per replica keeps one warm, until it has had no work for a while.
+"""Engine actors: a detached Ray actor per replica keeps an engine warm until it has had no work for a while.
 
-A resident's name holds all that its answers depend on, so that a new version or configuration gets a new one and the
+An actor's name holds everything that its answers depend on. A new version or configuration gets a new actor, and the
 old one runs out of work and stops.
 """
 
@@ -30,17 +30,17 @@ from inference.residents.session import EngineSession
 
 ENDED = "engine_died"
 PERMIT_SECONDS = 30.0
-"""A caller that was given the engine alone and asks nothing for this long has lost it."""
+"""A reservation without a call expires after this long."""
 IDLE_SECONDS = 2.0
-"""An engine without work for this long makes way for another: between two segments of a batch it is less."""
+"""An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 RUN_SECONDS = 30.0
-"""The same while a run goes on, which asks again: longer than that its caller is late only if it is dead."""
+"""The same while a session is open: a caller that is silent for longer is dead."""
 
 log = logging.getLogger(__name__)
 
 
 class EngineActor:
-    """The actor: one engine, started once, asked in lists, ended by itself after a while without work."""
+    """The actor: one engine, started once, called with lists of requests. It ends itself when idle for long."""
 
     def __init__(self, name: str, spec: ModelSpec, request_timeout: float) -> None:
         self._name = name
@@ -54,7 +54,7 @@ class EngineActor:
         self._ranks: dict[str, float] = {}
         self._replies = KeptReplies()
         self._calls = 0
-        self._asked = 0
+        self._requests = 0
         self._busy_seconds = 0.0
         self._busy_since = 0.0
         self._over = False
@@ -63,10 +63,10 @@ class EngineActor:
         self._idle_watch: asyncio.Task[None] | None = None
 
     async def ready(self, idle_seconds: float) -> Started | None:
-        """Start the engine if it is not, and wait for it; None when it is just stopping.
+        """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
         Raises:
-            EngineStartError: with the engine's own reason; the actor is of no use then.
+            EngineStartError: with the engine's own reason; the actor cannot be used then.
         """
         if self._over:
             return None
@@ -87,11 +87,11 @@ class EngineActor:
             raise EngineStartError(error.message) from error
         engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
-            mark = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
-            orphan_reaper.reap(mark)  # what an earlier resident of this name left behind
-            orphan_reaper.start(mark)
+            tag = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
+            orphan_reaper.reap(tag)  # processes that an earlier actor of this name left behind
+            orphan_reaper.start(tag)
         await engine.start()
-        # What is there now stays: each full collection would look through all of torch and the engine.
+        # Frozen objects are skipped: each full collection would walk all of torch and the engine.
         gc.collect()
         gc.freeze()
         self._admission = AdmissionQueue(self._spec.in_flight(engine.capacity))
@@ -99,7 +99,8 @@ class EngineActor:
         return engine
 
     async def reserve(self) -> str | None:
-        """Wait for the engine to be empty and keep it for one `answer` with the permit returned; None: it is over."""
+        """Wait until the engine is empty, reserve it for one `answer`, and return the permit; None if the engine is
+        over."""
         with self._busy():
             await self._admission.drain()
         if self._over:
@@ -108,76 +109,80 @@ class EngineActor:
         if self._engine is not None:
             self._engine.answered_at = time.monotonic()
         permit = uuid.uuid4().hex
-        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, self._give_back, permit)
+        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, self._expire, permit)
         return permit
 
-    def _give_back(self, permit: str) -> None:
+    def _expire(self, permit: str) -> None:
         if self._permits.pop(permit, None) is not None:
             self._admission.reopen()
 
     async def answer(
         self,
-        run: EngineSession,
+        session: EngineSession,
         position: int,
         endpoint: str,
         lines: list[int],
         bodies: list[str],
         permit: str | None = None,
     ) -> list[Reply] | None:
-        """A reply for each body (JSON), in the same order; None: the engine is over and was asked nothing.
+        """Return a reply for each body (JSON), in the same order; None if the engine is over and got nothing.
 
-        `position` is where in its run the list stands: what comes first there is asked first. `lines` are the names of
-        the bodies: one that an earlier run of the same work has asked is not asked again. With a permit of `reserve`
-        they are, and as the only requests in the engine. A request that was in the engine as it ended has the error
-        code `engine_died`.
+        A request that was in the engine when it died has the error code `engine_died`.
+
+        Args:
+            position: of the list in its session; lower positions enter the engine first.
+            lines: name the bodies. A line that an earlier session of the same key has sent is not sent again.
+            permit: from `reserve`. Then the lines are sent again, as the only requests in the engine.
         """
         if self._over or self._engine is None:
             return None
         task = asyncio.current_task()
         assert task is not None
-        tasks = self._work.setdefault(run.name, set())
+        tasks = self._work.setdefault(session.name, set())
         tasks.add(task)
         try:
             with self._busy():
                 if permit is None:
-                    rank = self._rank(run, position)
+                    rank = self._rank(session, position)
 
-                    async def ask(places: list[int]) -> list[Reply] | None:
-                        async with self._admission.admit(len(places), rank):
-                            return await self._ask(endpoint, [bodies[place] for place in places])
+                    async def call(indices: list[int]) -> list[Reply] | None:
+                        async with self._admission.admit(len(indices), rank):
+                            return await self._call(endpoint, [bodies[index] for index in indices])
 
-                    return await self._replies.collect(run, lines, ask)
+                    return await self._replies.collect(session, lines, call)
                 timer = self._permits.pop(permit, None)
                 if timer is None:
                     await self._admission.drain()
                 else:
                     timer.cancel()
                 try:
-                    return await self._ask(endpoint, bodies)
+                    return await self._call(endpoint, bodies)
                 finally:
                     self._admission.reopen()
         finally:
             tasks.discard(task)
             if not tasks:
-                self._work.pop(run.name, None)
+                self._work.pop(session.name, None)
 
-    def _rank(self, run: EngineSession, position: int) -> Rank:
-        """Runs go in the order in which they would be done if each had the engine alone from its begin on.
+    def _rank(self, session: EngineSession, position: int) -> Rank:
+        """Return a rank that orders sessions by when each would end if it had the engine alone from its start.
 
-        So a run that began before one of its size has the whole engine, which keeps its prefixes cached and lets the
-        other take over when it drains; a small one need not wait for a big one, and a big one waits no longer than it
+        Of two sessions of one size the first has the whole engine, which keeps its prefixes cached; the second takes
+        over as the first drains. A small session need not wait for a big one, and a big one waits no longer than it
         would have run.
         """
-        if run.name not in self._ranks:
+        if session.name not in self._ranks:
             busy = self._busy_seconds + time.monotonic() - self._busy_since
-            self._ranks[run.name] = time.monotonic() + (run.rows * busy / self._asked if self._asked else 0.0)
-        return self._ranks[run.name], position
+            self._ranks[session.name] = time.monotonic() + (
+                session.rows * busy / self._requests if self._requests else 0.0
+            )
+        return self._ranks[session.name], position
 
-    async def _ask(self, endpoint: str, bodies: list[str]) -> list[Reply] | None:
+    async def _call(self, endpoint: str, bodies: list[str]) -> list[Reply] | None:
         if self._over or self._engine is None:
             return None
         self._engine.answered_at = time.monotonic()
-        self._asked += len(bodies)
+        self._requests += len(bodies)
         requests = [orjson.loads(body) for body in bodies]
         try:
             answers = await self._engine.answer(endpoint, requests)
@@ -205,42 +210,42 @@ class EngineActor:
                 self._busy_seconds += self._used_at - self._busy_since
 
     async def quiet(self) -> float:
-        """Seconds since the engine last showed work, or since it got some; 0 when it has none."""
+        """Return the seconds since the engine last showed work, or since it got some; 0 if it has none."""
         if self._admission.inside == 0 or self._engine is None:
             return 0.0
         return time.monotonic() - self._engine.answered_at
 
-    async def drop(self, run: str) -> None:
-        """Cancel what a run still has in here: nobody waits for it any more."""
-        self._ranks.pop(run, None)
-        self._replies.forget(run)
-        for task in list(self._work.get(run, ())):
+    async def drop(self, session: str) -> None:
+        """Cancel the remaining requests of a session whose caller has left."""
+        self._ranks.pop(session, None)
+        self._replies.forget(session)
+        for task in list(self._work.get(session, ())):
             task.cancel()
 
     async def load(self) -> int:
-        """Requests in the engine and waiting for it."""
+        """Return the number of requests in the engine and waiting for it."""
         return self._admission.inside + self._admission.waiting
 
     async def state(self) -> dict[str, Any]:
-        """Model, GPUs, process id, requests asked so far and in the engine now, seconds without work, endpoints."""
+        """Return model, GPUs, process id, requests so far and in the engine now, seconds without work, endpoints."""
         return {
             "model": self._spec.name,
             "gpus": gpus(self._spec),
             "pid": os.getpid(),
-            "asked": self._asked,
+            "requests": self._requests,
             "in_flight": self._admission.inside,
             "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
             "endpoints": self._engine.endpoints() if self._engine else [],
         }
 
     async def stop(self) -> None:
-        """End the engine, its processes included. The actor itself is ended by who called."""
+        """End the engine and its processes. The caller then kills the actor."""
         self._over = True
         if self._engine is not None:
             await self._engine.stop()
 
     async def stop_if_idle(self) -> bool:
-        """Take no more work, and stop, if there is none now and none soon to be expected; whether it was so."""
+        """Stop if there is no work now and none expected soon. Return True if it stopped."""
         silence = time.monotonic() - self._used_at
         at_work = self._engine is None or self._calls > 0 or bool(self._permits)
         if at_work or silence < (RUN_SECONDS if self._ranks else IDLE_SECONDS):
@@ -250,31 +255,32 @@ class EngineActor:
 
     async def _stop_when_idle(self) -> None:
         while not self._over:
-            left = self._idle_seconds - (time.monotonic() - self._used_at)
-            if self._calls == 0 and not self._permits and left <= 0:
+            remaining = self._idle_seconds - (time.monotonic() - self._used_at)
+            if self._calls == 0 and not self._permits and remaining <= 0:
                 log.info("engine stops: no work", extra={"engine": self._name, "idle_seconds": self._idle_seconds})
                 await self.stop()
                 ray.kill(ray.get_runtime_context().current_actor)
                 return
-            await asyncio.sleep(max(min(left, 5.0), 0.05))
+            await asyncio.sleep(max(min(remaining, 5.0), 0.05))
 
 
 class Started(NamedTuple):
-    """What an engine that has started says of itself: its versions, and how many requests it should have at once."""
+    """A started engine's versions, and its limit of requests at once."""
 
     versions: dict[str, str]
     in_flight: int
 
 
 def marked(answer: Answer, engine: Engine) -> Answer:
-    """Mark an answer of a simulated engine in its response body, whatever the engine itself put there."""
+    """Return the answer; a simulated engine's is marked in its response body, whatever the engine itself put there."""
     if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
         return answer
     return replace(answer, body=answer.body | {"simulated": True})
 
 
 def marked_versions(engine: Engine) -> dict[str, str]:
-    """The engine's versions, marked if it is simulated. No weights answer then, so nothing may claim their hash."""
+    """Return the engine's versions, marked if it is simulated. Then no weights answer, so no hash of weights is
+    kept."""
     versions = engine.versions()
     if not type(engine).simulated:
         return versions
@@ -282,7 +288,7 @@ def marked_versions(engine: Engine) -> dict[str, str]:
 
 
 def gpus(spec: ModelSpec) -> float:
-    """GPUs of one of the model's replicas."""
+    """Return the GPUs of one of the model's replicas."""
     if spec.num_gpus is not None:
         return spec.num_gpus
     need = capabilities(spec.engine).gpus(spec)

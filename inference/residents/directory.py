@@ -1,4 +1,4 @@
-"""The resident engines of the cluster: found, made and stopped by their actors' names."""
+"""The directory of engine actors in the cluster: listed, created and stopped by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def actor_name(spec: ModelSpec, request_timeout: float, replica: int) -> str:
-    """The name holds everything that a resident's answers depend on."""
+    """Return the actor's name, which holds everything that its answers depend on."""
     return f"{PREFIX}{spec.name}:{__version__}:{spec.config_sha256[:16]}:t{request_timeout:g}:{replica}"
 
 
@@ -29,7 +29,7 @@ def _model(name: str) -> str:
 
 
 def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
-    """The resident of this replica, made if there is none. It may not be started yet: call `ready`."""
+    """Return the actor of this replica, created if there is none. It may not be started yet: call `ready`."""
     name = actor_name(spec, request_timeout, replica)
     return (
         ray.remote(EngineActor)
@@ -48,64 +48,65 @@ def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) 
 
 
 def engine_actors() -> dict[str, ActorHandle]:
-    """The residents alive in the cluster, by actor name."""
-    found = {}
+    """Return the engine actors alive in the cluster, by name."""
+    handles = {}
     for entry in ray.util.list_named_actors(all_namespaces=True):
         if entry["namespace"] == NAMESPACE and entry["name"].startswith(PREFIX):
             with contextlib.suppress(ValueError):  # ended between the two calls
-                found[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
-    return found
+                handles[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
+    return handles
 
 
 def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
-    """`Resident.state` of each resident; one that is busy starting does not answer, and has only its `model`."""
+    """Return `EngineActor.state` of each actor. A starting actor does not answer in time and has only its `model`."""
     handles = engine_actors()
-    asked = {name: handle.state.remote() for name, handle in handles.items()}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
-    found: dict[str, dict[str, Any]] = {}
-    for name, reference in asked.items():
+    references = {name: handle.state.remote() for name, handle in handles.items()}
+    if references:
+        ray.wait(list(references.values()), num_returns=len(references), timeout=timeout)
+    states: dict[str, dict[str, Any]] = {}
+    for name, reference in references.items():
         try:
-            found[name] = ray.get(reference, timeout=0.1)
+            states[name] = ray.get(reference, timeout=0.1)
         except ray.exceptions.GetTimeoutError:
-            found[name] = {"model": _model(name)}
+            states[name] = {"model": _model(name)}
         except ray.exceptions.RayActorError:
             log.info("engine ended while it was listed", extra={"engine": name})
-    return found
+    return states
 
 
 def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
-    """Stop all residents, or those of one model; the names of those stopped. Work in them is lost."""
+    """Stop all engine actors, or those of one model, and return their names. Their requests in flight are lost."""
     return _stop(
         {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}, timeout
     )
 
 
 def evict(name: str, timeout: float = 30.0) -> bool:
-    """Stop the resident with this name unless it has work or is starting: nothing is lost. Whether it is gone."""
+    """Stop the engine actor of this name unless it has work or is starting. Return True if it is gone."""
     handle = engine_actors().get(name)
     if handle is None:
         return True
     try:
-        made = bool(ray.get(handle.stop_if_idle.remote(), timeout=timeout))
+        stopped = bool(ray.get(handle.stop_if_idle.remote(), timeout=timeout))
     except ray.exceptions.GetTimeoutError:
         return False
     except ray.exceptions.RayActorError:
         return True
-    if made:
+    if stopped:
         ray.kill(handle)
-    return made
+    return stopped
 
 
 def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
-    """Stop the residents that have had no work for `seconds`; their names."""
+    """Stop the engine actors without work for `seconds`, and return their names."""
     idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
     return _stop({name: handle for name, handle in engine_actors().items() if name in idle}, timeout)
 
 
 def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
-    asked = [handle.stop.remote() for handle in handles.values()]
-    if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=timeout)
+    references = [handle.stop.remote() for handle in handles.values()]
+    if references:
+        ray.wait(references, num_returns=len(references), timeout=timeout)
     for handle in handles.values():
         ray.kill(handle)
     return sorted(handles)

@@ -1,4 +1,4 @@
-"""A run as its engines know it."""
+"""Engine sessions: one run of a segment as its engines know it, and its time limits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EngineSession:
-    """A run as its engines know it.
+    """One run of a segment as its engines know it.
 
     Attributes:
-        name: its own.
-        idempotency_key: that of the work it does, the same for each run that asks for what is left of that work.
-        rows: its requests in all.
-        in_flight: those one replica has at once.
+        name: unique to this run.
+        idempotency_key: the same for each run of the same segment.
+        rows: number of its requests.
+        in_flight: limit of requests in one replica at once.
     """
 
     name: str
@@ -24,7 +24,7 @@ class EngineSession:
 
 @dataclass(frozen=True)
 class EngineTimeouts:
-    """What a run asks of its engines, all in seconds."""
+    """Time limits of a session, in seconds."""
 
     request_timeout: float
     start_timeout: float

@@ -55,7 +55,7 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
     values: dict[Any, Any] = {}
     for name, status in states.items():
         state: State = "starting" if "in_flight" not in status else "busy" if status["in_flight"] else "idle"
-        numbers = (status.get("asked", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
+        numbers = (status.get("requests", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
         values[name] = json.dumps(
             asdict(EngineState(name, status["model"], state, *numbers, now, status.get("endpoints", [])))
         )

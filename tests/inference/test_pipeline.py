@@ -129,7 +129,7 @@ def test_replicas_share_the_rows(tmp_path: Path) -> None:
     spec = echo(replicas=2, latency_ms=50)
     run(spec, chat(*map(str, range(600))))
     assert len(directory.engine_actors()) == 2
-    asked = [state["asked"] for state in directory.states().values()]
+    asked = [state["requests"] for state in directory.states().values()]
     assert sum(asked) == 600 and min(asked) >= 150
 
 

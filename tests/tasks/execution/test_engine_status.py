@@ -15,9 +15,9 @@ def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
     engine_status.publish(
         connected,
         {
-            "c": {"model": "echo", "asked": 9, "in_flight": 0, "idle_seconds": 3.0},
+            "c": {"model": "echo", "requests": 9, "in_flight": 0, "idle_seconds": 3.0},
             "a": {"model": "echo"},
-            "b": {"model": "echo", "asked": 5, "in_flight": 2, "idle_seconds": 0.0, "endpoints": [{"url": "there"}]},
+            "b": {"model": "echo", "requests": 5, "in_flight": 2, "idle_seconds": 0.0, "endpoints": [{"url": "there"}]},
         },
     )
     states = engine_status.read(connected)
@@ -33,7 +33,7 @@ def test_an_engine_that_must_have_stopped_itself_is_not_shown(
     new_context: Callable[..., AppContext], broker: str
 ) -> None:
     context = new_context(redis_url=broker, engine_idle_seconds=10)
-    idle = {"model": "echo", "asked": 1, "in_flight": 0}
+    idle = {"model": "echo", "requests": 1, "in_flight": 0}
     engine_status.publish(context, {"a": idle | {"idle_seconds": 1.0}, "b": idle | {"idle_seconds": 11.0}})
     assert [state.name for state in engine_status.read(context)] == ["a"]
 
