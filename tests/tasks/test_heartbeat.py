@@ -24,7 +24,7 @@ INTERVAL = 0.01
 
 
 class Beats:
-    """A `beat` that answers what it is given, one after the other, and the last one for ever."""
+    """A `beat` that returns or raises its answers in turn, then the last one for ever."""
 
     def __init__(self, *answers: bool | Exception) -> None:
         self._answers = list(answers)

@@ -1,4 +1,4 @@
-"""Content goes when nobody points at it any more, and never before."""
+"""Content is deleted once no record refers to it, and never before."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def everything(context: AppContext) -> None:
 
 
 def let_time_pass(context: AppContext, seconds: int) -> None:
-    """Everything that is there was made and ended so much earlier."""
+    """Shift the times of content, expiry and completion into the past."""
     for path in (path for path in Path(context.artifacts.url.removeprefix("file://")).rglob("*") if path.is_file()):
         changed = path.stat().st_mtime - seconds
         os.utime(path, (changed, changed))
@@ -60,7 +60,7 @@ def delete(context: AppContext, file: File) -> None:
 
 
 def a_running_batch(context: AppContext, source: File) -> Batch:
-    """A batch of one segment with one part, all of it in the store."""
+    """A batch of one segment with one result chunk, all stored."""
     with context.database.write() as session:
         batch = batches.create(
             session,
@@ -89,7 +89,7 @@ def a_running_batch(context: AppContext, source: File) -> Batch:
 
 
 def end(context: AppContext, batch: Batch) -> str:
-    """Complete a batch; the SHA-256 of its output."""
+    """Complete a batch. Return the SHA-256 of its output."""
     output = context.artifacts.put(b"output")
     with context.database.write() as session:
         batches.add_artifact(session, batch, "output.jsonl", output, len(b"output"), 1)
@@ -214,7 +214,7 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
     contents = [b"content %d" % number for number in range(4)]
     unnamed: Counter[bytes] = Counter()  # stored, or about to be, by somebody who has not written the record yet
     guard = threading.Lock()
-    # Time is made to pass between two looks of a collector: one that looked an hour ago does not delete any more.
+    # Content becomes old between two rounds of a collector only: a round takes far less than the grace period.
     looking = (threading.Lock(), threading.Lock())
     everyone_is_done = threading.Event()
 
@@ -227,7 +227,7 @@ def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
         return content, file
 
     def go(content: bytes, file: File) -> None:
-        """As if the file had gone long ago, and its content had been stored long ago by everyone who has named it."""
+        """Expire a file, and make its content old unless a writer is about to name it."""
         long_ago = time.time() - 2 * HOUR
         with looking[0], looking[1], guard, suppress(FileNotFoundError):
             if not unnamed[content]:

@@ -1,4 +1,4 @@
-"""The whole queue is forecast and told of; a batch that cannot be done in time is said to be at risk, or refused."""
+"""The whole queue is forecast and published; a batch that cannot end in time is at risk, or refused."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ Upload = Callable[[bytes], File]
 
 @pytest.fixture
 def context(new_context: Callable[..., AppContext], broker: str) -> AppContext:
-    made = new_context(redis_url=broker)
-    made.redis.flushall()
-    return made
+    context = new_context(redis_url=broker)
+    context.redis.flushall()
+    return context
 
 
 def measure(context: AppContext, requests_per_second: int) -> None:
     """Record that model echo was measured for ten minutes; each request has 100 bytes and 9 tokens."""
     config = context.models["echo"].config_sha256
     number = 60 * requests_per_second
-    measured = Measurement(seconds=60.0, requests=number, bytes=100.0 * number, tokens=9 * number)
+    measurement = Measurement(seconds=60.0, requests=number, bytes=100.0 * number, tokens=9 * number)
     with context.database.write() as session:
         for _ in range(10):
-            speeds.measure(session, "echo", config, "decode", measured)
+            speeds.measure(session, "echo", config, "decode", measurement)
 
 
-def told(context: AppContext, batch: Batch) -> list[str]:
+def event_types(context: AppContext, batch: Batch) -> list[str]:
     with context.database.read() as session:
-        found, _ = events.page(session, batch, after=None, limit=10)
-    return [event.type for event in found]
+        page, _ = events.page(session, batch, after=None, limit=10)
+    return [event.type for event in page]
 
 
 def test_every_batch_has_an_eta_once_its_model_was_measured(context: AppContext, new_batch: NewBatch) -> None:
@@ -55,10 +55,10 @@ def test_every_batch_has_an_eta_once_its_model_was_measured(context: AppContext,
     assert deadlines.read(context, [first.id, second.id]) == {}
     measure(context, 10)
     deadlines.tick(context)
-    found = deadlines.read(context, [first.id, second.id, "batch_unknown"])
-    left = {batch_id: entry.at - time.time() for batch_id, entry in found.items()}
+    forecasts = deadlines.read(context, [first.id, second.id, "batch_unknown"])
+    seconds = {batch_id: entry.at - time.time() for batch_id, entry in forecasts.items()}
     # Both have a slot, and the first has the engine until it is done.
-    assert left == {first.id: pytest.approx(100, abs=3), second.id: pytest.approx(300, abs=3)}
+    assert seconds == {first.id: pytest.approx(100, abs=3), second.id: pytest.approx(300, abs=3)}
     assert deadlines.seconds_due(context, "echo", second.due_at) == pytest.approx(300, abs=3)
     assert deadlines.seconds_due(context, "echo", first.due_at) == pytest.approx(100, abs=3)
     assert deadlines.seconds_due(context, "echo", 0) == 0
@@ -82,12 +82,12 @@ def test_a_batch_at_risk_is_told_of_once(
     with caplog.at_level(logging.WARNING):
         deadlines.tick(context)
         deadlines.tick(context)
-    assert told(context, batch) == ["batch.at_risk"]
+    assert event_types(context, batch) == ["batch.at_risk"]
     (record,) = [record for record in caplog.records if getattr(record, "sla", None) == "at_risk"]
     assert record.batch_id == batch.id
     with context.database.read() as session:
-        found = session.get_one(Batch, batch.id)
-        assert (found.sla, found.infeasible) == ("at_risk", False)  # 1,000 s is too long, though it may go faster
+        record = session.get_one(Batch, batch.id)
+        assert (record.sla, record.infeasible) == ("at_risk", False)  # 1,000 s is too long, though it may go faster
 
 
 def test_what_cannot_be_done_in_time_goes_behind_what_can(context: AppContext, new_batch: NewBatch) -> None:
@@ -108,7 +108,7 @@ def test_a_batch_is_late_once_its_deadline_has_passed(context: AppContext, new_b
     with context.database.write() as session:
         session.execute(update(Batch).values(due_at=int(time.time()) - 1))
     deadlines.tick(context)
-    assert told(context, batch) == ["batch.late"]
+    assert event_types(context, batch) == ["batch.late"]
 
 
 def test_a_batch_ends_as_late_or_in_time_whatever_was_expected_of_it(context: AppContext, new_batch: NewBatch) -> None:
@@ -120,8 +120,8 @@ def test_a_batch_ends_as_late_or_in_time_whatever_was_expected_of_it(context: Ap
     for batch in (early, late):
         with context.database.write() as session:
             deadlines.finalize_sla(session, session.get_one(Batch, batch.id))
-    assert told(context, early) == ["batch.at_risk", "batch.on_track"]
-    assert told(context, late) == ["batch.late"]
+    assert event_types(context, early) == ["batch.at_risk", "batch.on_track"]
+    assert event_types(context, late) == ["batch.late"]
 
 
 def test_without_redis_the_states_are_set_all_the_same(
@@ -132,12 +132,12 @@ def test_without_redis_the_states_are_set_all_the_same(
     batch = new_batch(1000, window="10m")
     deadlines.tick(context)
     assert deadlines.read(context, [batch.id]) == {}
-    assert told(context, batch) == ["batch.at_risk"]
+    assert event_types(context, batch) == ["batch.at_risk"]
     assert metrics.collect(context).engines is None
 
 
 def submit(context: AppContext, upload: Upload, requests: int) -> Batch:
-    """Submit a file of so many requests of 100 bytes: those of the last that are too long for that are cut off."""
+    """Submit a file of this size in requests of 100 bytes; its last line may be cut off."""
     line = json.dumps(a_chat("id", "x" * 10)).encode() + b"\n"
     source = upload((line * requests)[: 100 * requests])
     with context.database.write() as session:
@@ -164,7 +164,7 @@ def test_a_new_batch_says_at_once_when_it_will_be_done(
     deadlines.tick(context)
     batch = submit(context, upload, 500)
     assert deadlines.read(context, [batch.id])[batch.id].at - time.time() == pytest.approx(150, abs=3)
-    assert told(context, batch) == []
+    assert event_types(context, batch) == []
     deadlines.tick(context)
     assert batch.id in deadlines.read(context, [batch.id])  # until its requests are known
 
@@ -173,7 +173,7 @@ def test_a_new_batch_that_cannot_be_done_in_time_is_accepted_and_says_so(context
     measure(context, 1)
     batch = submit(context, upload, 100_000)
     assert batch.status == "validating"
-    assert told(context, batch) == ["batch.at_risk"]
+    assert event_types(context, batch) == ["batch.at_risk"]
 
 
 def test_or_it_is_refused_with_the_time_to_wait(context: AppContext, upload: Upload, project: str) -> None:

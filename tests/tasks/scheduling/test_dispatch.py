@@ -82,9 +82,9 @@ def test_a_projects_own_limit_is_kept(database: Database, new_batch: Callable[..
 def test_service_is_forgotten_with_time(database: Database, project: str) -> None:
     with database.write() as session:
         speeds.add_usage(session, project, 60.0)
-        moment = time.time()
-        assert speeds.recent_usage(session, [project], moment)[project] > 59
-        later = speeds.recent_usage(session, [project], moment + speeds.USAGE_SECONDS)[project]
+        now = time.time()
+        assert speeds.recent_usage(session, [project], now)[project] > 59
+        later = speeds.recent_usage(session, [project], now + speeds.USAGE_SECONDS)[project]
     assert 0.36 < later / 60 < 0.38
 
 

@@ -1,4 +1,4 @@
-"""ETAs: a table of queues and what is to be said of them, and the forecast against a replay with known durations."""
+"""ETAs: a table of queues with their forecasts, and forecasts against a replay with known durations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR = 3600.0
 
 
 def throughput(requests_per_second: float, tokens: float = 0, **values: float) -> Throughput:
-    """A model that was measured well; each request has `tokens` tokens, and is work for one more."""
+    """A well measured model. Each request has `tokens` tokens and counts as one more."""
     measured = Throughput(
         work_per_second=requests_per_second * (1 + tokens),
         work_per_request=1 + tokens,
@@ -36,7 +36,7 @@ def backlog_entry(
     requests: int,
     *,
     batch: str = "mine",
-    done: int = 0,
+    answered: int = 0,
     due: float = 24 * HOUR,
     model: str = "m",
     project: str = "p",
@@ -45,7 +45,9 @@ def backlog_entry(
     size: int = 100,
     kind: str = "decode",
 ) -> BacklogEntry:
-    return BacklogEntry(batch, project, False, int(due), model, kind, active, segments, requests, size * requests, done)  # type: ignore[arg-type]
+    return BacklogEntry(
+        batch, project, False, int(due), model, kind, active, segments, requests, size * requests, answered
+    )  # type: ignore[arg-type]
 
 
 @dataclass
@@ -65,10 +67,10 @@ ONE_SLOT = Limits(1, {"m": 1, "n": 1})
 N_AND_M = {("m", "decode"): throughput(1), ("n", "decode"): throughput(2)}
 BOTH_CLASSES = {("m", "prefill"): throughput(2, tokens=1000), ("m", "decode"): throughput(1, tokens=100)}
 CASES = [
-    Case("1,000 rows, 100 done in 10 hours", [backlog_entry(1000, done=100, active=True)], 90, TEN_AN_HOUR),
+    Case("1,000 rows, 100 done in 10 hours", [backlog_entry(1000, answered=100, active=True)], 90, TEN_AN_HOUR),
     Case("nothing was ever measured", [backlog_entry(1000)], None, {}),
     Case("nothing is done, but the model is known from other batches", [backlog_entry(3600)], 1),
-    Case("all but one row is done", [backlog_entry(3600, done=3599, active=True)], 1 / HOUR),
+    Case("all but one row is done", [backlog_entry(3600, answered=3599, active=True)], 1 / HOUR),
     Case(
         "a batch that is due later waits",
         [backlog_entry(3600), backlog_entry(7200, batch="late", due=48 * HOUR)],
@@ -83,7 +85,7 @@ CASES = [
     ),
     Case(
         "of what runs already only the rest is before it",
-        [backlog_entry(3600), backlog_entry(7200, batch="soon", done=3600, active=True)],
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", answered=3600, active=True)],
         2,
         limits=ONE_SLOT,
     ),
@@ -154,7 +156,7 @@ CASES = [
     Case("a class that was never measured goes by the other", [backlog_entry(3600, kind="prefill")], 1),
     Case(
         "answers of this batch are twice as long as the model's usual ones",
-        [backlog_entry(36000, done=18000, active=True)],
+        [backlog_entry(36000, answered=18000, active=True)],
         10,
         {("m", "decode"): throughput(1, tokens=99)},
         {"mine": Answered(18000, 18000 * 199)},
@@ -178,15 +180,15 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_eta_of(case: Case) -> None:
-    found = forecast(case.entries, case.answered, case.throughputs, case.limits, RecentUsage({}, 0.0), now=0.0).get(
+    mine = forecast(case.entries, case.answered, case.throughputs, case.limits, RecentUsage({}, 0.0), now=0.0).get(
         "mine"
     )
     if case.hours is None:
-        assert found is None
+        assert mine is None
     else:
-        assert found is not None
-        assert found.at / HOUR == pytest.approx(case.hours, rel=0.02)
-        assert found.earliest < found.at < found.latest
+        assert mine is not None
+        assert mine.at / HOUR == pytest.approx(case.hours, rel=0.02)
+        assert mine.earliest < mine.at < mine.latest
 
 
 def test_another_projects_urgent_batch_leaves_this_one_its_share() -> None:
@@ -195,18 +197,18 @@ def test_another_projects_urgent_batch_leaves_this_one_its_share() -> None:
         backlog_entry(36000, batch="soon", project="q", due=1, segments=1000),
     ]
     throughputs = {("m", "decode"): throughput(1)}
-    found = forecast(entries, {}, throughputs, replace(ONE_SLOT, min_share=0.5), RecentUsage({}, 0.0), now=0.0)
-    assert 3.6 < found["mine"].at / HOUR < 4.0  # a quarter of the time: half of an even share
-    assert found["soon"].at / HOUR == pytest.approx(11)
+    forecasts = forecast(entries, {}, throughputs, replace(ONE_SLOT, min_share=0.5), RecentUsage({}, 0.0), now=0.0)
+    assert 3.6 < forecasts["mine"].at / HOUR < 4.0  # a quarter of the time: half of an even share
+    assert forecasts["soon"].at / HOUR == pytest.approx(11)
 
 
 def test_the_range_narrows_as_more_is_measured() -> None:
     widths = []
-    for done, measurements in ((0, 1), (100, 10), (5000, 1000)):
+    for requests, measurements in ((0, 1), (100, 10), (5000, 1000)):
         throughputs = {("m", "decode"): throughput(1, spread=0.5, measurements=measurements)}
-        said = {"mine": Answered(done, 0)}
-        found = forecast([backlog_entry(10_000)], said, throughputs, ONE_SLOT, RecentUsage({}, 0.0), now=0.0)["mine"]
-        widths.append((found.latest - found.earliest) / found.at)
+        answers = {"mine": Answered(requests, 0)}
+        mine = forecast([backlog_entry(10_000)], answers, throughputs, ONE_SLOT, RecentUsage({}, 0.0), now=0.0)["mine"]
+        widths.append((mine.latest - mine.earliest) / mine.at)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.25
 
@@ -219,16 +221,16 @@ def test_a_long_queue_is_forecast_several_segments_at_a_time_and_comes_out_the_s
         )
         for number, segments in enumerate(rng.choices(range(1, 400), k=60))
     ]
-    found = forecast(entries, {}, N_AND_M, Limits(2, {"m": 1, "n": 1}), RecentUsage({}, 0.0), now=0.0)
+    forecasts = forecast(entries, {}, N_AND_M, Limits(2, {"m": 1, "n": 1}), RecentUsage({}, 0.0), now=0.0)
     ahead = {"m": 0.0, "n": 0.0}
     for entry in entries:
         ahead[entry.model] += entry.requests / {"m": 1, "n": 2}[entry.model]
-        assert found[entry.batch_id].at == pytest.approx(ahead[entry.model], rel=1e-6)
+        assert forecasts[entry.batch_id].at == pytest.approx(ahead[entry.model], rel=1e-6)
     assert sum(entry.segments for entry in entries) > 4000
 
 
 @pytest.mark.parametrize(
-    ("hours_gone", "done", "eta_hours", "state"),
+    ("hours_gone", "answered_share", "eta_hours", "state"),
     [
         (0, 0.0, None, "on_track"),
         (10, 0.1, 13, "on_track"),
@@ -243,10 +245,10 @@ def test_a_long_queue_is_forecast_several_segments_at_a_time_and_comes_out_the_s
     ],
 )
 def test_the_sla_state_of_a_batch_with_a_day(
-    hours_gone: float, done: float, eta_hours: float | None, state: str
+    hours_gone: float, answered_share: float, eta_hours: float | None, state: str
 ) -> None:
     now = hours_gone * HOUR
-    assert sla(now, 0.0, 24 * HOUR, done, None if eta_hours is None else now + eta_hours * HOUR) == state
+    assert sla(now, 0.0, 24 * HOUR, answered_share, None if eta_hours is None else now + eta_hours * HOUR) == state
 
 
 def test_the_forecast_of_twenty_batches_of_three_models_is_right_though_single_requests_differ() -> None:

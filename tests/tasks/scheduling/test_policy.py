@@ -1,4 +1,4 @@
-"""The policy keeps the limits, takes what is due first, and lets nobody starve."""
+"""The policy keeps the limits, starts the earliest due first, and lets no project starve."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SERVICE = st.builds(RecentUsage, st.dictionaries(st.sampled_from(PROJECTS), st.f
 
 
 def choose(*arguments: Any) -> list[int]:
-    """The ids of what the policy chooses."""
+    """The ids of the segments that the policy chooses."""
     return [entry.segment_id for entry in policy.choose(*arguments)]
 
 
@@ -147,8 +147,8 @@ def test_a_small_urgent_batch_starts_when_the_next_segment_of_a_big_one_ends() -
         replay.submit(waiting(number, "big", due_at=86400), SegmentCost(0.0, 100.0))
     list(replay.run(until=250.0))
     replay.submit(PendingSegment(False, 600, "urgent", 0, 99, "a", "small"), SegmentCost(0.0, 1.0))
-    done = {entry.batch_id: at for at, entry in replay.run() if entry.batch_id == "urgent"}
-    assert done == {"urgent": pytest.approx(301.0)}
+    ends = {entry.batch_id: at for at, entry in replay.run() if entry.batch_id == "urgent"}
+    assert ends == {"urgent": pytest.approx(301.0)}
 
 
 def test_segments_on_one_engine_take_turns_and_one_may_begin_while_another_has_it() -> None:

@@ -1,4 +1,4 @@
-"""Only what an engine answered is a measure of its speed."""
+"""Only answers of an engine measure its speed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def a_part(answered: int, shared: int) -> ResultChunk:
 
 
 def meters(database: Database, batch: Batch) -> list[ThroughputMeter]:
-    """Of the batch's segments, all started."""
-    found = []
+    """Start all segments of the batch; a meter for each."""
+    meters = []
     with database.write() as session:
         for segment_id in session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)):
             work = segments.start(session, segment_id, segments.dispatch(session, segment_id, 30) or 0, "test", 30)
             assert work is not None
-            found.append(ThroughputMeter(work, "config"))
-    return found
+            meters.append(ThroughputMeter(work, "config"))
+    return meters
 
 
 def test_segments_side_by_side_count_no_second_twice(database: Database, new_batch: Callable[..., Batch]) -> None:
-    """The second one waits long for its turn; that is no lead, and the first one's time is not its own."""
+    """The second segment waits long; that is no lead, and the first one's time does not count for it."""
     first, second = meters(database, new_batch(100, 100))
     began = time.monotonic()
     for meter in (first, first, first, second, first, second):
