@@ -1,11 +1,10 @@
-"""The caller: what Ray Data maps over the rows. It asks the resident engines until every row is answered.
+"""The caller: the function that Ray Data maps over the rows. It calls the engine actors until every row is answered.
 
-It runs in Ray's tasks, whose processes are used again: an actor of its own for each run would take a new process, which
-costs 1.5 s and 2.3 s of CPU where this takes 0.07 and 0.1.
+It runs in Ray tasks, whose processes are reused: an actor per run would take a new process, at 1.5 s and 2.3 s of CPU
+against 0.07 and 0.1.
 
-An engine that dies takes every request that was in it along, and one of them may be the reason. So these are run again
-on a fresh engine with nothing else in it, in halves, until the one that kills is alone. It is answered `engine_died`;
-all others get their answers.
+When an engine dies, any request in it may be the reason. These requests run again on a fresh engine with nothing else
+in it, in halves, until the one that kills engines is alone. It is answered `engine_died`; all others get their answers.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from inference.residents.kept_replies import Reply
 from inference.residents.session import EngineSession, EngineTimeouts
 
 LIST_ROWS = range(32, 129)
-"""Requests of one call: an eighth of what a replica has at once, within these bounds, and a quarter at most."""
+"""Requests of one call: an eighth of a replica's limit in flight, within these bounds, and at most a quarter of it."""
 TOGETHER_SECONDS = 1.0
 PACKED = "answers"
 FAILED = -1
-"""The line number of a table that holds no answers but the error that ended the run."""
+"""Line number of a table that holds the error that ended the run instead of answers."""
 DEATHS_IN_A_ROW = 11
-"""Deaths without one answer between them: more than it takes to halve a full list down to one row, twice run."""
+"""Deaths without an answer in between: more than it takes to halve a full list down to one row and run it twice."""
 DEATHS = 40
-"""Deaths in one run; each costs an engine start."""
+"""Most deaths in one run; each costs an engine start."""
 STRIKES = 2
 PING_SECONDS = 10.0
 
@@ -61,7 +60,7 @@ class Row:
 
 @dataclass
 class Replica:
-    """One resident engine as this caller sees it."""
+    """One engine actor as this caller sees it."""
 
     index: int
     handle: ActorHandle | None = None
@@ -73,36 +72,36 @@ class Replica:
 class Caller:
     """One process's part of a run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
 
-    Each replica has its own stretch of the run, because requests that begin alike stand together there; what a replica
-    is behind with by more than it holds at once goes to another.
+    Each replica has its own stretch of the run, because requests with a common prefix stand together there. A replica
+    that is behind by more than its limit in flight gives lists to another.
 
-    An error that ends the run (engines die without end, or one does not start again) is a table for `raise_failure`,
-    because Ray Data hands on an exception as text only.
+    An error that ends the run (engines die without end, or one does not start again) becomes a table for
+    `raise_failure`, because Ray Data passes an exception on as text only.
     """
 
-    def __init__(self, spec: ModelSpec, endpoint: str, run: EngineSession, timeouts: EngineTimeouts) -> None:
+    def __init__(self, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts) -> None:
         self._spec = spec
         self._endpoint = endpoint
-        self._session = run
+        self._session = session
         self._timeouts = timeouts
         self._replicas = [Replica(index) for index in range(spec.replicas)]
         self._deaths = 0
         self._deaths_in_a_row = 0
 
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
-        """The answers as they come, what comes within TOGETHER_SECONDS in one table."""
+        """Yield answers as they come, those within TOGETHER_SECONDS in one table."""
         rows = list(map(Row, *(table.column(name).to_pylist() for name in ("line", "body", "position"))))
         bounded = min(max(self._session.in_flight // 8, LIST_ROWS[0]), LIST_ROWS[-1])
         size = max(1, min(bounded, self._session.in_flight // 4))
-        left: set[asyncio.Task[None]] = set()
+        pending: set[asyncio.Task[None]] = set()
         try:
             await self._read_loads()
             lists = {asyncio.create_task(self._answer(rows[at : at + size])): at for at in range(0, len(rows), size)}
-            left = set(lists)
-            while left:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                if left:
-                    more, left = await asyncio.wait(left, timeout=TOGETHER_SECONDS)
+            pending = set(lists)
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if pending:
+                    more, pending = await asyncio.wait(pending, timeout=TOGETHER_SECONDS)
                     done |= more
                 await asyncio.gather(*done)
                 answered = sorted(lists[task] for task in done)
@@ -113,19 +112,19 @@ class Caller:
         except EngineError as error:
             yield _failed(error)
         finally:
-            for task in left:
+            for task in pending:
                 task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.gather(*pending, return_exceptions=True)
 
     async def _answer(self, rows: list[Row]) -> None:
-        """Fill in the reply of each row."""
+        """Set the reply of each row."""
         while rows:
             replica = self._choose(rows[0].position)
             replica.load += len(rows)
             try:
                 async with replica.isolating:
-                    pass  # what is sent while suspects run alone would only become suspect itself
-                died = await self._ask(replica, rows, alone=False)
+                    pass  # rows sent while suspects run alone would become suspects themselves
+                died = await self._call(replica, rows, alone=False)
                 rows = [row for row in rows if row.reply is None]
                 if died:
                     await self._isolate(replica, rows)
@@ -134,29 +133,29 @@ class Caller:
             rows = [row for row in rows if row.reply is None]
 
     async def _read_loads(self) -> None:
-        """Ask the replicas how much they have to do; other processes ask them too."""
+        """Read the load of each replica; other processes use them too."""
         if len(self._replicas) == 1:
             return
         handles = [await self._ready(replica) for replica in self._replicas]
-        asked = (_result(handle.load.remote()) for handle in handles)
-        for replica, load in zip(self._replicas, await asyncio.gather(*asked, return_exceptions=True), strict=True):
-            replica.load = load if isinstance(load, int) else 0  # one that died is started again when it is asked
+        calls = (_result(handle.load.remote()) for handle in handles)
+        for replica, load in zip(self._replicas, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            replica.load = load if isinstance(load, int) else 0  # a dead one is started again at its next call
 
     def _choose(self, position: int) -> Replica:
-        """The replica for a list that stands there in the run."""
+        """Choose the replica for the list at `position`."""
         own = self._replicas[position * len(self._replicas) // self._session.rows]
         least = min(self._replicas, key=lambda replica: replica.load)
         return own if own.load - least.load <= self._session.in_flight else least
 
     async def _isolate(self, replica: Replica, suspects: list[Row]) -> None:
-        """Run rows that were in an engine as it died with nothing else in it, down to the one that kills."""
+        """Run the rows of a dead engine again with nothing else in it, in halves, down to the one that kills it."""
         async with replica.isolating:
             groups = [suspects]
             while groups:
                 group = groups.pop()
-                died = await self._ask(replica, group, alone=True)
-                left = [row for row in group if row.reply is None]
-                if not left:
+                died = await self._call(replica, group, alone=True)
+                unanswered = [row for row in group if row.reply is None]
+                if not unanswered:
                     continue
                 if died and len(group) == 1:
                     row = group[0]
@@ -164,16 +163,16 @@ class Caller:
                     if row.strikes == STRIKES:
                         row.reply = (None, None, self._verdict(), 0, 0, 0)
                         continue
-                middle = len(left) // 2 if died else 0
-                groups += [half for half in (left[middle:], left[:middle]) if half]
+                middle = len(unanswered) // 2 if died else 0
+                groups += [half for half in (unanswered[middle:], unanswered[:middle]) if half]
 
     def _verdict(self) -> dict[str, str]:
         message = f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone"
         log.warning(message, extra={"model": self._spec.name})
         return {"code": ENDED, "message": message}
 
-    async def _ask(self, replica: Replica, rows: list[Row], *, alone: bool) -> bool:
-        """Ask the engine once; rows get their replies. True: it died with these rows in it."""
+    async def _call(self, replica: Replica, rows: list[Row], *, alone: bool) -> bool:
+        """Call the engine once and set the rows' replies. Return True if it died with these rows in it."""
         handle = await self._ready(replica)
         permit = None
         if alone:
@@ -207,7 +206,7 @@ class Caller:
         return bool(died)
 
     async def _watch(self, handle: ActorHandle, reference: Any) -> Any:
-        """The call's result, however long it takes as long as the engine shows work.
+        """Return the call's result; wait for it as long as the engine shows work.
 
         Raises:
             EngineDied: the engine's process ended, or hangs and was killed.
@@ -222,7 +221,7 @@ class Caller:
             except TimeoutError:
                 quiet = patience
             except RayActorError:
-                continue  # the call will say so too
+                continue  # the call fails with it, too
             if quiet >= patience:
                 call.cancel()
                 raise EngineDied(f"the engine answered nothing for {patience:g} seconds and was killed")
@@ -234,7 +233,7 @@ class Caller:
             raise EngineError(f"engine {self._spec.engine} of model {self._spec.name}: {error.cause!r}") from error
 
     async def _ready(self, replica: Replica) -> ActorHandle:
-        """The replica's engine, started."""
+        """Return the replica's engine, started."""
         async with replica.starting:
             while replica.handle is None:
                 handle = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
@@ -251,7 +250,7 @@ class Caller:
             ray.kill(handle)
             raise EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout)) from error
         except RayActorError as error:
-            # A name is taken until the cluster has noted the death of who had it, so this may be the old engine.
+            # A dead actor keeps its name until the cluster has noted its death, so this may be the old engine.
             self._count_death(_why(error))
             await asyncio.sleep(0.2)
             return False
@@ -261,13 +260,13 @@ class Caller:
         return started is not None
 
     def _replace(self, replica: Replica, handle: ActorHandle) -> None:
-        """The engine is over, by idleness or by somebody else's death: get another one next time."""
+        """Forget an engine that stopped or died, so that the next call gets another."""
         if replica.handle is handle:
             replica.handle = None
             ray.kill(handle)
 
     def _lost(self, replica: Replica, handle: ActorHandle, reason: str) -> None:
-        """An engine died. Every list that was in it comes here; it is one death."""
+        """Count the death of an engine once, though every list that was in it reports it."""
         if replica.handle is handle:
             self._replace(replica, handle)
             self._count_death(reason)
@@ -284,37 +283,37 @@ class Caller:
 
 
 _callers: dict[str, Caller] = {}
-"""By run, the caller of this process, which takes one table at a time and so has one."""
+"""The caller of this process by session. A process maps one table at a time, so there is one."""
 _runner = asyncio.Runner()
 
 
 def answer(
-    table: pa.Table, spec: ModelSpec, endpoint: str, run: EngineSession, timeouts: EngineTimeouts
+    table: pa.Table, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts
 ) -> Iterator[pa.Table]:
-    """Map a block of a run's rows with this process's caller, to packed tables of answers as they come.
+    """Map a block of rows to packed tables of answers as they come, with this process's caller.
 
-    Ray Data hands on at once what is one row; of several it would wait for more, or make a block of each.
+    A packed table is one row, which Ray Data passes on at once; of several rows it would wait for more.
     """
-    if run.name not in _callers:
+    if session.name not in _callers:
         _callers.clear()
-        _callers[run.name] = Caller(spec, endpoint, run, timeouts)
-    answers = _callers[run.name].answers(table)
+        _callers[session.name] = Caller(spec, endpoint, session, timeouts)
+    answers = _callers[session.name].answers(table)
 
     async def following() -> pa.Table | None:
         return await anext(answers, None)
 
     try:
-        while (found := _runner.run(following())) is not None:
+        while (answered := _runner.run(following())) is not None:
             sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, found.schema) as stream:
-                stream.write_table(found)
+            with pa.ipc.new_stream(sink, answered.schema) as stream:
+                stream.write_table(answered)
             yield pa.table({PACKED: [sink.getvalue().to_pybytes()]})
     finally:
         _runner.run(answers.aclose())
 
 
 def unpacked(table: pa.Table) -> Iterator[pa.Table]:
-    """The tables of answers that `answer` packed."""
+    """Yield the tables of answers that `answer` packed."""
     for packed in table.column(PACKED):
         yield pa.ipc.open_stream(packed.as_buffer()).read_all()
 
@@ -331,16 +330,16 @@ def raise_failure(answers: pa.Table) -> None:
         EngineStartError, EngineError: as the caller met them.
     """
     if answers.num_rows and answers.column("line")[0].as_py() == FAILED:
-        said = json.loads(answers.column("answer")[0].as_py())
-        kind = EngineStartError if said["type"] == EngineStartError.__name__ else EngineError
-        raise kind(said["message"])
+        failure = json.loads(answers.column("answer")[0].as_py())
+        kind = EngineStartError if failure["type"] == EngineStartError.__name__ else EngineError
+        raise kind(failure["message"])
 
 
 def _why(error: RayActorError) -> str:
-    """Ray's reason for an actor's death, on one line."""
+    """Return Ray's reason for an actor's death, on one line."""
     text = " ".join(str(error).split())
-    _, found, reason = text.partition("The actor is dead because ")
-    return (reason if found else text)[:200]
+    _, _, reason = text.partition("The actor is dead because ")
+    return (reason or text)[:200]
 
 
 async def _result(reference: Any) -> Any:
@@ -348,7 +347,7 @@ async def _result(reference: Any) -> Any:
 
 
 def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
-    """The output lines (OpenAI's Batch API) of `table`'s rows, in its order."""
+    """Return the output lines (OpenAI's Batch API) of `table`'s rows, in its order."""
     lines = [
         output_lines.line(custom_id, *reply[:3])
         for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)

@@ -1,4 +1,4 @@
-"""The connection of this process to the Ray cluster: one, made when first needed."""
+"""The connection of this process to the Ray cluster, opened on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def connect(address: str) -> None:
-    """Be a driver of the cluster at `address` (`host:port`, or `auto`); a lost connection is made anew.
+    """Connect to the cluster at `address` (`host:port`, or `auto`) as a driver; replace a lost connection.
 
     Call it in the process that uses it, never before a fork.
 
@@ -43,10 +43,10 @@ def connect(address: str) -> None:
 
 
 def alive() -> bool:
-    """Whether the cluster that this process is a driver of still answers, and is still the same one.
+    """Return True if this process's cluster still answers and is still the same one.
 
-    A restarted cluster has the old address and another id. The plain connection comes first because Ray's own client
-    waits for most of a minute where nobody listens.
+    A restarted cluster has the old address and another id. The plain connection comes first, because Ray's own client
+    waits most of a minute if nobody listens.
     """
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")

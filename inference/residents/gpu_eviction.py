@@ -1,4 +1,4 @@
-"""Room: where a cluster has no GPU left for a replica, engines of other models that have no work make way for it."""
+"""GPU eviction: idle engines of other models are stopped for a replica that finds no free GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inference.ray_internals import actor_state
 from inference.residents import directory
 
 PLACING_SECONDS = 5.0
-"""What a replica's process may take to start before it is taken for one that waits for a place."""
+"""A replica whose process has not started after this long waits for a GPU."""
 PATIENCE_SECONDS = 30.0
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
-    """Return once each of the model's replicas has its place; what is idle is stopped for it, the longest idle first.
+    """Stop idle engines of other models, the longest idle first, until each of the model's replicas is placed.
 
-    Returns too if no engine of ours is in the way: then whoever waits for the start says what is missing.
+    Returns too if no engine of ours holds a GPU: then the start's own time limit reports what is missing.
 
     Raises:
-        GpuBusy: other models' engines are at work there. The replicas that have no place are given up.
+        GpuBusy: other models' engines are at work on the GPUs. The replicas without a GPU are stopped.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while unplaced := [handle for handle in replicas if actor_state(handle) in UNPLACED]:
@@ -51,7 +51,7 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
 
 
 def _others(spec: ModelSpec) -> dict[str, dict[str, Any]]:
-    """What the engines of other models that have GPUs say of themselves. One that is just starting is at work."""
+    """Return the states of other models' engines that have GPUs. A starting engine counts as busy."""
     return {
         name: {"idle_seconds": 0.0, **state}
         for name, state in directory.states().items()
