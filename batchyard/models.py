@@ -1,4 +1,4 @@
-"""models.toml: which models a deployment serves, and the engine that runs each."""
+"""models.toml: the models of a deployment, as plain data. `inference.catalog` checks them against their engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchyard.wording import nearest
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 CAPACITY = 128
-"""Requests that an engine is taken to run at once where it does not say."""
+"""Requests that an engine runs at once, if it states no other number."""
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 
 
@@ -32,7 +32,7 @@ class ModelSpec(BaseModel):
     replicas: PositiveInt = 1
     max_replicas: PositiveInt | None = Field(None, description="engine vllm-job: as many as there is room and work for")
     max_segments: PositiveInt = Field(2, description="two overlap, so that a resident engine never drains")
-    max_in_flight: PositiveInt | None = Field(None, description="requests given to one replica at once; see in_flight")
+    max_in_flight: PositiveInt | None = Field(None, description="requests in one replica at once; see in_flight")
     num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
     engine_args: dict[str, Any] = Field(default_factory=dict)
 
@@ -44,12 +44,12 @@ class ModelSpec(BaseModel):
         return value
 
     def in_flight(self, capacity: int = CAPACITY) -> int:
-        """Requests given at once to a replica that runs `capacity` at once: twice that, so that it never waits."""
+        """Return the requests to keep in a replica that runs `capacity` at once: twice as many, so that none waits."""
         return self.max_in_flight or 2 * capacity
 
     @property
     def config_sha256(self) -> str:
-        """SHA-256 of everything that can change an answer or how it is run, as canonical JSON."""
+        """SHA-256 over all fields as canonical JSON. It is the key of measured speeds and of cached answers."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

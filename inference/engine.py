@@ -1,4 +1,4 @@
-"""What an engine is: OpenAI request bodies in, OpenAI response bodies out."""
+"""The interface of an engine: OpenAI request bodies in, OpenAI response bodies out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_OPS = frozenset(
         "user",
     }
 )
-"""OpenAI parameters that are about the caller's account, not about the answer: accepted and without effect."""
+"""OpenAI parameters of the caller's account. They are accepted and do not change an answer."""
 
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "stream": (False,),
@@ -47,17 +47,17 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "encoding_format": ("float",),
     "reasoning_effort": (),
 }
-"""Values that ask for nothing: an engine without the parameter honours them all the same (null always does)."""
+"""Values without effect. An engine that lacks the parameter accepts them; null has no effect in any parameter."""
 
 _CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_len")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request.
+    """The outcome of one request.
 
     Attributes:
-        status_code: the HTTP status OpenAI's endpoint would have answered; None: never run, then `error` is set.
+        status_code: the HTTP status of OpenAI's endpoint; None if the request never ran. Then `error` is set.
         body: the response body, or `{"error": {message, type, param, code}}` for 4xx.
         error: `{"code", "message"}` of a request that has no response: request_timeout, engine_died, engine_error.
     """
@@ -68,22 +68,23 @@ class Answer:
 
     @classmethod
     def refused(cls, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> Answer:
-        """The engine refuses this request: an OpenAI error body."""
+        """Return the answer to a refused request: an OpenAI error body."""
         kind = "invalid_request_error" if status < 500 else "server_error"
         return cls(status, {"error": {"message": message, "type": kind, "param": param, "code": code}})
 
     @classmethod
     def failed(cls, code: str, message: str) -> Answer:
-        """The request has no response at all."""
+        """Return the answer to a request that has no response."""
         return cls(None, None, {"code": code, "message": message})
 
     @classmethod
     def timed_out(cls, request_timeout: float) -> Answer:
+        """Return the answer to a request that ran longer than `request_timeout` seconds."""
         return cls.failed("request_timeout", f"the request ran longer than {request_timeout:g} seconds")
 
 
 class Capabilities(ABC):
-    """What an engine's class says of it without starting it. An engine derives from Engine or JobEngine.
+    """The facts that an engine's class states without a start. An engine derives from Engine or JobEngine.
 
     Attributes:
         name: as `engine` in models.toml and as its entry point.
@@ -104,7 +105,7 @@ class Capabilities(ABC):
 
     @classmethod
     def gpus(cls, spec: ModelSpec) -> float:
-        """GPUs that one replica uses in a cluster that has GPUs, unless the model sets `num_gpus`."""
+        """Return the GPUs of one replica in a cluster that has GPUs. A model's `num_gpus` overrides it."""
         return 0
 
     @classmethod
@@ -114,19 +115,22 @@ class Capabilities(ABC):
 
 
 class Engine(Capabilities):
-    """Answers requests for one model. Made, started and asked in one process, from one event loop.
+    """Answers requests for one model. One process, with one event loop, creates, starts and calls it.
 
     Attributes:
-        has_processes: it runs in processes of its own, which have to end when the one it was started in does.
-        capacity: requests it runs at once, once it is started.
-        answered_at: time.monotonic() of the last sign of work; an engine that is long silent while it has work hangs.
+        has_processes: runs in processes of its own. They have to end with the process that started the engine.
+        capacity: requests that it runs at once; final after `start`.
+        answered_at: time.monotonic() of the last sign of work. An engine with work that is silent for long hangs.
     """
 
     has_processes: ClassVar[bool] = False
     capacity: int = CAPACITY
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
-        """`request_timeout`: the longest one request may run, in seconds."""
+        """
+        Args:
+            request_timeout: the longest that one request may run, in seconds.
+        """
         self.spec = spec
         self.request_timeout = request_timeout
         self.answered_at = time.monotonic()
@@ -141,23 +145,23 @@ class Engine(Capabilities):
 
     @abstractmethod
     async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-        """One answer for each body, in the same order. A request's failure is that request's answer.
+        """Return one answer for each body, in the same order. A request's failure is that request's answer.
 
         Raises:
-            EngineDied: the engine is over; no request of this list has an answer.
+            EngineDied: the engine ended; no request of this list has an answer.
         """
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
-        """The engine and what its answers depend on: engine, version, torch, model_sha256, …"""
+        """Return the engine and all that its answers depend on: engine, version, torch, model_sha256, …"""
 
     def endpoints(self) -> list[dict[str, Any]]:
-        """Servers elsewhere that it asks: url, health, reason, in_flight, limit, answers_per_second of each."""
+        """Return the remote servers: url, health, reason, in_flight, limit and answers_per_second of each."""
         return []
 
     @abstractmethod
     async def stop(self) -> None:
-        """Free everything, engine processes included."""
+        """Free everything. End the engine's processes."""
 
 
 class JobEngine(Capabilities):
@@ -180,7 +184,7 @@ class JobEngine(Capabilities):
     @classmethod
     @abstractmethod
     def versions(cls, spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
-        """Return the engine and what its answers depend on, as `Engine.versions` does.
+        """Return the engine and all that its answers depend on, as `Engine.versions` does.
 
         Raises:
             EngineStartError: with the engine's own reason.
@@ -193,7 +197,7 @@ def refusal_code(message: str) -> str | None:
 
 
 def first_unsupported(engine: str, supported: Collection[str], body: dict[str, Any]) -> tuple[str, str] | None:
-    """The first parameter of `body` that is neither supported, nor a no-op, nor set to what asks for nothing."""
+    """Return the first parameter of `body` that is not supported and has an effect, as (param, message)."""
     for key, value in body.items():
         if key in supported or key in NO_OPS or value is None:
             continue

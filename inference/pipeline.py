@@ -27,11 +27,11 @@ from inference.residents.directory import actor_name, engine_actors, get_or_crea
 from inference.residents.session import EngineSession, EngineTimeouts
 
 BLOCK_ROWS = range(32, 257)
-"""Rows of a block, which one caller has at once: as many as a replica holds, up to a bound."""
+"""Rows of a block, the unit of one caller: as many as a replica holds, within these bounds."""
 REQUESTS = ["line", "custom_id", "body"]
 """Columns of the rows of a run."""
 HANG_MARGIN = 30.0
-"""Seconds an engine may stay silent beyond the longest a request may run, before it is killed."""
+"""Seconds beyond the request timeout after which a silent engine is killed."""
 START_ATTEMPTS = 5
 
 log = logging.getLogger(__name__)
@@ -47,17 +47,17 @@ def run(
     start_timeout: float,
     idle_seconds: float,
 ) -> Generator[pa.Table]:
-    """Answer every row; tables of answers come as they are ready, in any order, each row in exactly one.
+    """Answer every row. Tables of answers come as they are ready, in any order; each row is in exactly one.
 
     Args:
-        spec: the model, its engine and how many replicas of it.
+        spec: the model, with its engine and replicas.
         endpoint: such as `/v1/chat/completions`; the same for all rows.
         rows: line (int64), custom_id (string), body (string: the request body as JSON).
-        idempotency_key: names the work, so that a run whose caller was killed is carried on: the engine gives the next
-            run with this key what it was asked by the last. A line is the same request in each of them.
-        request_timeout: the longest one request may run, in seconds.
-        start_timeout: the longest an engine may take to start, in seconds.
-        idle_seconds: engines without work stop after this long.
+        idempotency_key: the name of the work. If a caller is killed, the next run with this key gets the replies to
+            the requests that the engine still has. A line is the same request in each of these runs.
+        request_timeout: the longest that one request may run, in seconds.
+        start_timeout: the longest that an engine may take to start, in seconds.
+        idle_seconds: engines stop after this many seconds without work.
 
     Yields:
         line (int64), ok (bool: status 200), answer (string: the output line as JSON), input_tokens, cached_tokens,
@@ -77,7 +77,7 @@ def run(
     timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
     in_flight = _start(spec, timeouts).in_flight
     name = uuid.uuid4().hex
-    known = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight)
+    session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight)
     _quieten()
     size = min(max(in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
     blocks = _blocks(rows, size, spec.replicas)
@@ -88,11 +88,11 @@ def run(
     dataset.context.print_on_execution_start = False
     answered = dataset.map_batches(
         answer,
-        fn_args=(spec, endpoint, known, timeouts),
+        fn_args=(spec, endpoint, session, timeouts),
         batch_size=None,
         batch_format="pyarrow",
         num_cpus=0.1,
-        # One that fills up while the one before it empties, and one on its way.
+        # A caller more fills up while the last one empties, and another is on its way.
         concurrency=min(math.ceil(in_flight * spec.replicas / size) + 2, len(blocks)),
     )
     try:
@@ -107,7 +107,7 @@ def run(
 
 
 def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:
-    """The rows in blocks, with their position; the replicas' stretches of the rows go forward side by side."""
+    """Split the rows into blocks, with their position. Each replica has its own stretch; the stretches take turns."""
     rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
     stretch = math.ceil(rows.num_rows / replicas)
     starts = [first + ahead for ahead in range(0, stretch, size) for first in range(0, rows.num_rows, stretch)]
@@ -118,10 +118,10 @@ def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:
 def engine_versions(
     spec: ModelSpec, *, request_timeout: float, start_timeout: float, idle_seconds: float
 ) -> dict[str, str]:
-    """What answers this model's requests: engine, version, torch, model_sha256, … The engine says so itself.
+    """Return the versions behind this model's answers, from its engine: engine, version, torch, model_sha256, …
 
     Raises:
-        EngineStartError: it is not running and does not start.
+        EngineStartError: the engine is not running and does not start.
     """
     engine = capabilities(spec.engine)
     if issubclass(engine, JobEngine):
@@ -130,14 +130,14 @@ def engine_versions(
 
 
 def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:
-    """Start every replica that is not running; what the first one says of itself."""
+    """Start every replica that is not running. Return the first one's versions and capacity."""
     for _ in range(START_ATTEMPTS):
         handles = [get_or_create_engine(spec, timeouts.request_timeout, replica) for replica in range(spec.replicas)]
         try:
-            asked = [handle.ready.remote(timeouts.idle_seconds) for handle in handles]
-            if ray.wait(asked, num_returns=len(asked), timeout=gpu_eviction.PLACING_SECONDS)[1] and gpus(spec):
+            starts = [handle.ready.remote(timeouts.idle_seconds) for handle in handles]
+            if ray.wait(starts, num_returns=len(starts), timeout=gpu_eviction.PLACING_SECONDS)[1] and gpus(spec):
                 gpu_eviction.evict_idle(spec, handles)
-            found = ray.get(asked, timeout=timeouts.start_timeout)
+            replicas = ray.get(starts, timeout=timeouts.start_timeout)
         except GetTimeoutError as error:
             for handle in handles:
                 ray.kill(handle)
@@ -147,17 +147,17 @@ def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:
                 ray.kill(handle)
             raise start_error(spec, error) from error
         except RayActorError as error:
-            reason = str(error)  # just stopped for want of work, or died as it started
+            reason = str(error)  # it had no work and stopped just now, or it died at its start
             continue
-        if all(started is not None for started in found):
-            first: Started = found[0]
+        if all(started is not None for started in replicas):
+            first: Started = replicas[0]
             return first
         reason = "it was stopping"
     raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started: {reason}")
 
 
 def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
-    """Take what is left of this run out of the engines: nobody waits for it."""
+    """Cancel the run's remaining requests in the engines: nobody waits for them."""
     alive = engine_actors()
     for replica in range(spec.replicas):
         handle = alive.get(actor_name(spec, timeouts.request_timeout, replica))
@@ -166,6 +166,6 @@ def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
 
 
 def _quieten() -> None:
-    """Ray Data writes a progress report to the log of whoever iterates."""
+    """Silence Ray Data, which logs progress reports in the process that iterates."""
     for name in ("ray.data", "ray._internal.progress"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Engine `echo`: simulated answers, for tests and overhead measurements. Every response says `"simulated": true`."""
+"""Engine `echo`: simulated answers, for tests and overhead measurements."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class EchoArguments(BaseModel):
 class Echo(Engine):
     """Answers a request with its own last message. Token counts are whitespace-separated words.
 
-    `latency_ms` passes before a list is answered; every `fail_every`-th request is refused with 400; a request that
-    holds `die_on` ends the process, one that holds `hang_on` blocks it for ever; `start_error` is why the engine does
-    not start; `call_log` gets one line per request that the engine was asked.
+    It waits `latency_ms` before it answers a list. It refuses every `fail_every`-th request with 400. A request that
+    contains `die_on` ends the process; one that contains `hang_on` blocks it for ever. With `start_error` the engine
+    does not start, for that reason. `call_log` gets one line per request.
     """
 
     name: ClassVar[str] = "echo"
@@ -60,7 +60,7 @@ class Echo(Engine):
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)
         self._arguments = EchoArguments.model_validate(spec.engine_args)
-        self._asked = 0
+        self._requests = 0
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
@@ -95,8 +95,8 @@ class Echo(Engine):
         """Nothing to free."""
 
     def _one(self, endpoint: str, body: dict[str, Any], text: str) -> Answer:
-        self._asked += 1
-        if self._arguments.fail_every and self._asked % self._arguments.fail_every == 0:
+        self._requests += 1
+        if self._arguments.fail_every and self._requests % self._arguments.fail_every == 0:
             return Answer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
         words = len(text.split())
         model = body.get("model", self.spec.name)
@@ -113,15 +113,15 @@ class Echo(Engine):
             "total_tokens": words * (samples + 1),
         }
         chat = endpoint == "/v1/chat/completions"
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        output: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         return Answer(
             200,
             {
-                "id": f"{'chatcmpl' if chat else 'cmpl'}-echo-{self._asked}",
+                "id": f"{'chatcmpl' if chat else 'cmpl'}-echo-{self._requests}",
                 "object": "chat.completion" if chat else "text_completion",
                 "created": int(time.time()),
                 "choices": [
-                    {"index": index, **said, "logprobs": None, "finish_reason": "stop"} for index in range(samples)
+                    {"index": index, **output, "logprobs": None, "finish_reason": "stop"} for index in range(samples)
                 ],
                 "usage": usage,
                 "model": model,
@@ -130,7 +130,7 @@ class Echo(Engine):
 
 
 def _text(body: dict[str, Any]) -> str:
-    """The last message, the prompt or the input, as text."""
+    """Return the last message, the prompt or the input as text."""
     messages = body.get("messages")
     if messages:
         content = messages[-1].get("content")

@@ -1,4 +1,4 @@
-"""Which model it is: what the manifest says of it."""
+"""Fingerprints of model weights, for manifests and the result cache."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def model_sha256(source: str) -> str:
-    """A local folder's fingerprint; for a hub id, the commit of the snapshot in the local cache.
+    """Return the fingerprint of a local folder, or the commit of a hub id's snapshot in the local cache.
 
-    The folder's is the SHA-256 over a line `<path> <SHA-256 of the file>` for each of its files, sorted by path, hidden
-    files left out.
+    A folder's fingerprint is the SHA-256 over a line `<path> <SHA-256 of the file>` for each file, sorted by path.
+    Hidden files do not count.
 
     Raises:
-        FileNotFoundError: no such folder and no such snapshot.
+        FileNotFoundError: `source` is neither a folder nor in the local cache.
     """
     folder = Path(source)
     if folder.is_dir():

@@ -1,1 +1,1 @@
-"""What is known of a request without running it: its body, its length, its order."""
+"""Requests without an engine: their bodies, context lengths, order and fingerprints."""

@@ -15,7 +15,7 @@ def _listed(value: Any) -> Any:
 
 
 class Sampling(BaseModel):
-    """The sampling parameters of one request body; all other keys are ignored, null is as good as absent."""
+    """The sampling parameters of one request body. Other keys are ignored; null counts as absent."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -60,7 +60,7 @@ class Sampling(BaseModel):
 
     @classmethod
     def of(cls, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Sampling:
-        """The parameters of `body`; what it leaves open comes from `defaults`.
+        """Return the parameters of `body`, with `defaults` for the others.
 
         Raises:
             pydantic.ValidationError: a value has the wrong type or is out of range.

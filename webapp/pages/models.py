@@ -6,10 +6,10 @@ import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
+from inference.engines import registry
 from store import speeds
 from tasks import metrics
 from tasks.execution import engine_status
-from webapp.models import to_wire
 from webapp.requests import current_context
 
 routes = Blueprint("models", __name__, url_prefix="/models")
@@ -24,7 +24,7 @@ def show() -> ResponseReturnValue:
     return flask.render_template(
         "models.html",
         models=context.models.values(),
-        simulated={name for name, spec in context.models.items() if to_wire(spec).batchyard.simulated},
+        capabilities={name: registry.capabilities(spec.engine) for name, spec in context.models.items()},
         contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
         throughputs={
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Sample:
-    """One answer in the making.
+    """One sample of an answer, as far as it is generated.
 
     Attributes:
         prompt: token ids.
-        limit: the most tokens it may get.
-        tokens: what was generated, an end-of-sequence token included.
+        limit: maximum number of tokens.
+        tokens: generated token ids, with the end-of-sequence token.
         text: `tokens` as text, without the stop string that ended it.
         finish_reason: stop or length; None: not finished in time.
         logprobs: for each token, its log-probability and the most likely (token, log-probability) pairs.
@@ -39,7 +39,7 @@ class Sample:
 
 
 class Decoder:
-    """Generates with `model` (a causal language model) and `tokenizer`; `ends` are the end-of-sequence token ids."""
+    """Generates with a causal language model and its tokenizer. `ends` are the end-of-sequence token ids."""
 
     def __init__(self, model: Any, tokenizer: Any, ends: frozenset[int]) -> None:
         self._model = model
@@ -49,7 +49,7 @@ class Decoder:
     def generate(
         self, samples: list[Sample], seconds: float, cancelled: threading.Event, on_step: Callable[[], None]
     ) -> None:
-        """Finish the samples, as far as it takes no longer than `seconds` and nobody sets `cancelled`.
+        """Generate the samples until all are finished, `seconds` have passed or `cancelled` is set.
 
         Prompts are padded on the left and masked, and positions count from the first real token: padding changes
         nothing. `on_step` is called after each token.
@@ -118,7 +118,7 @@ class Decoder:
         if not (ended or full or sample.sampling.stop):
             return
         text = self._tokenizer.decode(sample.tokens, skip_special_tokens=True)
-        # Only a stop string that the last token completed can be here: an earlier one has ended the sample.
+        # Only the last token can complete a stop string: an earlier one has ended the sample.
         cuts = [text.find(stop) for stop in sample.sampling.stop if stop in text]
         if cuts and len(sample.tokens) > sample.sampling.min_tokens:
             sample.text, sample.finish_reason = text[: min(cuts)], "stop"

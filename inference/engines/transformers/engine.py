@@ -59,7 +59,7 @@ class TransformersArguments(BaseModel):
 
 
 class Refused(ValueError):
-    """A request this engine refuses; `answer` is what it gets."""
+    """The engine refuses a request with `answer`."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class Refused(ValueError):
 
 @dataclass
 class Request:
-    """A generation request: its samples are prompt-major (all n of the first prompt, then the next)."""
+    """A generation request. Its samples are prompt-major: all n of the first prompt, then those of the next."""
 
     body: dict[str, Any]
     prompts: list[list[int]]
@@ -196,7 +196,7 @@ class Transformers(Engine):
         return request
 
     def _room(self, prompt: list[int], param: str, limit: int | None) -> int:
-        """Tokens that fit behind the prompt; as in vLLM, a larger limit is cut to that."""
+        """Return the tokens that fit behind the prompt. As in vLLM, a larger limit is cut to that. Raises Refused."""
         room = self._longest - len(prompt)
         if not prompt:
             raise Refused(f"{param} must not be empty", param=param, code="invalid_value")
@@ -225,7 +225,7 @@ class Transformers(Engine):
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _prompts(self, value: Any, param: str) -> list[list[int]]:
-        """A string, a list of strings, token ids, or a list of lists of token ids: as lists of token ids."""
+        """Return a string, a list of strings, token ids or a list of such as lists of token ids. Raises Refused."""
         if isinstance(value, str):
             return [list(self._tokenizer(value)["input_ids"])]
         if isinstance(value, list) and value:
@@ -279,7 +279,7 @@ class Transformers(Engine):
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
     def _embed(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[Answer]:
-        """Mean of the last hidden states over the real tokens, at unit length."""
+        """Return the mean of the last hidden states over the real tokens, with length 1."""
         prompts: list[list[int]] = []
         owners: list[range | Answer] = []
         for body in bodies:
@@ -347,7 +347,7 @@ def _device(name: str) -> str:
 
 
 def _text(content: Any) -> Any:
-    """OpenAI's list of text parts as one text."""
+    """Join OpenAI's list of text parts."""
     if not isinstance(content, list):
         return content
     return "\n".join(part.get("text") or part.get("refusal") or "" for part in content)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def generator(seed: int | None, sample: int) -> torch.Generator:
-    """The source of randomness of one sample: nothing in its batch can change it."""
+    """Return a source of randomness for one sample. Nothing else in its batch can change it."""
     import torch
 
     source = torch.Generator()
@@ -23,7 +23,7 @@ def generator(seed: int | None, sample: int) -> torch.Generator:
 
 
 def penalise(logits: torch.Tensor, sampling: Sampling, prompt: list[int], output: list[int]) -> torch.Tensor:
-    """`logits` (vocabulary,) after the penalties: repetition over prompt and output, the other two over output.
+    """Apply the penalties to `logits` (vocabulary,): repetition over prompt and output, the others over output.
 
     Repetition: arXiv 1909.05858; presence and frequency: OpenAI's API reference.
     """
@@ -33,10 +33,10 @@ def penalise(logits: torch.Tensor, sampling: Sampling, prompt: list[int], output
         return logits
     logits = logits.clone()
     if sampling.repetition_penalty != 1:
-        seen = torch.tensor(prompt + output, dtype=torch.long).unique()
-        values = logits[seen]
+        context = torch.tensor(prompt + output, dtype=torch.long).unique()
+        values = logits[context]
         penalty = sampling.repetition_penalty
-        logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
+        logits[context] = torch.where(values > 0, values / penalty, values * penalty)
     if output:
         tokens, counts = torch.tensor(output, dtype=torch.long).unique(return_counts=True)
         logits[tokens] -= sampling.frequency_penalty * counts + sampling.presence_penalty
@@ -44,7 +44,7 @@ def penalise(logits: torch.Tensor, sampling: Sampling, prompt: list[int], output
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, source: torch.Generator) -> int:
-    """The next token from penalised `logits` (vocabulary,): temperature, then min_p, top_k, top_p."""
+    """Sample the next token from penalised `logits` (vocabulary,): temperature, then min_p, top_k, top_p."""
     import torch
 
     if sampling.greedy:
