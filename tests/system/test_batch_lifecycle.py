@@ -197,4 +197,4 @@ def test_nothing_a_client_was_told_is_taken_back_and_no_line_is_lost(start_stack
             suppress_health_check=list(HealthCheck),
         ),
     )
-    stack.stop()
+    stack.kill()

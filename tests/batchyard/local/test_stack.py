@@ -72,8 +72,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     (folder / "models.toml").write_text(ECHO)
     stack = RunningStack.restart(folder / "data", **SIMULATED)
     yield stack
-    if stack.process.poll() is None:
-        stack.stop()
+    stack.kill()
 
 
 def test_the_data_folder_holds_a_pid_file_and_a_log_of_every_process(own: RunningStack) -> None:
