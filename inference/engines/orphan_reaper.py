@@ -1,7 +1,7 @@
-"""Ends the processes of an engine whose owner has died: `python -m inference.engines.orphan_reaper MARK OWNER_PID`.
+"""Kills the processes of an engine whose owner has died: `python -m inference.engines.orphan_reaper TAG OWNER_PID`.
 
-An engine's own processes (vLLM's EngineCore and workers) outlive an owner that is killed with SIGKILL. They are found
-by an environment variable that they inherit, because a dead process has no children any more.
+An engine's own processes (vLLM's EngineCore and workers) outlive an owner that is killed with SIGKILL. A dead process
+has no children any more, so an environment variable that they inherit tags them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def start(tag: str) -> None:
-    """Mark every process this one starts from now on, and start a guard that ends them should this one die."""
+    """Tag every process that this one starts from now on, and start a reaper that kills them if this one dies."""
     os.environ[TAG] = tag
     subprocess.Popen(
         [sys.executable, "-m", "inference.engines.orphan_reaper", tag, str(os.getpid())],
@@ -34,20 +34,20 @@ def start(tag: str) -> None:
 
 
 def reap(tag: str, timeout: float = 10) -> int:
-    """End every process on this machine that carries the mark, but this one; how many they were."""
-    found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, tag)]
-    for process in found:
+    """Kill every other process of this machine with the tag, and return their number."""
+    orphans = [process for process in psutil.process_iter() if process.pid != os.getpid() and _has_tag(process, tag)]
+    for process in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(found, timeout=timeout)
-    return len(found)
+    psutil.wait_procs(orphans, timeout=timeout)
+    return len(orphans)
 
 
-def _carries(process: psutil.Process, tag: str) -> bool:
+def _has_tag(process: psutil.Process, tag: str) -> bool:
     try:
         return bool(process.environ().get(TAG) == tag)
     except (psutil.Error, OSError):
-        return False  # gone, another user's, or a zombie: none of ours to end
+        return False  # ended, a zombie, or another user's
 
 
 def main() -> None:
