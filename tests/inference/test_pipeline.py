@@ -51,7 +51,7 @@ def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 
     return lines
 
 
-def said(line: dict[str, Any]) -> str:
+def content(line: dict[str, Any]) -> str:
     content: str = line["response"]["body"]["choices"][0]["message"]["content"]
     return content
 
@@ -64,7 +64,7 @@ def engine_pid(spec: ModelSpec, request_timeout: float = 30) -> int:
 def test_every_row_is_answered_once_with_its_own_answer() -> None:
     texts = [f"hello {index}" for index in range(700)]
     lines = run(echo(), chat(*texts))
-    assert [said(lines[index]) for index in range(700)] == texts
+    assert [content(lines[index]) for index in range(700)] == texts
     line = lines[3]
     assert line["custom_id"] == "row-3" and line["ok"] and line["error"] is None
     assert line["response"]["status_code"] == 200 and line["response"]["body"]["simulated"] is True
@@ -129,8 +129,8 @@ def test_replicas_share_the_rows(tmp_path: Path) -> None:
     spec = echo(replicas=2, latency_ms=50)
     run(spec, chat(*map(str, range(600))))
     assert len(directory.engine_actors()) == 2
-    asked = [state["requests"] for state in directory.states().values()]
-    assert sum(asked) == 600 and min(asked) >= 150
+    requests = [state["requests"] for state in directory.states().values()]
+    assert sum(requests) == 600 and min(requests) >= 150
 
 
 def test_a_poison_row_is_found_and_all_others_are_answered(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_poison_row_is_found_and_all_others_are_answered(tmp_path: Path) -> No
     lines = run(echo(die_on="poison", call_log=str(log), max_in_flight=64), chat(*texts))
     assert lines[123]["response"] is None and lines[123]["error"]["code"] == "engine_died"
     assert "echo" in lines[123]["error"]["message"]
-    assert [said(line) for index, line in sorted(lines.items()) if index != 123] == texts[:123] + texts[124:]
+    assert [content(line) for index, line in sorted(lines.items()) if index != 123] == texts[:123] + texts[124:]
     times = Counter(log.read_text().splitlines())
     assert times["poison"] >= 3, "once in a crowd, twice alone"
     assert sum(times.values()) < 400 + 5 * 64, "rows answered before are not run again"
@@ -198,8 +198,8 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
         until(lambda: len(log.read_text().splitlines()) > len(had))
         driver.kill()
     rows = table(chat(*map(str, range(256))))
-    left = rows.filter([line not in had for line in rows.column("line").to_pylist()])
-    for answers in pipeline.run(spec, CHAT, left, idempotency_key="work", **TERMS):
+    remaining = rows.filter([line not in had for line in rows.column("line").to_pylist()])
+    for answers in pipeline.run(spec, CHAT, remaining, idempotency_key="work", **TERMS):
         had += answers.column("line").to_pylist()
     assert sorted(had) == list(range(256))
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
@@ -262,7 +262,7 @@ def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
     process = psutil.Process(engine_pid(spec))
     until(lambda: directory.engine_actors() == {}, seconds=60)
     until(lambda: not process.is_running())
-    assert said(run(spec, chat("again"))[0]) == "again"
+    assert content(run(spec, chat("again"))[0]) == "again"
 
 
 def test_idle_engines_are_stopped_on_demand_and_busy_ones_are_not() -> None:

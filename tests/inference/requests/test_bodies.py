@@ -26,17 +26,17 @@ def validation_error(endpoint: str, **changes: Any) -> tuple[str, str] | None:
     return bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | changes)
 
 
-def said(*messages: Any) -> dict[str, Any]:
+def chat(*messages: Any) -> dict[str, Any]:
     return {"messages": list(messages)}
 
 
 GOOD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {}),
-    (CHAT, said({"role": "developer", "content": [{"type": "text", "text": "hi"}]})),
-    (CHAT, said(USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "5"})),
-    (CHAT, said({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}})),
-    (CHAT, said({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})),
-    (CHAT, said({"role": "user", "content": [{"type": "something_new", "x": 1}]})),
+    (CHAT, chat({"role": "developer", "content": [{"type": "text", "text": "hi"}]})),
+    (CHAT, chat(USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "5"})),
+    (CHAT, chat({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}})),
+    (CHAT, chat({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})),
+    (CHAT, chat({"role": "user", "content": [{"type": "something_new", "x": 1}]})),
     (CHAT, {"temperature": None, "stop": None, "max_tokens": None, "tools": None}),
     (CHAT, {"temperature": 0, "top_p": 1, "n": 1, "seed": -5, "stop": "a", "logit_bias": {"50256": -100}}),
     (CHAT, {"n": 2, "temperature": 0, "use_beam_search": True}),
@@ -59,19 +59,19 @@ def test_what_the_endpoint_takes_is_no_mistake(endpoint: str, changes: dict[str,
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"model": 5}, "body.model", "a valid string"),
     (CHAT, {"messages": None}, "body.messages", "required"),
-    (CHAT, said(), "body.messages", "at least 1 item"),
+    (CHAT, chat(), "body.messages", "at least 1 item"),
     (CHAT, {"messages": {"a": 1}}, "body.messages", "a valid list"),
-    (CHAT, said(USER, 5), "body.messages[1]", "an object"),
-    (CHAT, said({"content": "x"}), "body.messages[0].role", "required"),
-    (CHAT, said({"role": "robot", "content": "x"}), "body.messages[0].role", "'user'"),
-    (CHAT, said(USER, USER, USER, {"role": "user"}), "body.messages[3].content", "a string or a list"),
-    (CHAT, said({"role": "tool", "content": None}), "body.messages[0].content", "a string or a list"),
-    (CHAT, said({"role": "user", "content": []}), "body.messages[0].content", "a string or a list"),
-    (CHAT, said({"role": "user", "content": 5}), "body.messages[0].content", "a valid string or a valid list"),
-    (CHAT, said({"role": "user", "content": {"a": 1}}), "body.messages[0].content", "a valid string or a valid list"),
-    (CHAT, said({"role": "user", "content": ["x"]}), "body.messages[0].content[0]", "an object"),
-    (CHAT, said({"role": "user", "content": [{"type": "text"}]}), "body.messages[0].content", "in a key of that name"),
-    (CHAT, said({"role": "assistant", "tool_calls": [{}]}), "body.messages[0].tool_calls[0].function", "required"),
+    (CHAT, chat(USER, 5), "body.messages[1]", "an object"),
+    (CHAT, chat({"content": "x"}), "body.messages[0].role", "required"),
+    (CHAT, chat({"role": "robot", "content": "x"}), "body.messages[0].role", "'user'"),
+    (CHAT, chat(USER, USER, USER, {"role": "user"}), "body.messages[3].content", "a string or a list"),
+    (CHAT, chat({"role": "tool", "content": None}), "body.messages[0].content", "a string or a list"),
+    (CHAT, chat({"role": "user", "content": []}), "body.messages[0].content", "a string or a list"),
+    (CHAT, chat({"role": "user", "content": 5}), "body.messages[0].content", "a valid string or a valid list"),
+    (CHAT, chat({"role": "user", "content": {"a": 1}}), "body.messages[0].content", "a valid string or a valid list"),
+    (CHAT, chat({"role": "user", "content": ["x"]}), "body.messages[0].content[0]", "an object"),
+    (CHAT, chat({"role": "user", "content": [{"type": "text"}]}), "body.messages[0].content", "in a key of that name"),
+    (CHAT, chat({"role": "assistant", "tool_calls": [{}]}), "body.messages[0].tool_calls[0].function", "required"),
     (CHAT, {"temperature": "hot"}, "body.temperature", "a valid number"),
     (CHAT, {"temperature": True}, "body.temperature", "a valid number"),
     (CHAT, {"temperature": -1}, "body.temperature", "greater than or equal to 0"),
@@ -106,17 +106,17 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 def test_a_mistake_has_its_place_and_what_would_be_right(
     endpoint: str, changes: dict[str, Any], param: str, right: str
 ) -> None:
-    found = validation_error(endpoint, **changes)
-    assert found is not None
-    assert found[0] == param
-    assert right in found[1]
+    error = validation_error(endpoint, **changes)
+    assert error is not None
+    assert error[0] == param
+    assert right in error[1]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        said(*[1] * 1_000_000),
-        said({"role": "user", "content": [1] * 1_000_000}),
+        chat(*[1] * 1_000_000),
+        chat({"role": "user", "content": [1] * 1_000_000}),
         {"stop": [1] * 1_000_000},
         {"tools": [1] * 1_000_000},
         {"logit_bias": {str(number): "x" for number in range(100_000)}},
@@ -128,11 +128,11 @@ def test_a_million_mistakes_are_one_and_cost_no_memory(changes: dict[str, Any]) 
 
     tracemalloc.start()
     try:
-        found = validation_error(CHAT, **changes)
+        error = validation_error(CHAT, **changes)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found is not None
+    assert error is not None
     assert peak < 2**20
 
 
@@ -146,9 +146,9 @@ VALUES = st.recursive(
 
 @given(endpoint=st.sampled_from(list(bodies.BODIES)), body=st.dictionaries(st.sampled_from(KEYS), VALUES))
 def test_any_body_at_all_has_at_most_one_mistake_with_a_short_message(endpoint: str, body: dict[str, Any]) -> None:
-    found = bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | body)
-    if found is not None:
-        assert found[0].startswith("body")
-        assert len(found[1]) < 350
+    error = bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | body)
+    if error is not None:
+        assert error[0].startswith("body")
+        assert len(error[1]) < 350
         for text in filter(lambda value: isinstance(value, str) and len(value) > 100, body.values()):
-            assert json.dumps(text) not in found[1]
+            assert json.dumps(text) not in error[1]

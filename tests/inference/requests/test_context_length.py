@@ -1,4 +1,4 @@
-"""What cannot fit is refused before an engine is asked, and nothing else is."""
+"""Only requests that cannot fit are refused before an engine starts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def context(
     return ContextLength(spec, simulated=simulated)
 
 
-def refusal(found: ContextLength, endpoint: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    answer = found.refusal(endpoint, body, len(json.dumps(body, ensure_ascii=False).encode()))
+def refusal(length: ContextLength, endpoint: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    answer = length.refusal(endpoint, body, len(json.dumps(body, ensure_ascii=False).encode()))
     if answer is None:
         return None
     assert answer.status_code == 400
@@ -106,11 +106,11 @@ def test_nothing_is_refused_that_fits_by_the_models_own_count(
 
 
 def test_an_ordinary_request_is_not_even_counted() -> None:
-    found = context(max_model_len=512)
-    assert refusal(found, CHAT, chat("word " * 150)) is None
-    assert "_tokenizer" not in vars(found)
-    assert refusal(found, CHAT, chat("word " * 300)) is None
-    assert "_tokenizer" in vars(found)
+    length = context(max_model_len=512)
+    assert refusal(length, CHAT, chat("word " * 150)) is None
+    assert "_tokenizer" not in vars(length)
+    assert refusal(length, CHAT, chat("word " * 300)) is None
+    assert "_tokenizer" in vars(length)
 
 
 def test_a_text_far_too_long_costs_no_more_than_one_just_too_long(small: ContextLength) -> None:
@@ -145,6 +145,6 @@ def test_an_unknown_length_refuses_nothing(unknown: ContextLength) -> None:
 
 def test_without_its_tokenizer_only_token_ids_are_counted(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("no tokenizer")
-    for found in (context(tmp_path, max_model_len=LONGEST), context(tokenizer="other/one", max_model_len=LONGEST)):
-        assert refusal(found, CHAT, chat("7 " * 200)) is None
-        assert refusal(found, COMPLETIONS, {"prompt": [5] * 65}) is not None
+    for length in (context(tmp_path, max_model_len=LONGEST), context(tokenizer="other/one", max_model_len=LONGEST)):
+        assert refusal(length, CHAT, chat("7 " * 200)) is None
+        assert refusal(length, COMPLETIONS, {"prompt": [5] * 65}) is not None

@@ -21,7 +21,7 @@ from tasks.steps.score import last_number, matches
 from tasks.steps.step import Step
 
 
-class Given:
+class BatchResults:
     """The results of a batch, as a step sees them."""
 
     def __init__(self, artifacts: Artifacts, rows: list[Row]) -> None:
@@ -50,7 +50,7 @@ def a_row(number: int, answer: str | None, expected: str | None, task: str = "su
 
 
 def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts: Artifacts) -> None:
-    given = Given(
+    results = BatchResults(
         artifacts,
         [
             a_row(1, " 95 ", "95"),
@@ -60,12 +60,12 @@ def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts
             a_row(5, "whatever", None),
         ],
     )
-    registry.run({"step": "score"}, given)
-    summary = json.loads(artifacts.read(given.added["score-summary.json"]))
+    registry.run({"step": "score"}, results)
+    summary = json.loads(artifacts.read(results.added["score-summary.json"]))
     assert summary["tasks"]["sum"] == {"total": 3, "correct": 1, "accuracy": 1 / 3}
     assert summary["tasks"]["reverse"]["accuracy"] == 1.0
     assert (summary["total"], summary["correct"], summary["without_expected"]) == (4, 2, 1)
-    scores = [json.loads(line) for line in artifacts.read(given.added["scores.jsonl"]).splitlines()]
+    scores = [json.loads(line) for line in artifacts.read(results.added["scores.jsonl"]).splitlines()]
     assert [(score["custom_id"], score["correct"]) for score in scores] == [
         ("id-1", True),
         ("id-2", False),
@@ -75,9 +75,9 @@ def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts
 
 
 def test_score_of_a_batch_without_expected_answers_has_no_accuracy(artifacts: Artifacts) -> None:
-    given = Given(artifacts, [a_row(1, "x", None)])
-    registry.run({"step": "score"}, given)
-    assert json.loads(artifacts.read(given.added["score-summary.json"]))["accuracy"] is None
+    results = BatchResults(artifacts, [a_row(1, "x", None)])
+    registry.run({"step": "score"}, results)
+    assert json.loads(artifacts.read(results.added["score-summary.json"]))["accuracy"] is None
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_methods(method: str, answer: str, expected: str, correct: bool) -> None
 
 @pytest.mark.parametrize(("text", "value"), [("", None), ("1e3", 1000), ("a .5", 0.5), ("1,2,3", 123), ("+7", 7)])
 def test_the_last_number_of_a_text(text: str, value: float | None) -> None:
-    found = last_number(text)
-    assert (None if found is None else float(found)) == value
+    number = last_number(text)
+    assert (None if number is None else float(number)) == value
 
 
 def test_an_expected_regex_that_is_none_is_told_of_at_its_line(artifacts: Artifacts) -> None:
-    given = Given(artifacts, [a_row(1, "x", "("), a_row(2, "x", "x")])
-    registry.run({"step": "score", "method": "regex"}, given)
-    scores = [json.loads(line) for line in artifacts.read(given.added["scores.jsonl"]).splitlines()]
+    results = BatchResults(artifacts, [a_row(1, "x", "("), a_row(2, "x", "x")])
+    registry.run({"step": "score", "method": "regex"}, results)
+    scores = [json.loads(line) for line in artifacts.read(results.added["scores.jsonl"]).splitlines()]
     assert "no regular expression" in scores[0]["error"]
     assert scores[1]["correct"]
 
 
 def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
-    given = Given(artifacts, [a_row(1, "95", "95"), a_row(2, None, "7")])
-    registry.run({"step": "parquet"}, given)
-    with artifacts.open(given.added["results.parquet"]) as file:
+    results = BatchResults(artifacts, [a_row(1, "95", "95"), a_row(2, None, "7")])
+    registry.run({"step": "parquet"}, results)
+    with artifacts.open(results.added["results.parquet"]) as file:
         first, second = pq.read_table(file).to_pylist()
     assert (first["text"], first["finish_reason"], first["input_tokens"], first["output_tokens"]) == (
         "95",
@@ -150,4 +150,4 @@ def test_an_entry_point_of_no_usable_step_is_refused(name: str, says: str) -> No
 
 def test_an_unknown_option_is_refused(artifacts: Artifacts) -> None:
     with pytest.raises(ValidationError, match="metod"):
-        registry.run({"step": "score", "metod": "exact"}, Given(artifacts, []))
+        registry.run({"step": "score", "metod": "exact"}, BatchResults(artifacts, []))

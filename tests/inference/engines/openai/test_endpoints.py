@@ -1,4 +1,4 @@
-"""What each endpoint is given, and when it is not asked: the state machine of engine openai, on a clock of its own."""
+"""The state machine of engine openai's endpoints, on a clock of its own: limits, health and choice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS: dict[str, Callable[[Endpoint, float], None]] = {
     "busy": lambda one, now: one.overloaded(now, now, "busy"),
     "refused": lambda one, now: one.responded(now),
 }
-"""How a request may end."""
+"""The ends of a request."""
 events = st.sampled_from(["take", *ENDS, "pause", "probe", "silent", "gone", "later"])
 
 
@@ -32,19 +32,19 @@ events = st.sampled_from(["take", *ENDS, "pause", "probe", "silent", "gone", "la
     st.lists(st.tuples(st.integers(0, 2), events), min_size=9),
 )
 def test_no_endpoint_gets_more_than_its_limit_and_none_that_is_not_usable_gets_any(
-    most: list[int], steps: list[tuple[int, str]]
+    limits: list[int], steps: list[tuple[int, str]]
 ) -> None:
     now = 0.0
-    all_ = [Endpoint(f"http://{index}/v1", each, now, discovered=True) for index, each in enumerate(most)]
+    all_ = [Endpoint(f"http://{index}/v1", each, now, discovered=True) for index, each in enumerate(limits)]
     for one in all_:
         one.probed(now)
     for index, event in steps:
         one = all_[index % len(all_)]
-        if event == "take" and (chosen := choose(all_, now, one)) is not None:
-            assert chosen.health(now) in (Health.HEALTHY, Health.DEGRADED) and not chosen.gone
-            chosen.in_flight += 1
-            assert chosen.in_flight <= chosen.limit
-            assert chosen is not one or not any(other.has_capacity(now) for other in all_ if other is not one)
+        if event == "take" and (endpoint := choose(all_, now, one)) is not None:
+            assert endpoint.health(now) in (Health.HEALTHY, Health.DEGRADED) and not endpoint.gone
+            endpoint.in_flight += 1
+            assert endpoint.in_flight <= endpoint.limit
+            assert endpoint is not one or not any(other.has_capacity(now) for other in all_ if other is not one)
         elif event in ENDS and one.in_flight:
             ENDS[event](one, now)
             one.in_flight -= 1
@@ -73,9 +73,9 @@ def test_an_endpoint_whose_requests_fail_now_and_then_is_degraded_and_asked_less
     flaky.failed(1.0, "bad")
     assert (flaky.health(1.0), steady.health(1.0)) == ("degraded", "healthy")
     for _ in range(15):
-        chosen = choose([flaky, steady], 1.0)
-        assert chosen is not None
-        chosen.in_flight += 1
+        endpoint = choose([flaky, steady], 1.0)
+        assert endpoint is not None
+        endpoint.in_flight += 1
     assert 1 <= flaky.in_flight < steady.in_flight / 3
 
 
@@ -88,7 +88,7 @@ def test_an_endpoint_is_unhealthy_after_three_failures_in_a_row_or_one_that_will
     assert endpoint.health(2.0) == "degraded" and endpoint.usable
     endpoint.failed(3.0, "bad", responded=False)
     assert endpoint.health(3.0) == "unhealthy" and not endpoint.usable
-    assert endpoint.health(1e9) == "unhealthy", "only what was found through a file can be stale"
+    assert endpoint.health(1e9) == "unhealthy", "only a discovered endpoint can be stale"
     endpoint.probed(4.0)
     endpoint.failed(5.0, "misconfigured", fatal=True)
     assert endpoint.health(5.0) == "unhealthy"
@@ -161,7 +161,7 @@ def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_ne
         gone = asyncio.create_task(turns.acquire(lambda: math.inf, endpoint))
         await asyncio.sleep(0)
         turns.release(endpoint)
-        gone.cancel()  # it has been given the place, and has not noticed yet
+        gone.cancel()  # it owns the slot, and has not resumed yet
         await asyncio.wait([gone, *tasks], timeout=5)
         assert gone.cancelled() and order == ["again", "first", "second"] and endpoint.in_flight == 0
 

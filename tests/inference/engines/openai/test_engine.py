@@ -34,9 +34,9 @@ KEY = "sk-very-secret"
 
 
 def spec(*servers: Server, max_in_flight: int = 256, **arguments: Any) -> ModelSpec:
-    given = [{"url": server.url} for server in servers]
+    entries = [{"url": server.url} for server in servers]
     quick = {"model": "theirs", "backoff_seconds": 0.02, "watch_seconds": 0.02}
-    arguments = {**quick, **({"endpoints": given} if given else {}), **arguments}
+    arguments = {**quick, **({"endpoints": entries} if entries else {}), **arguments}
     return ModelSpec(name="ours", engine="openai", max_in_flight=max_in_flight, engine_args=arguments)
 
 
@@ -63,10 +63,10 @@ def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str =
     return asyncio.run(scene())
 
 
-def said(found: Answer) -> str:
-    assert found.status_code == 200 and found.body is not None, found
-    content: str = found.body["choices"][0]["message"]["content"]
-    return content
+def text_of(answer: Answer) -> str:
+    assert answer.status_code == 200 and answer.body is not None, answer
+    text: str = answer.body["choices"][0]["message"]["content"]
+    return text
 
 
 async def comes_true(condition: Callable[[], bool], seconds: float = 5) -> None:
@@ -80,26 +80,26 @@ def healths(engine: Engine) -> dict[str, str]:
     return {entry["url"]: entry["health"] for entry in engine.endpoints()}
 
 
-# What an endpoint is asked, and what becomes of its answers
+# Requests at an endpoint, and the outcomes of its answers
 
 
 def test_an_endpoint_hears_its_own_name_of_the_model_and_the_answer_has_ours() -> None:
     with serving(Server()) as (server,):
-        (found,) = ask(spec(server), "hello")
-    assert said(found) == "hello" and found.body is not None and found.body["model"] == "ours"
+        (answer,) = ask(spec(server), "hello")
+    assert text_of(answer) == "hello" and answer.body is not None and answer.body["model"] == "ours"
     assert [body["model"] for _, body in server.asked] == ["theirs"]
 
 
 def test_every_answer_is_that_of_its_own_request() -> None:
     texts = [f"text {index}" for index in range(300)]
     with serving(Server(), Server(latency=0.005)) as servers:
-        assert [said(found) for found in ask(spec(*servers), *texts)] == texts
+        assert [text_of(answer) for answer in ask(spec(*servers), *texts)] == texts
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
 def test_what_may_be_another_answer_next_time_is_asked_again(status: int) -> None:
     with serving(Server([Reply(status), Reply(status)])) as (server,):
-        assert said(ask(spec(server), "hello")[0]) == "hello"
+        assert text_of(ask(spec(server), "hello")[0]) == "hello"
     assert len(server.asked) == 3
 
 
@@ -107,8 +107,8 @@ def test_what_may_be_another_answer_next_time_is_asked_again(status: int) -> Non
 def test_a_request_that_fails_at_one_endpoint_is_tried_at_another(failing: Reply) -> None:
     bad = Server(always=failing)
     with serving(bad, Server()) as servers:
-        found = ask(spec(*servers), *map(str, range(40)))
-    assert [said(one) for one in found] == list(map(str, range(40)))
+        answers = ask(spec(*servers), *map(str, range(40)))
+    assert [text_of(one) for one in answers] == list(map(str, range(40)))
     assert bad.asked
 
 
@@ -150,19 +150,19 @@ def test_what_an_endpoint_refuses_is_that_requests_own_answer_in_openais_form(
         refused, fine = ask(spec(server, max_in_flight=1), "a", "b")
     assert refused.status_code == status and refused.body is not None
     assert refused.body == {"error": {"type": "invalid_request_error", "param": None, "code": None, **error}}
-    assert said(fine) == "b" and len(server.asked) == 2
+    assert text_of(fine) == "b" and len(server.asked) == 2
 
 
 def test_a_request_that_fails_each_time_is_answered_with_the_last_failure() -> None:
     with serving(Server(always=Reply(500, body=b'{"error": {"message": "bug"}}'))) as (server,):
-        (found,) = ask(spec(server), "hello")
-    assert found.status_code == 500 and found.body == {
+        (answer,) = ask(spec(server), "hello")
+    assert answer.status_code == 500 and answer.body == {
         "error": {"message": "bug", "type": "server_error", "param": None, "code": None}
     }
     assert len(server.asked) == 5
     with serving(Server(always=Reply(drop=True))) as (server,):
-        (found,) = ask(spec(server), "hello")
-    assert found.error is not None and found.error["code"] == "engine_error"
+        (answer,) = ask(spec(server), "hello")
+    assert answer.error is not None and answer.error["code"] == "engine_error"
     assert len(server.asked) == 5
 
 
@@ -170,8 +170,8 @@ def test_a_request_that_runs_too_long_times_out_and_the_others_are_answered() ->
     with serving(Server(latency=0.6), Server()) as servers:
         slow, *_ = servers
         model = spec(*servers, endpoints=[{"url": one.url, "max_in_flight": 1} for one in servers])
-        found = ask(model, *"abcdef", request_timeout=0.3)
-    codes = [one.error and one.error["code"] for one in found]
+        answers = ask(model, *"abcdef", request_timeout=0.3)
+    codes = [one.error and one.error["code"] for one in answers]
     assert codes.count("request_timeout") == len(slow.asked) == 1
     assert codes.count(None) == 5
 
@@ -203,7 +203,7 @@ def test_waiting_for_a_turn_is_not_running() -> None:
     with serving(Server(latency=0.1)) as (server,):
         model = spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])
         began = time.monotonic()
-        assert [said(found) for found in ask(model, *"abcdef", request_timeout=0.3)] == list("abcdef")
+        assert [text_of(answer) for answer in ask(model, *"abcdef", request_timeout=0.3)] == list("abcdef")
         assert time.monotonic() - began > 0.6
 
 
@@ -211,17 +211,17 @@ def test_a_response_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 1000)
     long = answer({"model": "theirs", "messages": [{"content": "x" * 100_000}]})
     with serving(Server([long])) as (server,):
-        assert said(ask(spec(server), "hello")[0]) == "hello"
+        assert text_of(ask(spec(server), "hello")[0]) == "hello"
 
 
 def test_a_redirect_is_not_followed() -> None:
     with serving(Server(), Server(), Server()) as (elsewhere, moved, fine):
         moved.always = Reply(307, {"Location": f"{elsewhere.url}/chat/completions"})
-        assert [said(found) for found in ask(spec(moved, fine), *"abcdef")] == list("abcdef")
+        assert [text_of(answer) for answer in ask(spec(moved, fine), *"abcdef")] == list("abcdef")
     assert moved.asked and not elsewhere.asked
 
 
-# Which endpoint is asked, and how much
+# The choice of an endpoint, and its limit
 
 
 def test_the_faster_endpoint_answers_more() -> None:
@@ -234,12 +234,12 @@ def test_the_faster_endpoint_answers_more() -> None:
 def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
     async def scene(model: ModelSpec) -> tuple[list[Answer], list[dict[str, Any]]]:
         async with started(model) as engine:
-            found = await engine.answer(CHAT, chat(*map(str, range(150))))
-            return found, engine.endpoints()
+            answers = await engine.answer(CHAT, chat(*map(str, range(150))))
+            return answers, engine.endpoints()
 
     with serving(Server(most=4, latency=0.01)) as (server,):
-        found, (state,) = asyncio.run(scene(spec(server)))
-    assert [said(one) for one in found] == list(map(str, range(150)))
+        answers, (state,) = asyncio.run(scene(spec(server)))
+    assert [text_of(one) for one in answers] == list(map(str, range(150)))
     assert 1 <= state["limit"] < 16
     refused = len(server.asked) - 150
     assert 0 < refused < 150
@@ -247,17 +247,17 @@ def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_
 
 def test_concurrency_grows_to_what_is_allowed_while_answers_come() -> None:
     with serving(Server(latency=0.02)) as (server,):
-        most = 0
-        given = [{"url": server.url, "max_in_flight": 24}]
+        highest = 0
+        entries = [{"url": server.url, "max_in_flight": 24}]
 
         def watch(body: dict[str, Any]) -> Reply:
-            nonlocal most
-            most = max(most, server.at_once)
+            nonlocal highest
+            highest = max(highest, server.at_once)
             return answer(body)
 
         server.chosen = watch  # type: ignore[method-assign]
-        ask(spec(server, endpoints=given), *map(str, range(200)))
-    assert most == 24
+        ask(spec(server, endpoints=entries), *map(str, range(200)))
+    assert highest == 24
 
 
 def test_requests_that_nobody_waits_for_any_more_leave_their_places() -> None:
@@ -269,7 +269,7 @@ def test_requests_that_nobody_waits_for_any_more_leave_their_places() -> None:
             running.cancel()
             await asyncio.wait([running, waiting])
             assert engine.endpoints()[0]["in_flight"] == 0
-            assert said((await engine.answer(CHAT, chat("c")))[0]) == "c"
+            assert text_of((await engine.answer(CHAT, chat("c")))[0]) == "c"
 
     with serving(Server(latency=0.1)) as (server,):
         asyncio.run(scene(spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])))
@@ -288,8 +288,8 @@ def test_a_wrong_key_makes_an_endpoint_unhealthy_and_is_told_without_the_key(
 
     async def scene(model: ModelSpec) -> Engine:
         async with started(model) as engine:
-            found = await engine.answer(CHAT, chat(*["my prompt"] * 20))
-            assert [said(one) for one in found] == ["my prompt"] * 20
+            answers = await engine.answer(CHAT, chat(*["my prompt"] * 20))
+            assert [text_of(one) for one in answers] == ["my prompt"] * 20
             return engine
 
     with serving(wrong, Server()) as servers:
@@ -299,24 +299,24 @@ def test_a_wrong_key_makes_an_endpoint_unhealthy_and_is_told_without_the_key(
     assert state[wrong.url]["reason"] == "HTTP 401 Unauthorized"
     assert {headers.get("Authorization") for headers in wrong.headers} == {f"Bearer {KEY}"}
     assert not any("Authorization" in headers for headers in servers[1].headers)
-    told = caplog.text + str([record.__dict__ for record in caplog.records]) + str(engine.endpoints())
-    told += str(engine.versions()) + model.model_dump_json()
-    assert "HTTP 401" in told and KEY not in told and "my prompt" not in told
+    shown = caplog.text + str([record.__dict__ for record in caplog.records]) + str(engine.endpoints())
+    shown += str(engine.versions()) + model.model_dump_json()
+    assert "HTTP 401" in shown and KEY not in shown and "my prompt" not in shown
 
 
 def test_with_no_endpoint_left_requests_say_so_and_one_that_comes_back_is_asked_again() -> None:
     async def scene(server: Server, stack: ExitStack) -> None:
         async with started(spec(server), request_timeout=0.5) as engine:
-            assert said((await engine.answer(CHAT, chat("a")))[0]) == "a"
+            assert text_of((await engine.answer(CHAT, chat("a")))[0]) == "a"
             stack.close()
             lost = await engine.answer(CHAT, chat("b", "c"))
-            for found in lost:
-                assert found.error is not None and found.error["code"] == "engine_unavailable"
-                assert server.url in found.error["message"] and "Cannot connect" in found.error["message"]
+            for answer in lost:
+                assert answer.error is not None and answer.error["code"] == "engine_unavailable"
+                assert server.url in answer.error["message"] and "Cannot connect" in answer.error["message"]
             assert healths(engine) == {server.url: "unhealthy"}
             with serving(server):
                 await comes_true(lambda: healths(engine) != {server.url: "unhealthy"})
-                assert said((await engine.answer(CHAT, chat("d")))[0]) == "d"
+                assert text_of((await engine.answer(CHAT, chat("d")))[0]) == "d"
 
     with ExitStack() as stack:
         server = stack.enter_context(listening(Server()))
@@ -335,16 +335,16 @@ def test_what_a_server_that_has_vanished_from_the_network_had_is_answered_elsewh
 
     with serving(Server(), Server()) as servers:
         began = time.monotonic()
-        found = asyncio.run(scene(servers))
+        answers = asyncio.run(scene(servers))
         assert servers[0].stuck is not None
         servers[0].stuck.set()
-    assert [said(one) for one in found] == list("abcd") and servers[0].asked
+    assert [text_of(one) for one in answers] == list("abcd") and servers[0].asked
     assert time.monotonic() - began < 8, "not only once the request had timed out"
 
 
 def test_a_server_without_a_list_of_models_is_asked_for_its_health() -> None:
     with serving(Server(probe=404)) as (server,):
-        assert said(ask(spec(server), "hello")[0]) == "hello"
+        assert text_of(ask(spec(server), "hello")[0]) == "hello"
 
 
 def test_an_engine_without_an_endpoint_it_can_use_does_not_start_and_names_each(
@@ -353,10 +353,10 @@ def test_an_engine_without_an_endpoint_it_can_use_does_not_start_and_names_each(
     monkeypatch.delenv("NO_KEY", raising=False)
     with serving(Server(serves="other"), Server(probe=403), Server(probe=500)) as servers:
         nowhere = f"http://127.0.0.1:{ports.free()}/v1"
-        given = [{"url": one.url} for one in servers]
-        given += [{"url": nowhere}, {"url": "http://127.0.0.1:1/keyed/v1", "api_key_env": "NO_KEY"}]
+        entries = [{"url": one.url} for one in servers]
+        entries += [{"url": nowhere}, {"url": "http://127.0.0.1:1/keyed/v1", "api_key_env": "NO_KEY"}]
         with pytest.raises(EngineStartError) as caught:
-            ask(spec(endpoints=given), "hello")
+            ask(spec(endpoints=entries), "hello")
     for says in (
         f"{servers[0].url} is unhealthy: it serves other, not theirs",
         f"{servers[1].url} is unhealthy: HTTP 403 Forbidden",
@@ -375,11 +375,11 @@ def test_versions_are_what_the_endpoints_say() -> None:
             return engine.versions()
 
     with serving(Server()) as (server,):
-        found = asyncio.run(scene(spec(server)))
-    assert found == {"engine": "openai", "model": "theirs", "endpoints": server.url, "version": "1.2"}
+        versions = asyncio.run(scene(spec(server)))
+    assert versions == {"engine": "openai", "model": "theirs", "endpoints": server.url, "version": "1.2"}
 
 
-# Endpoints that are found through files
+# Discovered endpoints
 
 
 def put(folder: Path, name: str, **content: Any) -> Path:
@@ -446,7 +446,7 @@ def test_a_file_that_vanishes_lets_the_requests_there_end(tmp_path: Path) -> Non
             running = asyncio.create_task(engine.answer(CHAT, chat("hello")))
             await comes_true(lambda: bool(server.asked))
             file.unlink()
-            assert said((await running)[0]) == "hello"
+            assert text_of((await running)[0]) == "hello"
             await comes_true(lambda: engine.endpoints() == [])
 
     with serving(Server(latency=0.2)) as (server,):
@@ -491,9 +491,9 @@ def test_wrong_arguments_are_refused_without_a_start(arguments: dict[str, Any], 
 def test_a_model_elsewhere_needs_no_source_but_may_have_one(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text("[models.a]\nengine='openai'\nengine_args.endpoints=[{url='http://host/v1'}]")
-    found = catalog.load(file)["a"]
-    check_arguments(found)
-    assert found.source == ""
+    loaded = catalog.load(file)["a"]
+    check_arguments(loaded)
+    assert loaded.source == ""
     file.write_text("[models.a]\nengine='openai'\nsource='./nowhere'")
     with pytest.raises(ConfigurationError, match=r"models\.a\.source: no folder"):
         catalog.load(file)

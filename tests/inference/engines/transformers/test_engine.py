@@ -217,8 +217,8 @@ def test_what_the_engine_cannot_honour_is_refused_in_validation(
     endpoint: str, body: dict[str, Any], param: str
 ) -> None:
     spec = ModelSpec(name="tiny", engine="transformers", source="x")
-    found = Transformers.unsupported(spec, endpoint, {"model": "tiny", **body})
-    assert found is not None and found[0] == param
+    unsupported = Transformers.unsupported(spec, endpoint, {"model": "tiny", **body})
+    assert unsupported is not None and unsupported[0] == param
 
 
 def test_parameters_that_ask_for_nothing_are_accepted() -> None:
