@@ -62,6 +62,14 @@ def context(new_context: Callable[..., AppContext]) -> AppContext:
 
 
 @pytest.fixture
+def connected(new_context: Callable[..., AppContext], broker: str) -> AppContext:
+    """A context whose Redis is there, and empty."""
+    context = new_context(redis_url=broker)
+    context.redis.flushall()
+    return context
+
+
+@pytest.fixture
 def upload(database: Database, artifacts: Artifacts, project: str) -> Callable[[bytes], File]:
     """Stores content and makes a file of it."""
 

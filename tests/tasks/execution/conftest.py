@@ -1,4 +1,4 @@
-"""An engine's side of a segment that a test directs, and contexts with a real broker."""
+"""An engine's side of a segment that a test directs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.context import AppContext
 from tests.support import planned
 
 
@@ -38,19 +37,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> DirectedEngine:
     """No Ray cluster and no engine is started: only the segment's own part is tested."""
     from inference import pipeline
     from inference.ray import cluster
-    from inference.residents import actor
+    from inference.residents import directory
 
     engine = DirectedEngine()
     monkeypatch.setattr(cluster, "connect", lambda _address: None)
-    monkeypatch.setattr(actor, "states", lambda **_: {})
+    monkeypatch.setattr(directory, "states", lambda **_: {})
     monkeypatch.setattr(pipeline, "engine_versions", engine.engine_versions)
     monkeypatch.setattr(pipeline, "run", engine.answer)
     return engine
-
-
-@pytest.fixture
-def connected(new_context: Callable[..., AppContext], broker: str) -> AppContext:
-    """A context whose Redis is there, and empty."""
-    context = new_context(redis_url=broker)
-    context.redis.flushall()
-    return context

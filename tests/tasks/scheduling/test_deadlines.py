@@ -27,10 +27,8 @@ Upload = Callable[[bytes], File]
 
 
 @pytest.fixture
-def context(new_context: Callable[..., AppContext], broker: str) -> AppContext:
-    context = new_context(redis_url=broker)
-    context.redis.flushall()
-    return context
+def context(connected: AppContext) -> AppContext:
+    return connected
 
 
 def measure(context: AppContext, requests_per_second: int) -> None:

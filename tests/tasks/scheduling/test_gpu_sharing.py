@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from store.segments import PendingSegment
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.gpu_sharing import Demand
-
-
-@pytest.fixture
-def connected(new_context: Callable[..., AppContext], broker: str) -> AppContext:
-    """A context whose Redis is there, and empty."""
-    context = new_context(redis_url=broker)
-    context.redis.flushall()
-    return context
 
 
 def waiting(model: str, due_at: float) -> PendingSegment:
