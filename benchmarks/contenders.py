@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from batchyard.models import ModelSpec
-from inference.engines.vllm.engine import set_environment
+from inference.engines.vllm.environment import set_environment
 
 Answer = tuple[str, str, int, int]
 

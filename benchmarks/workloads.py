@@ -11,7 +11,8 @@ import harness
 import models
 from harness import Body
 
-from inference.engines.vllm.engine import CPU_DEFAULTS, ONE_PROCESS, few_cpus
+from inference.engines.vllm.arguments import CPU_DEFAULTS, ONE_PROCESS
+from inference.engines.vllm.environment import few_cpus
 
 WORDS = ("wagon", "yard", "train", "load", "track", "switch", "signal", "cargo", "night", "depot", "rail", "crew")
 EMBEDDINGS = "/v1/embeddings"

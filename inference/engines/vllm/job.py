@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine, first_unsupported
-from inference.engines.vllm import engine
+from inference.engines.vllm import parameters
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids"
     "use_beam_search",
 }
 """What vLLM's server honours and `ray.data.llm` does not carry: it hands back one text, which nothing parses."""
-SUPPORTED = {endpoint: names - LOST for endpoint, names in engine.SUPPORTED.items()}
+SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.items()}
 
 
 class JobArguments(BaseModel):

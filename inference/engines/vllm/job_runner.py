@@ -1,6 +1,6 @@
 """Engine `vllm-job`: rows to answers through `ray.data.llm`, with engines that live as long as one run.
 
-Importing this imports torch: only a process that runs such a model does.
+Importing this module imports torch. Only a process that runs such a model does so.
 """
 
 from __future__ import annotations
@@ -23,21 +23,27 @@ from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
 from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out
+from inference.engines.vllm import internals
 from inference.engines.vllm.job import JobArguments
 from inference.engines.vllm.job_stage import JobStage
 from inference.engines.weights import model_sha256
 from inference.ray_internals import StartWatch, iter_blocks, replace_vllm_stage
 
 RESTARTS = 2
-"""Times that a replica whose engine dies is started again. Its rows run again, so one that kills would never end."""
+"""Restarts of a replica whose engine dies. Its rows run again, so a row that kills it would never end."""
 REASON = re.compile(rf"{EngineStartError.__name__}: (.+)")
 
 
 def run(
     spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
 ) -> Generator[pa.Table]:
-    """Start the model's replicas, answer every row, and free them: `pipeline.run` for this engine, with its rows,
-    tables and errors. A table is one batch; it comes when the last of its rows is answered.
+    """Start the model's replicas, answer every row, and stop the replicas: `pipeline.run` for this engine.
+
+    Args:
+        rows: as in `pipeline.run`.
+
+    Yields:
+        Tables with the schema ANSWERS. Each is one batch of rows, complete when its last row is answered.
 
     Raises:
         EngineStartError: an engine does not start, or none within `start_timeout` seconds.
@@ -62,29 +68,28 @@ def run(
 
 
 def versions(spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
-    """What will answer this model's requests, told by a process of the cluster: engine, version, ray, torch, …
+    """The versions behind this model's answers, from a process of the cluster: engine, version, ray, torch, …
 
     Raises:
-        EngineStartError: vLLM or the model is not there, or no process started within `start_timeout` seconds.
+        EngineStartError: vLLM or the model is missing, or no process started within `start_timeout` seconds.
     """
     try:
-        told = ray.remote(_versions).options(num_cpus=0.1).remote(spec)
-        found: dict[str, str] = ray.get(told, timeout=start_timeout)
+        reference = ray.remote(_versions).options(num_cpus=0.1).remote(spec)
+        versions: dict[str, str] = ray.get(reference, timeout=start_timeout)
     except GetTimeoutError as error:
         raise EngineStartError(start_timed_out(spec, start_timeout)) from error
     except RayTaskError as error:
         raise start_error(spec, error) from error
-    return found
+    return versions
 
 
 def _versions(spec: ModelSpec) -> dict[str, str]:
     import torch
     import transformers
-    from vllm.version import __version__
 
     return {
         "engine": "vllm-job",
-        "version": __version__,
+        "version": internals.__version__,
         "ray": ray.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -94,10 +99,11 @@ def _versions(spec: ModelSpec) -> dict[str, str]:
 
 
 def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_timeout: float) -> Any:
-    """`ray.data.llm`'s processor, with only its engine stage: that renders and tokenises as vLLM's server does.
+    """`ray.data.llm`'s processor with only its engine stage, which renders and tokenises as vLLM's server does.
 
-    Ray's own stages for that put a second BOS token before some models' chats, continue a chat whose last message is
-    not the user's, bring back the text behind a stop string, and end the run at the first row a template refuses.
+    Ray's own stages for that are off. They put a second BOS token before some models' chats, continue a chat whose last
+    message is not the user's, return the text behind a stop string, and end the run at the first row that a template
+    refuses.
     """
     in_flight = spec.in_flight((arguments.model_extra or {}).get("max_num_seqs") or CAPACITY)
     config = ray.data.llm.vLLMEngineProcessorConfig(
@@ -109,7 +115,7 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
         concurrency=(spec.replicas, spec.max_replicas or spec.replicas),
         placement_group_config=_placement(spec),
         should_continue_on_error=True,
-        log_engine_metrics=False,  # they need ray[serve]
+        log_engine_metrics=False,  # needs ray[serve]
         chat_template_stage=False,
         tokenize_stage=False,
         detokenize_stage=False,
@@ -118,7 +124,7 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
     light = {"num_cpus": 0.1}
     processor = ray.data.llm.build_processor(
         config,
-        # A function of this module would have it imported, with torch, wherever Ray runs it.
+        # Not a function of this module: Ray would import the module, and torch, in each process that calls it.
         postprocess=lambda row: {name: row[name] for name in names},
         preprocess_map_kwargs=light,
         postprocess_map_kwargs=light,
@@ -129,7 +135,7 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
 
 
 def _placement(spec: ModelSpec) -> dict[str, Any] | None:
-    """What Ray sets aside for each of a replica's workers; None: a GPU and a CPU, Ray's default."""
+    """The resources Ray reserves for each worker of a replica. None: a GPU and a CPU, Ray's default."""
     if spec.num_gpus is None and ray.cluster_resources().get("GPU"):
         return None
     workers = spec.engine_args.get("tensor_parallel_size", 1) * spec.engine_args.get("pipeline_parallel_size", 1)
@@ -142,7 +148,7 @@ def _error(spec: ModelSpec, error: Exception, start_timeout: float) -> EngineErr
         return EngineStartError(start_timed_out(spec, start_timeout))
     where = f"engine {spec.engine} of model {spec.name}"
     reason = REASON.search(str(error))
-    if reason is not None:  # Ray hands on what ended an actor's start as text only
+    if reason is not None:  # Ray passes on the error of an actor's start as text only
         return EngineStartError(f"{where} does not start: {reason[1]}")
     if isinstance(error, ActorDiedError):
         return EngineError(f"{where} died more than {RESTARTS} times: {' '.join(str(error).split())[:400]}")

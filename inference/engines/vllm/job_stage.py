@@ -1,7 +1,7 @@
-"""The stage of `ray.data.llm` that asks vLLM, made to take OpenAI request bodies and to give OpenAI's answers.
+"""The stage of `ray.data.llm` that calls vLLM, with OpenAI request bodies as input and OpenAI's answers as output.
 
-vLLM's render server reads the requests, and its response classes make the answers, so that both are as in engine
-`vllm`. Importing this imports torch.
+vLLM's render server reads the requests and its response classes form the answers, as in engine `vllm`. Importing this
+module imports torch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from batchyard.models import ModelSpec
 from inference import ray_internals
 from inference.engine import Answer, refusal_code
 from inference.engines import orphan_reaper
-from inference.engines.vllm import engine as vllm
+from inference.engines.vllm import internals
+from inference.engines.vllm.arguments import check_names, defaults
+from inference.engines.vllm.environment import set_environment
+from inference.engines.vllm.failures import own_logs, reason
 from inference.engines.vllm.job import JobArguments
+from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS
+from inference.engines.vllm.protocol import parse, refusal
 
 INVALID = ("TypeError", "ValueError", "VLLMValidationError")
-"""Errors of vLLM that are about the request."""
+"""Errors of vLLM that refuse the request."""
 
 
 @dataclass
 class Finish:
-    """What vLLM says of a finished request and the stage would drop. It takes the place of the request's metrics, which
-    the stage carries and which are none, as vLLM's statistics are off."""
+    """The end of a request, which Ray's stage would drop.
+
+    It takes the place of the request's metrics. The stage carries those, and they are empty: vLLM's statistics are off.
+    """
 
     finish_reason: str | None
     stop_reason: int | str | None
@@ -50,31 +57,27 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
         self._endpoint = endpoint
         self._request_timeout = request_timeout
         orphan_reaper.start(f"job/{os.getpid()}")
-        vllm.set_environment(spec)
-        logs = vllm.own_logs()
+        set_environment(spec)
+        logs = own_logs()
         try:
             self._start(**kwargs)
-        except Exception as error:  # whatever vLLM may raise, it is why the engine does not start
-            raise EngineStartError(" ".join(vllm.reason(error, logs).split())) from error
+        except Exception as error:  # any error of vLLM is the reason why the engine does not start
+            raise EngineStartError(" ".join(reason(error, logs).split())) from error
 
     def _start(self, *, engine_kwargs: dict[str, Any], **kwargs: Any) -> None:
-        from vllm import AsyncEngineArgs
-        from vllm.entrypoints.openai.models.protocol import BaseModelPath
-        from vllm.entrypoints.openai.models.serving import OpenAIModelRegistry
-        from vllm.entrypoints.scale_out.render.serving import ServingRender
-        from vllm.entrypoints.serve.utils.fingerprint import get_system_fingerprint
-        from vllm.renderers.online_renderer import OnlineRenderer
-
-        vllm.check_names(JobArguments.model_validate(self._spec.engine_args).model_extra or {}, AsyncEngineArgs)
+        extra = JobArguments.model_validate(self._spec.engine_args).model_extra or {}
+        check_names(extra, internals.AsyncEngineArgs)
         kwargs["expected_input_keys"] = ["custom_id", "body"]
-        super().__init__(engine_kwargs={**vllm.defaults(self._spec), **engine_kwargs}, **kwargs)
+        super().__init__(engine_kwargs={**defaults(self._spec), **engine_kwargs}, **kwargs)
         engine = self.llm.engine
-        engine.generate = self._last(engine.generate)
-        engine.encode = self._last(engine.encode)
-        self._fingerprint = get_system_fingerprint(engine.vllm_config)
-        self._render = ServingRender(
-            OpenAIModelRegistry(engine.model_config, [BaseModelPath(self._spec.name, self._spec.source)]),
-            OnlineRenderer(
+        engine.generate = self._last_output(engine.generate)
+        engine.encode = self._last_output(engine.encode)
+        self._fingerprint = internals.get_system_fingerprint(engine.vllm_config)
+        self._render = internals.ServingRender(
+            internals.OpenAIModelRegistry(
+                engine.model_config, [internals.BaseModelPath(self._spec.name, self._spec.source)]
+            ),
+            internals.OnlineRenderer(
                 engine.model_config,
                 engine.renderer,
                 request_logger=None,
@@ -83,76 +86,75 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             ),
         )
 
-    def _last(self, ask: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-        """An engine's method with only the last output of a request, which has to come within the request timeout."""
+    def _last_output(self, method: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        """Wrap a method of the engine: yield only a request's last output, within the request timeout.
 
-        async def last(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        Raises:
+            TimeoutError: on iteration, if the request takes longer.
+        """
+
+        async def last_output(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             async with asyncio.timeout(self._request_timeout):
-                results = [result async for result in ask(*args, **kwargs)]
+                results = [result async for result in method(*args, **kwargs)]
             result = results[-1]
             if hasattr(result, "metrics"):
-                said = result.outputs[0]
-                result.metrics = Finish(said.finish_reason, said.stop_reason, result.num_cached_tokens or 0)
+                output = result.outputs[0]
+                result.metrics = Finish(output.finish_reason, output.stop_reason, result.num_cached_tokens or 0)
             yield result
 
-        return last
+        return last_output
 
     async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-        """An answer for each row, in any order."""
+        """Yield an answer for each row, in any order."""
         rows = {row[self.IDX_IN_BATCH_COLUMN]: (row["custom_id"], orjson.loads(row["body"])) for row in batch}
-        asked = []
+        inputs = []
         for row in batch:
             index = row[self.IDX_IN_BATCH_COLUMN]
             custom_id, body = rows[index]
-            found = await self._input(body)
-            if isinstance(found, Answer):
-                yield {self.IDX_IN_BATCH_COLUMN: index, **_columns(custom_id, found)}
+            columns = await self._input(body)
+            if isinstance(columns, Answer):
+                yield {self.IDX_IN_BATCH_COLUMN: index, **_columns(custom_id, columns)}
             else:
-                asked.append({**row, **found})
-        async for said in super().udf(asked):
-            index = said[self.IDX_IN_BATCH_COLUMN]
+                inputs.append({**row, **columns})
+        async for output in super().udf(inputs):
+            index = output[self.IDX_IN_BATCH_COLUMN]
             custom_id, body = rows[index]
-            yield {self.IDX_IN_BATCH_COLUMN: index, **_columns(custom_id, self._answer(body, said))}
+            yield {self.IDX_IN_BATCH_COLUMN: index, **_columns(custom_id, self._answer(body, output))}
 
     async def _input(self, body: dict[str, Any]) -> dict[str, Any] | Answer:
-        """A request as the stage takes it, or the answer that refuses it."""
-        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-        from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
-        from vllm.entrypoints.serve import create_error_response
-
-        schema, read = {
-            vllm.CHAT: (ChatCompletionRequest, self._render.render_chat_request),
-            vllm.COMPLETIONS: (CompletionRequest, self._render.render_completion_request),
-            vllm.EMBEDDINGS: (EmbeddingCompletionRequest, self._embedding_input),
+        """The columns of a request for Ray's stage, or the answer that refuses it."""
+        schema, render = {
+            CHAT: (internals.ChatCompletionRequest, self._render.render_chat_request),
+            COMPLETIONS: (internals.CompletionRequest, self._render.render_completion_request),
+            EMBEDDINGS: (internals.EmbeddingCompletionRequest, self._embedding_input),
         }[self._endpoint]
-        request = vllm.parse(schema, body)
+        request = parse(schema, body)
         if isinstance(request, Answer):
             return request
         try:
-            found = await read(request)
+            prompt = await render(request)
         except Exception as error:  # noqa: BLE001  as in vLLM's own HTTP layer
-            return vllm.refusal(create_error_response(error))
-        if hasattr(found, "error"):
-            return vllm.refusal(found)
-        if isinstance(found, list):
-            if len(found) != 1:
-                return Answer.refused(f"engine {self._spec.engine} takes one prompt per request, not {len(found)}")
-            found = found[0]
-        if isinstance(found, dict):
-            return found
-        return {"tokenized_prompt": found.token_ids, "sampling_params": _parameters(found.sampling_params)}
+            return refusal(internals.create_error_response(error))
+        if hasattr(prompt, "error"):
+            return refusal(prompt)
+        if isinstance(prompt, list):
+            if len(prompt) != 1:
+                return Answer.refused(f"engine {self._spec.engine} takes one prompt per request, not {len(prompt)}")
+            prompt = prompt[0]
+        if isinstance(prompt, dict):
+            return prompt
+        return {"tokenized_prompt": prompt.token_ids, "sampling_params": _sampling_params(prompt.sampling_params)}
 
     async def _embedding_input(self, request: Any) -> list[dict[str, Any]]:
-        found = await self._render.online_renderer.preprocess_completion(
+        prompts = await self._render.online_renderer.preprocess_completion(
             request, prompt_input=request.input, prompt_embeds=None
         )
         parameters = {"dimensions": request.dimensions, "use_activation": request.use_activation}
-        return [{"tokenized_prompt": one["prompt_token_ids"], "pooling_params": parameters} for one in found]
+        return [{"tokenized_prompt": prompt["prompt_token_ids"], "pooling_params": parameters} for prompt in prompts]
 
-    def _answer(self, body: dict[str, Any], said: dict[str, Any]) -> Answer:
-        """What the stage said of a request, as its answer."""
-        error = said["__inference_error__"]
+    def _answer(self, body: dict[str, Any], output: dict[str, Any]) -> Answer:
+        """The stage's output for a request as its answer."""
+        error = output["__inference_error__"]
         if error:
             kind, _, message = error.partition(": ")
             if kind == TimeoutError.__name__:
@@ -160,57 +162,51 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             if kind in INVALID:
                 return Answer.refused(message, code=refusal_code(message))
             return Answer.failed("engine_error", error)
-        response = self._embedding(body, said) if self._endpoint == vllm.EMBEDDINGS else self._generation(said)
+        response = self._embedding(body, output) if self._endpoint == EMBEDDINGS else self._generation(output)
         return Answer(200, response.model_dump())
 
-    def _generation(self, said: dict[str, Any]) -> Any:
-        from vllm.entrypoints.openai.chat_completion import protocol as chat
-        from vllm.entrypoints.openai.completion import protocol as completion
-        from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo, UsageInfo
-
-        finish = Finish(**said["metrics"])
-        given, made = said["num_input_tokens"], said["num_generated_tokens"]
-        usage = UsageInfo(
-            prompt_tokens=given,
-            completion_tokens=made,
-            total_tokens=given + made,
-            prompt_tokens_details=PromptTokenUsageInfo(cached_tokens=finish.cached_tokens),
+    def _generation(self, output: dict[str, Any]) -> Any:
+        finish = Finish(**output["metrics"])
+        prompt_tokens, completion_tokens = output["num_input_tokens"], output["num_generated_tokens"]
+        usage = internals.UsageInfo(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=internals.PromptTokenUsageInfo(cached_tokens=finish.cached_tokens),
         )
         common = {"model": self._spec.name, "usage": usage, "system_fingerprint": self._fingerprint}
         ending = {"index": 0, "finish_reason": finish.finish_reason, "stop_reason": finish.stop_reason}
-        text = said["generated_text"]
-        if self._endpoint == vllm.CHAT:
-            message = chat.ChatMessage(role="assistant", content=text)
-            choice = chat.ChatCompletionResponseChoice(message=message, **ending)
-            return chat.ChatCompletionResponse(choices=[choice], **common)
-        choice = completion.CompletionResponseChoice(text=text, **ending)
-        return completion.CompletionResponse(choices=[choice], **common)
+        text = output["generated_text"]
+        if self._endpoint == CHAT:
+            message = internals.ChatMessage(role="assistant", content=text)
+            choice = internals.ChatCompletionResponseChoice(message=message, **ending)
+            return internals.ChatCompletionResponse(choices=[choice], **common)
+        choice = internals.CompletionResponseChoice(text=text, **ending)
+        return internals.CompletionResponse(choices=[choice], **common)
 
-    def _embedding(self, body: dict[str, Any], said: dict[str, Any]) -> Any:
-        from vllm.entrypoints.pooling.embed.protocol import EmbeddingResponse, EmbeddingResponseData
-        from vllm.entrypoints.serve.engine.protocol import UsageInfo
-
-        vector, tokens = said["embeddings"].astype("float32"), said["num_input_tokens"]
+    def _embedding(self, body: dict[str, Any], output: dict[str, Any]) -> Any:
+        vector, tokens = output["embeddings"].astype("float32"), output["num_input_tokens"]
         packed = body.get("encoding_format") == "base64"
-        data = EmbeddingResponseData(
+        data = internals.EmbeddingResponseData(
             index=0, embedding=base64.b64encode(vector.tobytes()).decode() if packed else vector.tolist()
         )
-        usage = UsageInfo(prompt_tokens=tokens, total_tokens=tokens)
-        return EmbeddingResponse(model=self._spec.name, data=[data], usage=usage)
+        usage = internals.UsageInfo(prompt_tokens=tokens, total_tokens=tokens)
+        return internals.EmbeddingResponse(model=self._spec.name, data=[data], usage=usage)
 
 
-def _parameters(params: Any) -> dict[str, Any]:
-    """vLLM's SamplingParams as what the stage makes them of again."""
-    found = {name: getattr(params, name) for name in params.__struct_fields__}
-    structured = found["structured_outputs"]
+def _sampling_params(params: Any) -> dict[str, Any]:
+    """The fields of vLLM's SamplingParams, from which Ray's stage builds them again."""
+    fields = {name: getattr(params, name) for name in params.__struct_fields__}
+    structured = fields["structured_outputs"]
     if structured is not None:
-        given = {name: value for name, value in asdict(structured).items() if value and not name.startswith("_")}
-        found["structured_outputs"] = given
-    return found
+        fields["structured_outputs"] = {
+            name: value for name, value in asdict(structured).items() if value and not name.startswith("_")
+        }
+    return fields
 
 
 def _columns(custom_id: str, answer: Answer) -> dict[str, Any]:
-    """The columns of `answers.ANSWERS` that an answer makes, all but the line number."""
+    """An answer as the columns of `answers.ANSWERS`, without the line number."""
     body = None if answer.body is None else orjson.dumps(answer.body)
     usage: dict[str, Any] = answer.body["usage"] if answer.status_code == 200 and answer.body else {}
     return {

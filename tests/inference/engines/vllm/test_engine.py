@@ -21,7 +21,10 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
 from inference.engines import orphan_reaper
-from inference.engines.vllm import engine as module
+from inference.engines.vllm import internals, parameters
+from inference.engines.vllm.arguments import engine_arguments
+from inference.engines.vllm.engine import VLLM
+from inference.engines.vllm.environment import set_environment
 from inference.residents import directory
 from tests.support.rows import chat, table, until
 
@@ -227,7 +230,7 @@ def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) 
 
 def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Path) -> None:
     with pytest.raises(EngineStartError, match=r"engine_args\.max_modellen.*max_model_len"):
-        module.engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
+        engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
 
 
 @pytest.mark.parametrize(("weights", "cpus", "threads"), [(2**24, 2, "2"), (2**20, 2, "1"), (2**24, 16, None)])
@@ -238,28 +241,24 @@ def test_on_few_cpus_a_large_model_has_a_thread_on_each_and_a_small_one_has_one(
         file.truncate(weights)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # Ray's
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
-    module.set_environment(model(tmp_path))
+    set_environment(model(tmp_path))
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-    from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
-
-    for endpoint, kind in (
-        (module.CHAT, ChatCompletionRequest),
-        (module.COMPLETIONS, CompletionRequest),
-        (module.EMBEDDINGS, EmbeddingCompletionRequest),
+    for endpoint, schema in (
+        (parameters.CHAT, internals.ChatCompletionRequest),
+        (parameters.COMPLETIONS, internals.CompletionRequest),
+        (parameters.EMBEDDINGS, internals.EmbeddingCompletionRequest),
     ):
-        assert module.SUPPORTED[endpoint] <= set(kind.model_fields), endpoint
+        assert parameters.SUPPORTED[endpoint] <= set(schema.model_fields), endpoint
 
 
 def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
     body = chat("hi", tools=[{"type": "function", "function": {"name": "f"}}])[0]
-    refused = module.VLLM.unsupported(model(tiny), CHAT, body)
+    refused = VLLM.unsupported(model(tiny), CHAT, body)
     assert refused is not None and refused[0] == "body.tools"
     able = model(tiny, engine_args={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"})
-    assert module.VLLM.unsupported(able, CHAT, body) is None
-    unknown = module.VLLM.unsupported(able, CHAT, chat("hi", no_such=1)[0])
+    assert VLLM.unsupported(able, CHAT, body) is None
+    unknown = VLLM.unsupported(able, CHAT, chat("hi", no_such=1)[0])
     assert unknown is not None and unknown[0] == "body.no_such"

@@ -238,7 +238,7 @@ def test_a_request_that_runs_too_long_is_its_own_error() -> None:
         yield
 
     async def ask() -> None:
-        async for _ in stage.JobStage._last(SimpleNamespace(_request_timeout=0.01), forever)():
+        async for _ in stage.JobStage._last_output(SimpleNamespace(_request_timeout=0.01), forever)():
             pass
 
     with pytest.raises(TimeoutError) as raised:

@@ -1,0 +1,76 @@
+"""The arguments of vLLM's engine: the model's `engine_args` over our defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.errors import EngineStartError
+from batchyard.models import ModelSpec
+from batchyard.wording import nearest
+from inference.engines.vllm import internals
+from inference.engines.vllm.environment import few_cpus
+from inference.engines.vllm.parameters import EMBEDDINGS
+
+CPU_DEFAULTS = {
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**30,
+    "gpu_memory_utilization": 0.1,
+    "block_size": 32,
+}
+"""On the CPU torch.compile costs more than it saves, and the memory share is a share of all memory. Prompts share whole
+blocks of the KV cache: with vLLM's 128 tokens a block, 240 prompts with four beginnings took 1.4 times as long."""
+ONE_PROCESS = internals.NAMES["UniProcExecutor"].replace(":", ".")
+"""On few CPUs the model runs in the process that schedules it. By default vLLM starts a second process, bound to all
+CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 requests to 1 M parameters took 16.5 s
+and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
+PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+
+
+def engine_arguments(spec: ModelSpec) -> Namespace:
+    """vLLM's arguments: its defaults, under ours, under the model's `engine_args`.
+
+    Raises:
+        EngineStartError: vLLM has no argument of that name; names the nearest.
+    """
+    check_names(spec.engine_args, internals.AsyncEngineArgs, internals.BaseFrontendArgs)
+    parser = internals.FlexibleArgumentParser()
+    internals.BaseFrontendArgs.add_cli_args(parser)
+    internals.AsyncEngineArgs.add_cli_args(parser)
+    arguments: Namespace = parser.parse_args([])
+    ours = {
+        **defaults(spec),
+        "model": spec.source,
+        "served_model_name": [spec.name],
+        "enable_prompt_tokens_details": True,
+        "enable_log_requests": False,
+    }
+    if spec.endpoints == (EMBEDDINGS,):
+        ours["runner"] = "pooling"
+    for key, value in {**ours, **spec.engine_args}.items():
+        setattr(arguments, key, value)
+    return arguments
+
+
+def check_names(arguments: Mapping[str, Any], *classes: Any) -> None:
+    """Refuse arguments that are no field of these dataclasses of vLLM.
+
+    Raises:
+        EngineStartError: names the nearest.
+    """
+    names = [field.name for cls in classes for field in dataclasses.fields(cls)]
+    for key in arguments:
+        if key not in names:
+            raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest(key, names)}?")
+
+
+def defaults(spec: ModelSpec) -> dict[str, Any]:
+    """Our defaults for vLLM's arguments; `engine_args` override them."""
+    arguments: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True}
+    if internals.current_platform.is_cpu():
+        arguments |= CPU_DEFAULTS
+    if few_cpus() and not PARALLEL & spec.engine_args.keys():
+        arguments["distributed_executor_backend"] = ONE_PROCESS
+    return arguments

@@ -1,0 +1,39 @@
+"""The environment that vLLM reads in the process it starts in."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from batchyard.models import ModelSpec
+from inference.engines.vllm import internals
+
+FEW_CPUS = 4
+SMALL_BYTES = 16 * 2**20
+"""The threads of a smaller model wait for each other more than they work. With 1 M parameters, two threads took 1.4
+times as long as one; with 5 M as long; with 15 M and 300 M a third less."""
+
+
+def set_environment(spec: ModelSpec) -> None:
+    """Set the variables that vLLM reads. Call it before vLLM starts in this process."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if Path(spec.source).is_dir():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Ray sets one thread per CPU of the actor, at least one. vLLM chooses the number itself if it is not set.
+    os.environ.pop("OMP_NUM_THREADS", None)
+    if few_cpus():
+        os.environ["OMP_NUM_THREADS"] = "1" if weights_bytes(spec.source) < SMALL_BYTES else str(os.cpu_count())
+
+
+def few_cpus() -> bool:
+    """True if vLLM runs on the CPU and this machine has at most FEW_CPUS."""
+    return bool(internals.current_platform.is_cpu()) and (os.cpu_count() or 1) <= FEW_CPUS
+
+
+def weights_bytes(source: str) -> float:
+    """The size of a model's weights in a local folder; infinite for a model of a hub, which may not be here yet."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return math.inf
+    return sum(file.stat().st_size for file in folder.glob("*") if file.suffix in (".safetensors", ".bin", ".pt"))
