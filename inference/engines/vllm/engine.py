@@ -24,7 +24,7 @@ from inference.engines.weights import model_sha256
 
 
 class VLLM(Engine):
-    """Requests go in one by one; vLLM batches them as it runs (continuous batching, prefix caching)."""
+    """Requests go to vLLM one by one; it batches them while it runs (continuous batching, prefix caching)."""
 
     name: ClassVar[str] = "vllm"
     has_processes: ClassVar[bool] = True
@@ -127,8 +127,8 @@ class VLLM(Engine):
         # Not wait_for: vLLM's handlers answer a cancellation with an error response, and it would return that.
         call = asyncio.create_task(handler(request))
         try:
-            done, _ = await asyncio.wait([call], timeout=seconds)
-            if not done:
+            finished, _ = await asyncio.wait([call], timeout=seconds)
+            if not finished:
                 self.answered_at = time.monotonic()
                 return Answer.timed_out(self.request_timeout)
             response = call.result()

@@ -1,6 +1,6 @@
-"""Engine `vllm-job`: vLLM through `ray.data.llm`, started for one run of the pipeline and freed after it.
+"""Engine `vllm-job`: vLLM through `ray.data.llm`, started for one run of the pipeline and stopped after it.
 
-This is what can be told without starting it; inference/engines/vllm/job_runner.py runs it.
+This module is light and starts nothing; `job_runner` runs the engine.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids"
     "top_logprobs",
     "use_beam_search",
 }
-"""What vLLM's server honours and `ray.data.llm` does not carry: it hands back one text, which nothing parses."""
+"""Parameters that vLLM's server honours and `ray.data.llm` loses: it returns one text, which nothing parses."""
 SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.items()}
 
 
 class JobArguments(BaseModel):
-    """The keys of `engine_args` that are the job's; all others are vLLM's, which checks them at start.
+    """The job's own keys of `engine_args`. All others are vLLM's, which checks them at start.
 
     Attributes:
-        batch_size: rows that a replica is given, and gives back, together.
-        max_concurrent_batches: batches that a replica works on at once; unset: as many as make `max_in_flight` rows.
+        batch_size: rows that go to a replica, and come back, together.
+        max_concurrent_batches: batches in a replica at once; None: as many as hold `max_in_flight` rows.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -48,7 +48,7 @@ class JobArguments(BaseModel):
 
 
 class VLLMJob(JobEngine):
-    """One prompt in, one text out: what `ray.data.llm` carries."""
+    """`ray.data.llm` takes one prompt for a request and returns one text."""
 
     name: ClassVar[str] = "vllm-job"
     adds_replicas: ClassVar[bool] = True
@@ -56,9 +56,9 @@ class VLLMJob(JobEngine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        found = first_unsupported("vllm-job", SUPPORTED[endpoint], body)
-        if found is not None:
-            return found
+        unsupported = first_unsupported("vllm-job", SUPPORTED[endpoint], body)
+        if unsupported is not None:
+            return unsupported
         for name in ("prompt", "input"):
             value = body.get(name)
             if isinstance(value, list) and len(value) > 1 and not isinstance(value[0], int):
