@@ -1,4 +1,4 @@
-"""Fixtures that more than one test file uses: real databases, an artifact store, and a batch in them."""
+"""Fixtures of several test files: real databases, an artifact store, a batch in them, and a running stack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from store.database import Database
 from store.records import Batch, Project
 from tests.support.stacks import ROOT, RunningStack
 
-# Property tests touch disks and databases here: how long one example takes says nothing.
+# Property tests use disks and databases: the duration of one example varies too much for a deadline.
 settings.register_profile("batchyard", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("batchyard")
 
@@ -141,7 +141,7 @@ def artifacts(tmp_path: Path) -> Artifacts:
 
 @pytest.fixture
 def project(database: Database) -> str:
-    """The id of a project."""
+    """The id of a new project."""
     with database.write() as session:
         keys.create(session, "default")
     with database.read() as session:
@@ -150,7 +150,7 @@ def project(database: Database) -> str:
 
 @pytest.fixture
 def new_batch(database: Database, project: str) -> Callable[..., Batch]:
-    """Makes a batch; with `requests`, a planned one whose segments have these numbers of requests."""
+    """Creates a batch. With `requests` it is planned: a segment for each of these numbers of requests."""
 
     def make(*requests: int, window: str = "24h", model: str = "echo", due_after: int | None = None) -> Batch:
         with database.write() as session:
@@ -187,9 +187,9 @@ StartStack = Callable[..., RunningStack]
 
 @pytest.fixture(scope="session")
 def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
-    """Starts a stack with these models (TOML) and settings; all that were started are ended with the tests.
+    """Starts a stack with these models (TOML) and settings. Every stack is killed after the last test.
 
-    Their folders go too, unless a test has failed: then their logs tell why.
+    Their folders are removed, unless a test has failed: then their logs say why.
     """
     running: list[RunningStack] = []
 
@@ -206,7 +206,7 @@ def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
 
 @pytest.fixture(scope="session")
 def stack(start_stack: StartStack) -> RunningStack:
-    """The stack most tests share: simulated models, and our own `nano` on engine transformers."""
+    """The stack that most tests share: simulated models, and the example model `nano` on engine transformers."""
     models = f"""
 [models.echo]
 engine = "echo"
@@ -255,10 +255,10 @@ max_model_len = 512
 
 @pytest.fixture(scope="session")
 def other_project(stack: RunningStack) -> openai.OpenAI:
-    """A client of another project's."""
+    """A client with the key of another project."""
     command = [str(Path(sys.executable).parent / "batchyard"), "key", "create", "--project", "other"]
-    made = subprocess.run([*command, "--data", str(stack.data)], capture_output=True, text=True, check=True)
-    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=made.stdout.strip(), max_retries=0)
+    created = subprocess.run([*command, "--data", str(stack.data)], capture_output=True, text=True, check=True)
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=created.stdout.strip(), max_retries=0)
 
 
 @pytest.fixture(scope="session")

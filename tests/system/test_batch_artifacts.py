@@ -1,6 +1,6 @@
-"""What a batch leaves behind beside OpenAI's files: marks, manifest, steps, progress; against a running stack.
+"""A batch on a running stack leaves more than OpenAI's files: marks, manifest, steps and progress.
 
-The wire contract itself is tested in tests/contract.
+The wire contract is tested in tests/contract.
 """
 
 from __future__ import annotations

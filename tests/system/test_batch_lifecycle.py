@@ -1,4 +1,4 @@
-"""A batch's life in any order: uploads, creates, cancels, windows that pass, deletes, retries and killed processes."""
+"""A batch's life in any order: uploads, creates, cancels, expired windows, deletes, retries and killed processes."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ TIMES = [f"{status}_at" for status in TRANSITIONS if status != "validating"]
 
 
 def reachable(status: str) -> set[str]:
-    """The status itself and every one that can follow it."""
-    found = {status}
-    for following in TRANSITIONS[status]:
-        found |= reachable(following)
-    return found
+    """Return the status and every later one that it can lead to."""
+    statuses = {status}
+    for successor in TRANSITIONS[status]:
+        statuses |= reachable(successor)
+    return statuses
 
 
 class Lifecycle(RuleBasedStateMachine):
-    """Batches as a client sees them, and what it saw of each the last time it looked."""
+    """Batches as a client reads them, and the last state that it has read of each."""
 
     batches = Bundle("batches")
 
@@ -69,7 +69,7 @@ class Lifecycle(RuleBasedStateMachine):
             transport=httpx.HTTPTransport(retries=8),
             timeout=60,
         )
-        self.seen: dict[str, dict[str, Any]] = {}
+        self.states: dict[str, dict[str, Any]] = {}
         self.requests: dict[str, set[str]] = {}
         self.deleted: set[str] = set()
         self.kills = 0
@@ -93,12 +93,12 @@ class Lifecycle(RuleBasedStateMachine):
             assert self.client.batches.cancel(batch_id).status in ("cancelling", "cancelled")
         except openai.ConflictError:
             self.look(batch_id)
-            assert self.seen[batch_id]["status"] in ("completed", "expired")
+            assert self.states[batch_id]["status"] in ("completed", "expired")
         self.look(batch_id)
 
     @rule(batch_id=batches)
     def delete_its_input(self, batch_id: str) -> None:
-        file_id = self.seen[batch_id]["input_file_id"]
+        file_id = self.states[batch_id]["input_file_id"]
         if file_id not in self.deleted:
             self.client.files.delete(file_id)
             self.deleted.add(file_id)
@@ -110,21 +110,22 @@ class Lifecycle(RuleBasedStateMachine):
         answer = self.http.post(f"/v1/batches/{batch_id}/retry")
         self.look(batch_id)
         if answer.status_code == 409:
-            batch = self.seen[batch_id]
+            batch = self.states[batch_id]
             deleted = batch["input_file_id"] in self.deleted
             assert deleted or batch["status"] not in TERMINAL or batch["error_file_id"] is None
             return multiple()
-        made = answer.json()
-        self.requests[made["id"]] = {
-            line["custom_id"] for line in self.stack.lines(self.seen[batch_id]["error_file_id"])
+        retried = answer.json()
+        self.requests[retried["id"]] = {
+            line["custom_id"] for line in self.stack.lines(self.states[batch_id]["error_file_id"])
         }
-        self.look(made["id"])
-        return str(made["id"])
+        self.look(retried["id"])
+        return str(retried["id"])
 
-    @precondition(lambda self: self.seen and self.kills < 2)
+    @precondition(lambda self: self.states and self.kills < 2)
     @rule(name=st.sampled_from(["worker", "web", "beat"]))
     def kill(self, name: str) -> None:
         self.kills += 1
+        self._wait(lambda: self._runs(name), 60)  # the last kill may have hit the same process
         victims = self.stack.processes(name)
         for process in victims:
             process.kill()
@@ -132,45 +133,51 @@ class Lifecycle(RuleBasedStateMachine):
         if name == "web":
             self._wait(lambda: self._answers(), 60)
 
-    @precondition(lambda self: self.seen)
+    @precondition(lambda self: self.states)
     @rule(seconds=st.sampled_from([0.3, 1.0]))
     def let_time_pass(self, seconds: float) -> None:
         time.sleep(seconds)
-        for batch_id in self.seen:
+        for batch_id in self.states:
             self.look(batch_id)
 
     def look(self, batch_id: str) -> None:
-        """Compare the batch with what it was: nothing that was said is taken back."""
+        """Compare the batch with its last state: nothing reported before may be revoked."""
         batch = self.client.batches.retrieve(batch_id).to_dict()
-        before: dict[str, Any] = self.seen.get(batch_id, batch)
+        before: dict[str, Any] = self.states.get(batch_id, batch)
         assert batch["status"] in reachable(before["status"])
         for count in ("total", "completed", "failed"):
             assert batch["request_counts"][count] >= before["request_counts"][count]  # type: ignore[index]
         for name in TIMES:
             assert before[name] in (None, batch[name]), f"{name} was changed"
         assert batch[f"{batch['status']}_at" if batch["status"] != "validating" else "created_at"] is not None
-        known = [batch[name] for name in ("created_at", *TIMES) if batch[name] is not None and name != "expires_at"]
-        assert min(known) == batch["created_at"]
+        times = [batch[name] for name in ("created_at", *TIMES) if batch[name] is not None and name != "expires_at"]
+        assert min(times) == batch["created_at"]
         if before["status"] in TERMINAL:
             assert {**batch, "batchyard": None} == {**before, "batchyard": None}
-        self.seen[batch_id] = batch
+        self.states[batch_id] = batch
 
     def teardown(self) -> None:
-        """Every batch ends, with every request answered or told of, once."""
-        for batch_id in list(self.seen):
+        """Every batch ends, and every request has exactly one line."""
+        for batch_id in list(self.states):
             self._wait(lambda: self._ended(batch_id), 120)  # noqa: B023
-            batch = self.seen[batch_id]
+            batch = self.states[batch_id]
             lines = self.stack.lines(batch["output_file_id"]) + self.stack.lines(batch["error_file_id"])
             assert Counter(line["custom_id"] for line in lines) == Counter(self.requests[batch_id])
             counts, ours = batch["request_counts"], batch["batchyard"]
             assert counts["total"] == counts["completed"] + counts["failed"] + ours["expired"] + ours["cancelled"]
             times = [batch[name] for name in ("created_at", "in_progress_at", "finalizing_at", f"{batch['status']}_at")]
-            assert [moment for moment in times if moment] == sorted(moment for moment in times if moment)
+            assert [at for at in times if at] == sorted(at for at in times if at)
         self.http.close()
 
     def _ended(self, batch_id: str) -> bool:
         self.look(batch_id)
-        return self.seen[batch_id]["status"] in TERMINAL
+        return self.states[batch_id]["status"] in TERMINAL
+
+    def _runs(self, name: str) -> bool:
+        try:
+            return bool(self.stack.processes(name))
+        except (psutil.NoSuchProcess, ValueError):  # not started again yet, or its pid is being written
+            return False
 
     def _answers(self) -> bool:
         try:
@@ -181,7 +188,7 @@ class Lifecycle(RuleBasedStateMachine):
     def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds} s; {self.seen}"
+            assert time.monotonic() < deadline, f"not within {seconds} s; {self.states}"
             time.sleep(0.2)
 
 

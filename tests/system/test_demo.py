@@ -13,9 +13,9 @@ from tests.support.stacks import ROOT
 
 def test_the_demo_answers_and_scores_every_example_with_a_real_model(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "batchyard"), "demo", "--data", str(tmp_path), "--json"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout)
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert demo.returncode == 0, demo.stderr
+    report = json.loads(demo.stdout)
     batch = report["batch"]
     assert batch["batchyard"]["models"] == {"mini": "vllm" if vllm_installed() else "transformers"}
     assert batch["batchyard"]["simulated"] is False
@@ -25,8 +25,8 @@ def test_the_demo_answers_and_scores_every_example_with_a_real_model(tmp_path: P
     assert set(accuracies) == {"sum", "sort", "reverse", "sentiment"}
     assert min(accuracies.values()) > 0.8
     lines = [json.loads(line) for line in Path(report["output"]).read_text().splitlines()]
-    asked = [json.loads(line)["custom_id"] for line in (ROOT / "examples/requests.jsonl").read_text().splitlines()]
-    assert [line["custom_id"] for line in lines] == asked
+    expected = [json.loads(line)["custom_id"] for line in (ROOT / "examples/requests.jsonl").read_text().splitlines()]
+    assert [line["custom_id"] for line in lines] == expected
     usage = [line["response"]["body"]["usage"] for line in lines]
     assert batch["usage"]["input_tokens"] == sum(entry["prompt_tokens"] for entry in usage)
     assert batch["usage"]["output_tokens"] == sum(entry["completion_tokens"] for entry in usage)

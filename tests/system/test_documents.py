@@ -1,4 +1,4 @@
-"""What the documents say is what the code does: their code is run, block by block."""
+"""The documents agree with the code: each block of theirs is run or checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.stacks import ROOT, RunningStack
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
-# Shell that is not run here, by its document and first line, and why. It is read all the same: see below.
+# Shell that is not run here, by its document and first line, with the reason. Its syntax is checked: see below.
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
@@ -49,7 +49,7 @@ NOT_RUN = {
     ("docs/operations.md", "docker compose exec -T postgres pg_dump"): "needs Docker",
     ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
 }
-# What each kind of block is checked by; a block of another kind, or of none, is only read by people.
+# Blocks of these kinds are checked; blocks of another kind, or of none, are only for people.
 CHECKED = {"sh", "python", "toml", "json"}
 SHOWN = {"": "a drawing", "ini": "a unit of systemd"}
 
@@ -64,8 +64,10 @@ class Block:
 
     @property
     def why_not_run(self) -> str | None:
-        found = (why for (name, start), why in NOT_RUN.items() if name == self.document and self.text.startswith(start))
-        return next(found, None)
+        reasons = (
+            why for (name, start), why in NOT_RUN.items() if name == self.document and self.text.startswith(start)
+        )
+        return next(reasons, None)
 
 
 def blocks(kind: str, document: str | None = None) -> list[Block]:
@@ -81,7 +83,7 @@ BLOCKS = [
 
 @pytest.fixture
 def clone(stack: RunningStack, tmp_path: Path) -> Path:
-    """A folder that looks as a clone in which `batchyard up` runs: the shared stack's."""
+    """A folder like a clone in which `batchyard up` runs; its data are the shared stack's."""
     (tmp_path / "examples").mkdir()
     requests = (ROOT / "examples/quickstart.jsonl").read_text()
     (tmp_path / "examples/quickstart.jsonl").write_text(requests.replace('"mini"', '"nano"'))
@@ -96,13 +98,13 @@ def clone(stack: RunningStack, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_shell(stack: RunningStack, clone: Path) -> Callable[..., str]:
-    """Runs the shell of a document, all blocks in one shell, and gives what was printed."""
+    """Runs all shell blocks of a document in one shell; returns the output."""
 
     def run(document: str, **environment: str) -> str:
-        found = [block.text for block in blocks("sh", document) if block.why_not_run is None]
-        script = "set -euo pipefail\n" + "".join(found).replace("http://127.0.0.1:8000", stack.url)
+        scripts = [block.text for block in blocks("sh", document) if block.why_not_run is None]
+        script = "set -euo pipefail\n" + "".join(scripts).replace("http://127.0.0.1:8000", stack.url)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", script.replace("mini", "nano")],
             cwd=clone,
             capture_output=True,
@@ -110,8 +112,8 @@ def run_shell(stack: RunningStack, clone: Path) -> Callable[..., str]:
             timeout=200,
             env={**inherited, **environment},
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        return completed.stdout
 
     return run
 
@@ -146,17 +148,17 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
 
 
 def test_the_readme_shows_every_setting() -> None:
-    made = subprocess.run(
+    table = subprocess.run(
         [sys.executable, ROOT / "docs/settings_table.py"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert made.stdout.strip() in README
+    assert table.stdout.strip() in README
 
 
 def test_the_design_shows_the_table_of_transitions() -> None:
     design = (ROOT / "docs/design.md").read_text()
     rows = re.findall(r"^\| (validating|in_progress|finalizing|cancelling) \| (.+) \|$", design, re.MULTILINE)
-    assert {status: frozenset(following.split(", ")) for status, following in rows} == {
-        status: following for status, following in TRANSITIONS.items() if following
+    assert {status: frozenset(successors.split(", ")) for status, successors in rows} == {
+        status: successors for status, successors in TRANSITIONS.items() if successors
     }
 
 
@@ -171,10 +173,10 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
 
 
 def test_every_setting_that_the_documents_name_is_one() -> None:
-    known = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_DOCKERFILE", "BATCHYARD_COMPLETE"}
+    settings = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_DOCKERFILE", "BATCHYARD_COMPLETE"}
     for document in DOCUMENTS:
         named = set(re.findall(r"BATCHYARD_\w*[A-Z]", (ROOT / document).read_text()))
-        assert named <= known, document
+        assert named <= settings, document
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/quickstart.md"])
@@ -197,9 +199,9 @@ def test_the_client_in_python_works_as_it_is_written(
 def test_the_receiver_of_webhooks_in_python_takes_what_is_signed_and_nothing_else() -> None:
     (block,) = blocks("python", "docs/api.md")
     secret = "whsec_" + "c2VjcmV0" * 4
-    made: dict[str, Any] = {"__name__": "receiver"}
-    exec(compile(block.text.replace("whsec_…", secret), "docs/api.md", "exec"), made)
-    receiver = made["app"].test_client()
+    namespace: dict[str, Any] = {"__name__": "receiver"}
+    exec(compile(block.text.replace("whsec_…", secret), "docs/api.md", "exec"), namespace)
+    receiver = namespace["app"].test_client()
     event = {"id": "evt_1", "object": "event", "created_at": 1, "type": "batch.completed", "data": {"id": "batch_1"}}
     now, body = datetime.now(UTC), json.dumps(event)
     signature = standardwebhooks.Webhook(secret).sign("evt_1", now, body)
@@ -243,9 +245,9 @@ def test_the_commands_of_the_operations_page_back_up_and_restore(
     assert "batchyard_batches{" in printed
     restored = Database(f"sqlite:///{clone}/restored/batchyard.db")
     with restored.read() as session:
-        found = session.get_one(Batch, batch.id)
-        assert found.status == "completed"
-        sha256 = session.get_one(File, found.output_file_id).sha256
+        record = session.get_one(Batch, batch.id)
+        assert record.status == "completed"
+        sha256 = session.get_one(File, record.output_file_id).sha256
     restored.close()
     assert (
         Artifacts(f"file://{clone}/restored/artifacts").read(sha256)
@@ -255,9 +257,9 @@ def test_the_commands_of_the_operations_page_back_up_and_restore(
 
 def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_KEY", "secret")
-    found = [block for block in blocks("toml") if block.document != "docs/extending.md"]
-    assert len(found) == 2
-    for block in found:
+    examples = [block for block in blocks("toml") if block.document != "docs/extending.md"]
+    assert len(examples) == 2
+    for block in examples:
         (tmp_path / "models.toml").write_text(block.text)
         assert catalog.load(tmp_path / "models.toml")
 
@@ -267,8 +269,8 @@ def test_json_in_the_documents_is_json() -> None:
         json.loads(block.text)
 
 
-class Given:
-    """The results of a batch, as a step sees them."""
+class Results:
+    """The results of a batch, as a step reads them."""
 
     def __init__(self, artifacts: Artifacts, rows: list[Row]) -> None:
         self.artifacts, self._rows, self.added = artifacts, rows, dict[str, bytes]()
@@ -286,12 +288,12 @@ class Given:
 def test_the_step_of_the_extending_page_runs(artifacts: Artifacts) -> None:
     code = next(block.text for block in blocks("python", "docs/extending.md") if "STEP =" in block.text)
     answers = [{"choices": [{"message": {"content": text}}]} for text in ("one", "one two three")]
-    given = Given(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
+    results = Results(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
     with mock.patch.dict(
         step_registry.STEPS.added, {"words": documented_entry_point("batchyard.steps", "words", code)}
     ):
-        step_registry.run({"step": "words", "least": 2}, given)
-    assert json.loads(given.added["words.jsonl"]) == {"custom_id": "r1", "words": 3}
+        step_registry.run({"step": "words", "least": 2}, results)
+    assert json.loads(results.added["words.jsonl"]) == {"custom_id": "r1", "words": 3}
 
 
 def test_the_engine_of_the_extending_page_answers() -> None:

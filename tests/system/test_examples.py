@@ -1,4 +1,4 @@
-"""What a user relies on in `examples/`: the request files, the models, and that both can be made again."""
+"""The contents of `examples/`: the request files and the models, both of which can be made again."""
 
 import json
 import random
@@ -19,19 +19,19 @@ import problems  # noqa: E402
 
 
 def read(name: str) -> list[dict[str, Any]]:
-    """The requests of one file of `examples/`."""
+    """Return the requests of one file of `examples/`."""
     return [json.loads(line) for line in (EXAMPLES / name).read_text().splitlines()]
 
 
 def polarity(clause: str) -> int:
-    """1, 0 or -1 for one clause of a review, found out from its words alone."""
+    """Return 1, 0 or -1 for one clause of a review, from its words alone."""
     words = set(re.findall(r"[a-z]+", clause))
     sign = bool(words & set(problems.POSITIVE)) - bool(words & set(problems.NEGATIVE))
     return -sign if words & {"not", "never", "hardly", "anything"} else sign
 
 
 def solve(task: str, prompt: str) -> str:
-    """The right answer, worked out from the prompt by other means than the generator's."""
+    """Return the right answer to a prompt, by other means than the generator's."""
     if task == "sum":
         return str(sum(map(int, re.findall(r"\d+", prompt))))
     if task == "sort":

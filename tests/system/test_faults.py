@@ -173,7 +173,7 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
                 killed = True
         assert killed
         assert most_active == 2
-        # A task that has just ended its segment is listed for a moment beside the one that took its slot.
+        # A task whose segment has just ended is still listed while the next one runs in its slot.
         assert 1 <= most_running <= 3
         assert_every_line_once(faulty, batch, 1500)
     finally:

@@ -1,4 +1,4 @@
-"""What `deploy/` gives Prometheus and Grafana works with what a running stack exports, in a real Prometheus."""
+"""The files of `deploy/` for Prometheus and Grafana fit the metrics of a running stack, in a real Prometheus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here; 
 
 @pytest.fixture(scope="module")
 def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A Prometheus with the shipped configuration, which looks at the shared stack once a second."""
+    """A Prometheus with the shipped configuration that scrapes the shared stack once a second."""
     folder = tmp_path_factory.mktemp("prometheus")
     text = (FOLDER / "prometheus.yml").read_text()
     text = text.replace("127.0.0.1:8000", urlsplit(stack.url).netloc).replace("_interval: 10s", "_interval: 1s")
@@ -52,7 +52,7 @@ def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def ready(port: int) -> bool:
-    """Whether that Prometheus has started: until then it refuses connections, and then queries."""
+    """True if that Prometheus has started. It refuses connections first, and queries after that."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/-/ready").status_code == 200
     except httpx.ConnectError:
@@ -60,21 +60,21 @@ def ready(port: int) -> bool:
 
 
 def values(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
-    """What a query finds. Fails if Prometheus cannot evaluate it."""
+    """Return the result of a query. Fails if Prometheus cannot evaluate it."""
     answer = client.get("/query", params={"query": expression})
     assert answer.status_code == 200, f"{expression}: {answer.text}"
     return list(answer.json()["data"]["result"])
 
 
 def board() -> list[str]:
-    """The queries of the Grafana board."""
+    """Return the queries of the Grafana board."""
     panels = json.loads((ROOT / "deploy/grafana/batchyard.json").read_text())["panels"]
     return [target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel.get("targets", [])]
 
 
 @pytest.fixture(scope="module")
 def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
-    """Some batches have run, some requests have failed, and one batch runs while Prometheus looks."""
+    """Some batches have run, some requests have failed, and one batch runs while Prometheus scrapes."""
     for model in ("echo", "failing"):
         stack.wait(stack.submit([a_chat(f"id-{number}", "hello there", model=model) for number in range(60)]))
     running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(2000)])
@@ -107,10 +107,10 @@ def test_every_panel_of_the_board_shows_something(prometheus: httpx.Client) -> N
 @pytest.mark.usefixtures("busy")
 def test_every_rule_is_evaluated_and_none_fires_for_a_healthy_stack(prometheus: httpx.Client) -> None:
     groups = prometheus.get("/rules").json()["data"]["groups"]
-    found = [rule for group in groups for rule in group["rules"]]
-    assert len(found) == len(yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"])
-    assert [(rule["name"], rule["health"], rule.get("lastError")) for rule in found if rule["health"] != "ok"] == []
-    assert [rule["name"] for rule in found if rule.get("state") == "firing" and rule["name"] == "BatchyardDown"] == []
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) == len(yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"])
+    assert [(rule["name"], rule["health"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []
+    assert [rule["name"] for rule in rules if rule.get("state") == "firing" and rule["name"] == "BatchyardDown"] == []
 
 
 @pytest.mark.usefixtures("busy")
@@ -128,7 +128,7 @@ def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
     while not file.is_file() or not json.loads(file.read_text())["queue"]["models"]:
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    seen = json.loads(Path(file).read_text())
-    assert {"at", "queue", "batches", "engines", "totals", "messages", "deliveries", "processes"} <= set(seen)
-    assert {"web", "worker", "beat", "redis", "ray"} <= set(seen["processes"])
-    assert any(entry["what"] == "error:status_400" for entry in seen["totals"]), seen["totals"]
+    written = json.loads(Path(file).read_text())
+    assert {"at", "queue", "batches", "engines", "totals", "messages", "deliveries", "processes"} <= set(written)
+    assert {"web", "worker", "beat", "redis", "ray"} <= set(written["processes"])
+    assert any(entry["what"] == "error:status_400" for entry in written["totals"]), written["totals"]
