@@ -55,8 +55,8 @@ def _register_step(name: str) -> None:
             raise Ignore
 
 
-for _registered in registry.STEPS.load():
-    _register_step(_registered.name)
+for _name in (*(step.name for step in registry.STEPS.load()), finalize.UNINSTALLED):
+    _register_step(_name)
 
 
 @app.task(name="housekeeping.tick")

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 OUTPUT = "output.jsonl"
 ERRORS = "errors.jsonl"
+UNINSTALLED = "_uninstalled"
+"""Task of steps whose package was uninstalled: Celery drops a chain with an unknown task, which would never end."""
 NEVER_RUN = {
     "completed": None,
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -41,8 +43,9 @@ def start_ready(context: AppContext) -> None:
         ending = [session.get_one(Batch, batch_id) for batch_id in ready]
     for batch in ending:
         # The client wants no more work on a cancelled batch.
-        steps = [] if batch.outcome == "cancelled" else [entry["step"] for entry in batch.post_process]
-        messages.finish(batch.id, steps)
+        entries = [] if batch.outcome == "cancelled" else batch.post_process
+        known = registry.STEPS.names()
+        messages.finish(batch.id, [entry["step"] if entry["step"] in known else UNINSTALLED for entry in entries])
         log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
 
 

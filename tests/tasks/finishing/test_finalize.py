@@ -15,6 +15,7 @@ from store import batches
 from store.leases import acquire_batch
 from store.records import Batch, Event, File
 from tasks import messages
+from tasks.app import app
 from tasks.context import AppContext
 from tasks.finishing import finalize, manifest
 from tasks.steps.step import Results, StepOptions
@@ -219,6 +220,20 @@ def test_a_step_that_fails_is_recorded_and_the_batch_completes(
         {"step": "parquet", "status": "completed"},
     ]
     assert "results.parquet" in artifacts(context, batch)
+
+
+def test_a_step_whose_package_was_uninstalled_is_recorded_and_the_batch_completes(
+    context: AppContext, project: str, sent: list[tuple[str, list[str]]]
+) -> None:
+    batch = plan_batch(context, project, ["one"], post_process=["gone", "parquet"])
+    finish_segment(context, batch, answers([1]))
+    finalize.start_ready(context)
+    assert sent == [(batch.id, [finalize.UNINSTALLED, "parquet"])], "a task that every worker knows"
+    assert f"post.{finalize.UNINSTALLED}" in app.tasks
+    batch = finish(context, batch)
+    assert batch.status == "completed"
+    assert [entry["status"] for entry in batch.post_process] == ["failed", "completed"]
+    assert "no step is named 'gone'" in batch.post_process[0]["error"]
 
 
 def test_a_step_that_runs_again_forgets_its_failure(
