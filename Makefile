@@ -24,7 +24,7 @@ demo: install
 	@$(BIN)/batchyard demo
 
 test: dev lint
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: dev
 	$(BIN)/ruff check .
