@@ -157,7 +157,7 @@ def _of_file(options: Start, upload: Writer, name: str) -> Writer:
         return _requests(options, prompts.of_file(file, kind, options.template))
 
 
-def recipe(options: Start) -> prompts.Recipe:
+def request_template(options: Start) -> prompts.RequestTemplate:
     """Return the options common to all requests. Raises RequestError."""
     if options.model is None:
         models = ", ".join(sorted(current_context().models))
@@ -171,13 +171,13 @@ def recipe(options: Start) -> prompts.Recipe:
     if duplicates:
         name = min(duplicates)
         raise RequestError(f"'{name}' is given twice, by itself and in 'sampling'.", code="invalid_value", param=name)
-    return prompts.Recipe(options.endpoint, options.model, options.system, parameters | options.sampling)
+    return prompts.RequestTemplate(options.endpoint, options.model, options.system, parameters | options.sampling)
 
 
 def _requests(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
-    common = recipe(options)
+    common = request_template(options)
     validator = Validator(context.models, options.endpoint, context.settings.max_requests)
 
     def check(request: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from batchyard.errors import RequestError
 from store.formats.lines import numbered_lines
 from tasks.context import AppContext
 from tasks.intake.lines import LineError, parse
-from tasks.intake.prompts import Prompt, Recipe
+from tasks.intake.prompts import Prompt, RequestTemplate
 from tasks.intake.validation import Report, Validator
 
 HEAD_BYTES = 256 * 1024
@@ -64,17 +64,19 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
     return Preview(requests, len(lines), whole, report.errors)
 
 
-def of_prompts(context: AppContext, recipe: Recipe, prompts: Iterable[Prompt], *, whole: bool) -> Preview:
+def of_prompts(
+    context: AppContext, request_template: RequestTemplate, prompts: Iterable[Prompt], *, whole: bool
+) -> Preview:
     """Preview the requests of prompts. Raises RequestError for a line that makes no request."""
     content, count, line = bytearray(), 0, 1
     try:
         for prompt in prompts:
             # Blank lines put each request on the line of its prompt, so that errors name the line of the source.
-            content += b"\n" * (prompt.number - line) + orjson.dumps(recipe.request(prompt)) + b"\n"
+            content += b"\n" * (prompt.number - line) + orjson.dumps(request_template.request(prompt)) + b"\n"
             count, line = count + 1, prompt.number + 1
     except RequestError:
         if whole or count < SHOWN:
             raise  # otherwise the row may continue beyond the head; submitting reads it all
     if whole and not count:
         raise RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
-    return of_requests(context, recipe.endpoint, bytes(content), whole=whole)
+    return of_requests(context, request_template.endpoint, bytes(content), whole=whole)

@@ -31,7 +31,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RequestTemplate:
     """Model and parameters that all prompts of a batch share."""
 
     endpoint: str
@@ -64,7 +64,7 @@ class Recipe:
 def write(
     artifacts: Artifacts,
     prompts: Iterable[Prompt],
-    recipe: Recipe,
+    request_template: RequestTemplate,
     check: Callable[[dict[str, Any]], object],
     limit: int,
 ) -> Writer:
@@ -76,7 +76,7 @@ def write(
     count = 0
     with artifacts.create() as target:
         for prompt in prompts:
-            request = recipe.request(prompt)
+            request = request_template.request(prompt)
             if count == 0:
                 check(request)
             count += 1

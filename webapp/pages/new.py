@@ -169,11 +169,11 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     content, whole = source.head()
     if _is_requests():
         return preview.of_requests(context, options.endpoint, content, whole=whole)
-    kind, recipe = start.format_of(source.name), start.recipe(options)
+    kind, request_template = start.format_of(source.name), start.request_template(options)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
     inputs = prompts.of_file(io.BytesIO(content), kind, options.template)
-    input_preview = preview.of_prompts(context, recipe, inputs, whole=whole)
+    input_preview = preview.of_prompts(context, request_template, inputs, whole=whole)
     for error in input_preview.errors:
         name = (error["param"] or "").removeprefix("body.")
         if name in ("url", "model", *PARAMETERS):  # the form sets these for all requests
