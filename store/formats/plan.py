@@ -185,7 +185,7 @@ class _Rows:
     lines: array.array[int] = field(default_factory=lambda: array.array("q"))
     custom_ids: _Texts = field(default_factory=_Texts)
     bodies: _Texts = field(default_factory=_Texts)
-    same_as: list[int | None] = field(default_factory=list)
+    duplicate_of: list[int | None] = field(default_factory=list)
     fingerprints: list[bytes | None] = field(default_factory=list)
     output_tokens: array.array[int] = field(default_factory=lambda: array.array("q"))
     answers: _Texts = field(default_factory=_Texts)
@@ -196,7 +196,7 @@ class _Rows:
         line: int,
         custom_id: bytes,
         body: bytes,
-        same_as: int | None,
+        duplicate_of: int | None,
         fingerprint: bytes | None,
         output_tokens: int,
         answer: bytes | None,
@@ -204,16 +204,16 @@ class _Rows:
         self.lines.append(line)
         self.custom_ids.append(custom_id)
         self.bodies.append(body)
-        self.same_as.append(same_as)
+        self.duplicate_of.append(duplicate_of)
         self.fingerprints.append(fingerprint)
         self.output_tokens.append(output_tokens)
-        self.runs += same_as is None
+        self.runs += duplicate_of is None
         if answer is not None:
             self.answers.append(answer)
 
     def table(self) -> pa.Table:
         columns = [_numbers(self.lines), self.custom_ids.column(), self.bodies.column()]
-        columns += [pa.array(self.same_as, pa.int64()), pa.array(self.fingerprints, pa.binary())]
+        columns += [pa.array(self.duplicate_of, pa.int64()), pa.array(self.fingerprints, pa.binary())]
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
