@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import openai
 import pytest
 from hypothesis import HealthCheck, settings
+from schemathesis.pytest.plugin import SchemathesisFunction
 from sqlalchemy import create_engine, make_url, text
 
 from store import batches, files, keys
@@ -46,6 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
     """
+    for item in items:
+        if isinstance(item, SchemathesisFunction):
+            # It gives all operations of a test one node id, and xdist would run the first of them only.
+            item._id = dataclasses.replace(item.id, params=item.name.partition("[")[2].removesuffix("]"))
     ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
     assert all(file.is_file() for file in ranks), "LONGEST names files that exist"
     items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
@@ -227,6 +233,10 @@ fail_every = 3
 [models.late]
 engine = "echo"
 [models.late.engine_args]
+latency_ms = 60000
+[models.unmeasured]
+engine = "echo"
+[models.unmeasured.engine_args]
 latency_ms = 60000
 [models.hanging]
 engine = "echo"

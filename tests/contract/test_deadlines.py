@@ -32,7 +32,7 @@ def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(s
 
 
 def test_an_eta_is_unknown_where_the_model_never_answered(stack: RunningStack) -> None:
-    batch = stack.submit([a_chat("id", "x", model="late")])
+    batch = stack.submit([a_chat("id", "x", model="unmeasured")])  # no other test runs it
     batch = stack.wait(batch, until=lambda batch: batch.status == "in_progress")
     assert ours(batch)["eta_seconds"] is None
     stack.client.batches.cancel(batch.id)
