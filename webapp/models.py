@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from batchyard.errors import NotFoundError
 from batchyard.models import ModelSpec
-from inference.engines import registry
+from tasks.execution import engine_status
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_context
@@ -43,7 +43,7 @@ def to_wire(spec: ModelSpec) -> ModelObject:
     ours = ModelExtension(
         engine=spec.engine,
         endpoints=list(spec.endpoints),
-        simulated=registry.capabilities(spec.engine).simulated,
+        simulated=engine_status.capabilities(spec).simulated,
         config_sha256=spec.config_sha256,
     )
     return ModelObject(id=spec.name, created=0, owned_by="batchyard", batchyard=ours)

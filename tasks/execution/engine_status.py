@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import redis
 
 from batchyard.models import ModelSpec
+from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
 from tasks.context import AppContext
@@ -79,6 +80,11 @@ def read(context: AppContext) -> list[EngineState]:
     return sorted(alive, key=lambda engine: engine.name)
 
 
+def capabilities(spec: ModelSpec) -> type[Capabilities]:
+    """Return what the model's engine says of itself, without starting it."""
+    return registry.capabilities(spec.engine)
+
+
 def context_length(spec: ModelSpec) -> int | None:
     """Return the most tokens of a prompt and its answer together. None if only the engine knows."""
-    return ContextLength(spec, simulated=registry.capabilities(spec.engine).simulated).longest
+    return ContextLength(spec, simulated=capabilities(spec).simulated).longest

@@ -56,6 +56,7 @@ def test_every_shared_module_stands_in_the_lowest_layer() -> None:
         ("tasks/scheduling/policy.py", "from tasks.finishing import finalize"),
         ("inference/engines/openai/client.py", "from inference.engines.vllm import engine"),
         ("batchyard/errors.py", "from batchyard.local import ports"),
+        ("webapp/models.py", "from inference.engines import registry"),
     ],
 )
 def test_a_wrong_import_is_found(planted_in: str, line: str, tmp_path: Path) -> None:

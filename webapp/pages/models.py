@@ -6,7 +6,6 @@ import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
-from inference.engines import registry
 from store import speeds
 from tasks import metrics
 from tasks.execution import engine_status
@@ -24,7 +23,7 @@ def show() -> ResponseReturnValue:
     return flask.render_template(
         "models.html",
         models=context.models.values(),
-        capabilities={name: registry.capabilities(spec.engine) for name, spec in context.models.items()},
+        capabilities={name: engine_status.capabilities(spec) for name, spec in context.models.items()},
         contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
         throughputs={
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
