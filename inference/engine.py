@@ -205,3 +205,14 @@ def first_unsupported(engine: str, supported: Collection[str], body: dict[str, A
             continue
         return f"body.{key}", f"engine {engine} does not support the parameter {key!r}"
     return None
+
+
+def first_not_text(engine: str, body: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the first message of `body` with a part that is no text, as (param, message)."""
+    messages = body.get("messages")
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
+                return f"body.messages[{index}].content", f"engine {engine} takes text only"
+    return None

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer, Engine, first_unsupported
+from inference.engine import Answer, Engine, first_not_text, first_unsupported
 from inference.engines.transformers.decoding import Decoder, Sample
 from inference.engines.transformers.sampling import generator
 from inference.engines.weights import model_sha256
@@ -95,13 +95,7 @@ class Transformers(Engine):
             return unsupported
         if body.get("encoding_format") not in (None, "float", "base64"):
             return "body.encoding_format", "encoding_format must be float or base64"
-        messages = body.get("messages")
-        for index, message in enumerate(messages if isinstance(messages, list) else ()):
-            content = message.get("content") if isinstance(message, dict) else None
-            for part in content if isinstance(content, list) else ():
-                if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
-                    return f"body.messages[{index}].content", "engine transformers takes text only"
-        return None
+        return first_not_text(cls.name, body)
 
     async def start(self) -> None:
         try:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import JobEngine, first_unsupported
+from inference.engine import JobEngine, first_not_text, first_unsupported
 from inference.engines.vllm import parameters
 
 if TYPE_CHECKING:
@@ -56,20 +56,14 @@ class VLLMJob(JobEngine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        unsupported = first_unsupported("vllm-job", SUPPORTED[endpoint], body)
+        unsupported = first_unsupported(cls.name, SUPPORTED[endpoint], body)
         if unsupported is not None:
             return unsupported
         for name in ("prompt", "input"):
             value = body.get(name)
             if isinstance(value, list) and len(value) > 1 and not isinstance(value[0], int):
                 return f"body.{name}", f"engine vllm-job takes one {name} per request, not {len(value)}"
-        messages = body.get("messages")
-        for index, message in enumerate(messages if isinstance(messages, list) else ()):
-            content = message.get("content") if isinstance(message, dict) else None
-            for part in content if isinstance(content, list) else ():
-                if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
-                    return f"body.messages[{index}].content", "engine vllm-job takes text only"
-        return None
+        return first_not_text(cls.name, body)
 
     @classmethod
     def run(
