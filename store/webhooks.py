@@ -1,7 +1,7 @@
 """Webhooks: the receivers of a project's events, and the deliveries to them.
 
 Deliveries are written in the transaction of their event, so no crash loses one. A compare-and-set claims and begins a
-delivery, so no two senders make the same attempt. An attempt whose sender has died is made again. So an event arrives
+delivery, so no two senders make the same attempt. An attempt whose sender has died is repeated. So an event arrives
 at least once, always with the same id.
 """
 

@@ -38,7 +38,7 @@ MODULES = (files, batches, events, webhooks, schedules, models, keys, projects, 
 
 
 def create_app(context: AppContext | None = None) -> Flask:
-    """Return the WSGI application. Its context comes from the environment unless given. Raises ConfigurationError."""
+    """Return the WSGI application. The environment's settings build a `context` of None. Raises ConfigurationError."""
     if context is None:
         configuration = settings.load()
         logs.configure(configuration.log_level)

@@ -73,7 +73,7 @@ class OpenAIArguments(BaseModel):
 
     `model` is what the endpoints call the model (default: as models.toml does); `api_key_env` is for the endpoints
     that name none, those of `endpoint_folder` included; the two last are seconds: the first wait before a request or a
-    probe is tried again, and how often the folder is read and due probes are made.
+    probe is tried again, and how often the folder is read and due probes are sent.
     """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)

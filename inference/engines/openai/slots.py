@@ -20,7 +20,7 @@ class SlotQueue:
         self._waiting: deque[tuple[asyncio.Future[Endpoint], Endpoint | None]] = deque()
 
     async def acquire(self, end: Callable[[], float], last: Endpoint | None = None) -> Endpoint | None:
-        """Wait for a slot, to be given back with `release`; return None if none is free until `end` (time.monotonic()).
+        """Wait for a slot, which `release` frees; return None if none is free until `end` (time.monotonic()).
 
         Args:
             last: the endpoint of the last attempt. It is chosen again only if no other has a free slot.
@@ -46,7 +46,7 @@ class SlotQueue:
             slot.cancel()
 
     def release(self, endpoint: Endpoint) -> None:
-        """Give a slot of this endpoint back."""
+        """Free a slot of this endpoint."""
         endpoint.in_flight -= 1
         self.hand_out()
 
