@@ -167,5 +167,4 @@ def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
 
 def _quieten() -> None:
     """Silence Ray Data, which logs progress reports in the process that iterates."""
-    for name in ("ray.data", "ray._internal.progress"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
