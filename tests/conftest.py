@@ -21,6 +21,7 @@ from store.artifacts import Artifacts
 from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Project
+from tests.support.batches import create_batch
 from tests.support.stacks import ROOT, RunningStack
 
 # Property tests use disks and databases: the duration of one example varies too much for a deadline.
@@ -163,17 +164,7 @@ def new_batch(database: Database, project: str) -> Callable[..., Batch]:
             source = files.create(
                 session, project, filename="in.jsonl", purpose="batch", size=0, sha256="0" * 64, expires_after=None
             )
-            batch = batches.create(
-                session,
-                project,
-                endpoint="/v1/chat/completions",
-                completion_window=window,
-                input_file=source,
-                metadata=None,
-                post_process=[],
-                output_expires_after=None,
-                due_after=due_after,
-            )
+            batch = create_batch(session, source, completion_window=window, due_after=due_after)
             if requests:
                 batches.plan(
                     session,

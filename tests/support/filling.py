@@ -18,8 +18,10 @@ from store.batches import PlannedSegment
 from store.records import Batch, File, Project, new_id, now
 from tasks.context import AppContext, build
 from tasks.finishing.finalize import ERRORS, OUTPUT
+from tests.support.batches import create_batch
 
 LINES, FAILED_EVERY = 50_000, 10
+METADATA = {"team": "search"}
 ENDS = ("completed", "completed", "completed", "failed", "expired", "cancelled")
 
 
@@ -29,7 +31,7 @@ def fill(context: AppContext, number: int) -> str:
         keys.create(session, "default", admin=True)
         project_id = session.scalars(select(Project.id).where(Project.name == "default")).one()
         source = _file(context, session, project_id, "in.jsonl", b"{}")
-        template = batches.create(session, project_id, **_options(source))
+        template = create_batch(session, source, metadata=METADATA)
         base = {column.key: getattr(template, column.key) for column in Batch.__mapper__.column_attrs}
         ended = [
             base
@@ -38,23 +40,12 @@ def fill(context: AppContext, number: int) -> str:
         ]
         session.execute(insert(Batch), ended)
         for _ in range(20):
-            running = batches.create(session, project_id, **_options(source))
+            running = create_batch(session, source, metadata=METADATA)
             segment = PlannedSegment("echo", 1000, 100_000)
             batches.plan(
                 session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
             )
         return _large(context, session, project_id)
-
-
-def _options(source: File) -> dict[str, Any]:
-    return {
-        "endpoint": "/v1/chat/completions",
-        "completion_window": "24h",
-        "input_file": source,
-        "metadata": {"team": "search"},
-        "post_process": [],
-        "output_expires_after": None,
-    }
 
 
 def _models() -> dict[str, dict[str, Any]]:
@@ -94,7 +85,7 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         lines[ERRORS if failed else OUTPUT].append(json.dumps(answer))
     contents = {name: "\n".join([*texts, ""]).encode() for name, texts in lines.items()}
     source = _file(context, session, project_id, "large.jsonl", contents["source"])
-    batch = batches.create(session, project_id, **_options(source))
+    batch = create_batch(session, source, metadata=METADATA)
     segments = [PlannedSegment("echo", LINES)]
     batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
     artifacts = {

@@ -19,6 +19,7 @@ from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import acquire_batch
 from store.records import Batch, ResultChunk, Segment
 from tasks.context import AppContext
+from tests.support.batches import create_batch
 from tests.support.stacks import a_chat
 
 MODEL = "echo"
@@ -58,16 +59,7 @@ def plan_batch(
             sha256=sha256,
             expires_after=None,
         )
-        batch = batches.create(
-            session,
-            project_id,
-            endpoint="/v1/chat/completions",
-            completion_window="24h",
-            input_file=source,
-            metadata=None,
-            post_process=[{"step": step} for step in post_process],
-            output_expires_after=None,
-        )
+        batch = create_batch(session, source, post_process=[{"step": step} for step in post_process])
         lease = acquire_batch(session, batch.id, "here/1/validation", 60)
         assert lease is not None
         batches.plan(

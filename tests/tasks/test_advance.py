@@ -8,12 +8,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from store import batches, segments
+from store import segments
 from store.leases import acquire_batch
 from store.records import Batch, File, Segment
 from tasks import advance, messages
 from tasks.context import AppContext
 from tasks.execution import segment
+from tests.support.batches import create_batch
 from tests.support.stacks import a_chat
 
 
@@ -26,20 +27,11 @@ def dispatched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def unvalidated(context: AppContext, project: str, upload: Callable[[bytes], File]) -> Batch:
+def unvalidated(context: AppContext, upload: Callable[[bytes], File]) -> Batch:
     """A batch of one request that no worker has validated."""
     source = upload((json.dumps(a_chat("one", "hello")) + "\n").encode())
     with context.database.write() as session:
-        return batches.create(
-            session,
-            project,
-            endpoint="/v1/chat/completions",
-            completion_window="24h",
-            input_file=source,
-            metadata=None,
-            post_process=[],
-            output_expires_after=None,
-        )
+        return create_batch(session, source)
 
 
 def test_a_validated_batch_is_dispatched_at_once(

@@ -23,6 +23,7 @@ from store.batches import PlannedSegment
 from store.records import Batch, File, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.finishing import garbage
+from tests.support.batches import create_batch
 from tests.support.stacks import RunningStack
 
 HOUR = 3600
@@ -62,16 +63,7 @@ def delete(context: AppContext, file: File) -> None:
 def a_running_batch(context: AppContext, source: File) -> Batch:
     """A batch of one segment with one result chunk, all stored."""
     with context.database.write() as session:
-        batch = batches.create(
-            session,
-            source.project_id,
-            endpoint="/v1/chat/completions",
-            completion_window="24h",
-            input_file=source,
-            metadata=None,
-            post_process=[],
-            output_expires_after=None,
-        )
+        batch = create_batch(session, source)
         batches.plan(
             session,
             batch,
