@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,36 +14,52 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, CursorResult, Engine, Update, create_engine, event, text
+from sqlalchemy import URL, Connection, CursorResult, Engine, Update, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from batchyard.errors import ConfigurationError, UnavailableError
 
-_WAIT_SECONDS = 30.0
+WAIT_SECONDS = 10.0
+"""Longest wait for a connection, a lock or a statement: well under a lease, which a heartbeat has to renew."""
 _POLL_SECONDS = 0.002
 # A web process has 32 threads; each may hold one connection.
-_POOL = {"pool_size": 8, "max_overflow": 32}
+_POOL = {"pool_size": 8, "max_overflow": 32, "pool_timeout": WAIT_SECONDS}
+# A host that is cut off closes no connection: the kernel has to give it up.
+_POSTGRESQL = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": int(1000 * WAIT_SECONDS),
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 _DISPATCH_LOCK = 0x6261746368  # an arbitrary number, the same in every process
 
 
 class Database:
     """Sessions on one database. Create one per process, after any fork.
 
+    `read` and `write` raise UnavailableError if the database does not answer within `wait_seconds`. A transaction whose
+    COMMIT fails so may have been committed.
+
     Raises:
         ConfigurationError: SQLAlchemy cannot use the URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, wait_seconds: float = WAIT_SECONDS) -> None:
         try:
             self.url = make_url(url)
             self.sqlite = self.url.get_backend_name() == "sqlite"
-            self._reader = (
-                _sqlite(url, _begin, _WAIT_SECONDS) if self.sqlite else create_engine(url, pool_pre_ping=True, **_POOL)
-            )
-            self._writer = _sqlite(url, _begin_alone, 0.0) if self.sqlite else self._reader
-            self._write_lock: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
+            self._wait_seconds = wait_seconds
+            if self.sqlite:
+                self._reader = _sqlite(url, _begin, wait_seconds, wait_seconds)
+                self._writer = _sqlite(url, _begin_alone, wait_seconds, 0.0)
+            else:
+                self._reader = self._writer = _postgresql(self.url, wait_seconds, pool_pre_ping=True, **_POOL)
+            self._write_lock = threading.Lock()
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise ConfigurationError(
                 f"DATABASE_URL: {error}; write sqlite:///path or postgresql+psycopg://user:password@host/database"
@@ -61,21 +77,42 @@ class Database:
 
         Serial transactions run one at a time, over all processes.
         """
-        # SQLite has one writer. One thread per process competes for the lock; the others queue behind it.
-        with self._write_lock, self._session(self._writer) as session, session.begin():
+        with self._turn(), self._session(self._writer) as session, session.begin():
             if serial and not self.sqlite:  # SQLite has one writer anyway
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
             yield session
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for this thread's turn to write.
+
+        SQLite has one writer. One thread per process competes for its lock; the others queue behind it.
+        """
+        if not self.sqlite:
+            yield
+            return
+        if not self._write_lock.acquire(timeout=self._wait_seconds):
+            raise UnavailableError(f"{self._name}: other writers held it for {self._wait_seconds:g} seconds")
+        try:
+            yield
+        finally:
+            self._write_lock.release()
 
     @contextmanager
     def _session(self, engine: Engine) -> Iterator[Session]:
         try:
             with Session(engine, expire_on_commit=False) as session:
                 yield session
+        except PoolTimeoutError as error:
+            raise UnavailableError(f"{self._name}: no connection became free") from error
         except DBAPIError as error:
-            if error.connection_invalidated or isinstance(error.orig, sqlite3.OperationalError):
-                raise UnavailableError(f"database {self.url.render_as_string()}: {error.orig}") from error
+            if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+                raise UnavailableError(f"{self._name}: {str(error.orig).strip()}") from error
             raise
+
+    @property
+    def _name(self) -> str:
+        return f"database {self.url.render_as_string()}"
 
     def ping(self) -> None:
         """Raises UnavailableError if the database does not answer."""
@@ -99,17 +136,29 @@ class Database:
         try:
             if self.sqlite and self.url.database:
                 Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
-            with self.write(serial=True) as session:
-                config.attributes["connection"] = session.connection()
+            with self._migration() as connection:
+                config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except CommandError as error:
             raise ConfigurationError(
-                f"database {self.url.render_as_string()} was written by a newer version of Batchyard "
+                f"{self._name} was written by a newer version of Batchyard "
                 f"(this one knows its schema up to {', '.join(heads)}): {error}; upgrade Batchyard, "
                 f"or name another data folder"
             ) from error
         except (UnavailableError, DBAPIError, OSError) as error:
-            raise ConfigurationError(f"database {self.url.render_as_string()} cannot be opened: {error}") from error
+            raise ConfigurationError(f"{self._name} cannot be opened: {error}") from error
+
+    @contextmanager
+    def _migration(self) -> Iterator[Connection]:
+        """Open the serial transaction of a migration, whose statements may take long."""
+        if self.sqlite:
+            with self.write() as session:
+                yield session.connection()
+            return
+        engine = _postgresql(self.url, None, poolclass=NullPool)
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
+            yield connection
 
 
 def changed(session: Session, statement: Update) -> int:
@@ -117,14 +166,42 @@ def changed(session: Session, statement: Update) -> int:
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 
-def _sqlite(url: str, begin: Callable[[Connection], None], busy_seconds: float) -> Engine:
+def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> Engine:
+    """Create a PostgreSQL engine, whose statements fail after `statement_seconds`; None for no limit.
+
+    The server's own `statement_timeout` is not enough: a server that hangs keeps no time.
+    """
+    engine = create_engine(url, connect_args=_POSTGRESQL, **options)
+    if statement_seconds is None or url.get_driver_name() != "psycopg":
+        return engine
+    import psycopg
+
+    class LimitedConnection(psycopg.Connection):  # type: ignore[misc]  # psycopg is an extra
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            kwargs.setdefault("timeout", statement_seconds)
+            try:
+                return super().wait(gen, *args, **kwargs)
+            except psycopg.OperationalError:
+                if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                    self.pgconn.finish()  # the answer may still come, so nobody may use this connection again
+                raise
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Any:
+        return LimitedConnection.connect(*arguments, **keywords)
+
+    return engine
+
+
+def _sqlite(url: str, begin: Callable[[Connection], None], connect_seconds: float, busy_seconds: float) -> Engine:
     """Create a SQLite engine.
 
     Args:
         begin: starts a transaction.
-        busy_seconds: longest that SQLite's busy handler waits for a lock.
+        connect_seconds: longest wait for a lock while a connection is opened.
+        busy_seconds: longest that SQLite's busy handler waits for a lock after that.
     """
-    engine = create_engine(url, connect_args={"timeout": _WAIT_SECONDS}, **_POOL)
+    engine = create_engine(url, connect_args={"timeout": connect_seconds}, **_POOL)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
@@ -149,7 +226,7 @@ def _begin_alone(connection: Connection) -> None:
     """
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
-    deadline = time.monotonic() + _WAIT_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         try:
             driver.execute(

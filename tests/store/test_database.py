@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,8 +12,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text, update
 
-from batchyard.errors import ConfigurationError
-from store.database import Database
+from batchyard.errors import ConfigurationError, UnavailableError
+from store.database import WAIT_SECONDS, Database
 from store.records import Base, Project
 
 
@@ -62,3 +64,53 @@ def test_concurrent_writers_wait_for_each_other(database: Database, project: str
         list(pool.map(add, range(40)))
     with database.read() as session:
         assert session.get_one(Project, project).created_at == 40
+
+
+def test_a_postgresql_that_refuses_connections_is_unavailable() -> None:
+    database = Database("postgresql+psycopg://somebody:secret@127.0.0.1:1/nothing")
+    with pytest.raises(
+        UnavailableError, match=r"database postgresql\+psycopg://somebody:\*\*\*@127\.0\.0\.1:1/nothing"
+    ):
+        database.ping()
+
+
+def test_a_postgresql_that_never_answers_is_unavailable_within_the_time_limit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database = Database(f"postgresql+psycopg://somebody@127.0.0.1:{silent.getsockname()[1]}/nothing")
+        began = time.monotonic()
+        with pytest.raises(UnavailableError):
+            database.ping()
+        assert time.monotonic() - began < WAIT_SECONDS
+
+
+def test_a_connection_that_the_server_ends_is_unavailable_and_the_next_transaction_works(postgresql_url: str) -> None:
+    database = Database(postgresql_url)
+    with pytest.raises(UnavailableError, match="terminat"), database.write() as session:
+        session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    with database.write() as session:
+        session.execute(update(Project).values(created_at=1))
+    database.close()
+
+
+def test_a_statement_that_hangs_is_unavailable_within_the_time_limit(postgresql_url: str) -> None:
+    database = Database(postgresql_url, wait_seconds=0.5)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError), database.read() as session:
+        session.execute(text("SELECT pg_sleep(30)"))
+    assert time.monotonic() - began < 5
+    database.ping()
+    database.close()
+
+
+def test_a_writer_that_waits_too_long_for_another_is_unavailable(sqlite_url: str) -> None:
+    database = Database(sqlite_url, wait_seconds=0.3)
+    with ThreadPoolExecutor(1) as pool, database.write() as session:
+        session.execute(update(Project).values(created_at=1))
+
+        def write() -> None:
+            with database.write() as other:
+                other.execute(update(Project).values(created_at=2))
+
+        with pytest.raises(UnavailableError, match=r"batchyard\.db"):
+            pool.submit(write).result()
+    database.close()
