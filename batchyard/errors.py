@@ -10,6 +10,7 @@ BatchyardError                     500
 │   ├── TooLargeError              413
 │   └── RateLimitError             429  over a rate limit; may be accepted later
 ├── UnavailableError               503  broker, database or artifact store is unreachable or full
+│   ├── ArtifactMissing             503  the artifact store does not have the content
 │   └── GpuBusy                     503  other models' engines hold the GPUs
 ├── LeaseLost                      500  another holder has the lease now
 └── EngineError                    500
@@ -94,6 +95,10 @@ class UnavailableError(BatchyardError):
     """A service that the request needs is unreachable; the same call may succeed later."""
 
     status = 503
+
+
+class ArtifactMissing(UnavailableError):
+    """The artifact store does not have content that a record refers to: waiting hardly helps."""
 
 
 class GpuBusy(UnavailableError):

@@ -8,38 +8,57 @@ import io
 import os
 import re
 import secrets
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from batchyard.errors import ConfigurationError, UnavailableError
+from batchyard.errors import ArtifactMissing, ConfigurationError, UnavailableError
 
 INCOMING = "incoming"
 # The folders of the store: unfinished writes, and content by the first two digits of its SHA-256.
 SHARDS = (INCOMING, *(f"{number:02x}" for number in range(256)))
 # The bucket may hold other things, which are never touched. A file set aside is about to be deleted.
 _NAME = re.compile(r"(?P<name>[0-9a-f]{64}|[0-9a-f]{32})(?P<aside>\.[0-9a-f]{16})?")
+_S3: Mapping[str, Any] = {
+    # A call ends within 21 s, less than a lease: two attempts of 10 s, with at most a second between them.
+    "config_kwargs": {"connect_timeout": 3, "read_timeout": 10, "retries": {"total_max_attempts": 2}},
+    # Parts of an upload that are in memory at once, of 50 MiB each.
+    "max_concurrency": 2,
+}
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {"s3": _S3, "s3a": _S3}
+"""Options of a file system, by the scheme of its URL."""
+_UPLOAD_SECONDS = 10.0
+_LEAST_BYTES_PER_SECOND = 1024 * 1024
+_READ_BYTES = 4 * 1024 * 1024
 
 
 class Artifacts:
     """The artifact store at one fsspec URL. Content with SHA-256 `abcd…` is at `<url>/ab/abcd…`.
+
+    A local folder, or a store that shows a new object when it is whole, as object stores do.
 
     Raises:
         ConfigurationError: fsspec has no implementation for the URL.
     """
 
     def __init__(self, url: str) -> None:
+        options = _OPTIONS.get(url.partition("://")[0], {})
         try:
             # A cached listing would hide what other processes write.
-            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
         except (ValueError, ImportError) as error:
             raise ConfigurationError(f"ARTIFACTS_URL={url!r}: {error}") from error
+        if hasattr(self._fs, "retries"):
+            self._fs.retries = 1  # s3fs would repeat the attempts of its client five times
+        self._local = isinstance(self._fs, LocalFileSystem)
         self.url = url
 
     def path(self, sha256: str) -> str:
@@ -58,20 +77,25 @@ class Artifacts:
 
     @contextmanager
     def open(self, sha256: str) -> Iterator[IO[bytes]]:
-        """Open content as a seekable file.
+        """Open content as a seekable file. Reading it raises UnavailableError too.
 
         Raises:
-            UnavailableError: the store does not have it or cannot be reached.
+            UnavailableError: the store cannot be reached.
+            ArtifactMissing: the store does not have the content.
         """
-        try:
-            file = self._fs.open(self.path(sha256), "rb")
-        except OSError as error:
-            raise UnavailableError(f"artifact {sha256} in {self.url} cannot be read: {error}") from error
+        with self._translated("read"):
+            try:
+                file = self._fs.open(self.path(sha256), "rb", block_size=_READ_BYTES)
+            except FileNotFoundError as error:
+                raise ArtifactMissing(f"The content with SHA-256 {sha256} is missing in the artifact store.") from error
+        if not self._local:
+            # A file of fsspec has no `readline(size)`, and raises its library's errors.
+            file = io.BufferedReader(_RemoteFile(file, self._translated), _READ_BYTES)
         with file:
             yield file
 
     def read(self, sha256: str) -> bytes:
-        """Return content. Raises UnavailableError."""
+        """Return content. Raises UnavailableError, ArtifactMissing."""
         with self.open(sha256) as file:
             return file.read()
 
@@ -81,7 +105,7 @@ class Artifacts:
         Raises:
             UnavailableError: the store cannot be reached.
         """
-        with self._reachable():
+        with self._translated("reached"):
             try:
                 paths = self._fs.ls(f"{self._root}/{shard}", detail=False)
             except FileNotFoundError:
@@ -102,12 +126,12 @@ class Artifacts:
             UnavailableError: the store cannot be reached.
         """
         path = f"{self._root}/{shard}/{name}"
-        with self._reachable():
+        with self._translated("reached"):
             try:
                 if self._age(path) < seconds:
                     return None
                 size = int(self._fs.size(path) or 0)
-                if isinstance(self._fs, LocalFileSystem):
+                if self._local:
                     return size if self._delete_aside(Path(path), seconds) else None
                 # fsspec has no conditional delete: content that is written again within the one round trip
                 # since its age was read is lost.
@@ -140,11 +164,25 @@ class Artifacts:
             pass  # its collector has finished
 
     @contextmanager
-    def _reachable(self) -> Iterator[None]:
+    def _translated(self, action: str) -> Iterator[None]:
+        """Raise UnavailableError for an error of the file system, or of the library behind it."""
         try:
             yield
-        except OSError as error:
-            raise UnavailableError(f"artifact store {self.url} cannot be reached: {error}") from error
+        except Exception as error:
+            library = type(error).__module__.partition(".")[0]
+            if library in ("builtins", "batchyard") and not isinstance(error, OSError):
+                raise
+            full = getattr(error, "errno", None) == errno.ENOSPC
+            reason = "it is full; free some space" if full else str(error) or type(error).__name__
+            raise UnavailableError(f"artifact store {self.url} cannot be {action}: {reason}") from error
+
+    def _limit(self, size: int) -> dict[str, float]:
+        """Return the option that limits the time of an upload of `size` bytes, where the file system has one.
+
+        S3's client has no time limit of its own while it waits for leave to send a body ("100 Continue").
+        """
+        limited = isinstance(self._fs, AsyncFileSystem)
+        return {"timeout": _UPLOAD_SECONDS + size / _LEAST_BYTES_PER_SECOND} if limited else {}
 
     def ping(self) -> None:
         """Raises UnavailableError if the store cannot be written to."""
@@ -152,22 +190,52 @@ class Artifacts:
             writer.write(b"")
 
 
+class _RemoteFile(io.RawIOBase):
+    """A file of fsspec whose errors are translated."""
+
+    def __init__(self, file: Any, translated: Callable[[str], AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._translated = translated
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with self._translated("read"):
+            return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class Writer(io.RawIOBase):
     """Writes content to the store and hashes it. Nothing is visible before `commit`.
 
     The `with` block commits at its end; an exception discards everything. `sha256` and `size` describe the content.
+    Content for a local folder is written beside its place; for another store it is written to a temporary file and
+    sent by `commit`, since only then its SHA-256, and so its place, is known.
     """
 
     def __init__(self, artifacts: Artifacts) -> None:
         self._artifacts = artifacts
-        self._fs = artifacts._fs
-        self._temporary = f"{artifacts._root}/{INCOMING}/{secrets.token_hex(16)}"
         self._hash = hashlib.sha256()
         self.size = 0
         self.stored = False
-        with self._translated():
-            self._fs.makedirs(self._temporary.rpartition("/")[0], exist_ok=True)
-            self._file = self._fs.open(self._temporary, "wb")
+        with artifacts._translated("written"):
+            folder = Path(artifacts._root, INCOMING) if artifacts._local else Path(tempfile.gettempdir())
+            folder.mkdir(parents=True, exist_ok=True)
+            self._temporary = folder / secrets.token_hex(16)
+            self._file = self._temporary.open("xb")
 
     @property
     def sha256(self) -> str:
@@ -178,7 +246,7 @@ class Writer(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        with self._translated():
+        with self._artifacts._translated("written"):
             self._file.write(data)
         self._hash.update(data)
         self.size += len(data)
@@ -190,37 +258,31 @@ class Writer(io.RawIOBase):
         Existing content is replaced by itself and becomes young again. Young content is not collected, so the caller
         has time to write the record that references it.
         """
-        with self._translated():
-            local = isinstance(self._fs, LocalFileSystem)
-            if local:
-                self._file.flush()
+        store = self._artifacts
+        target = store.path(self.sha256)
+        with store._translated("written"):
+            self._file.flush()
+            if store._local:
                 os.fsync(self._file.fileno())
-            self._file.close()
-            if local:
                 os.utime(self._temporary)  # a move keeps the time of the last write, which may be long ago
-            target = self._artifacts.path(self.sha256)
-            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-            self._fs.mv(self._temporary, target)
+                Path(target).parent.mkdir(parents=True, exist_ok=True)
+                self._temporary.replace(target)
+            else:
+                store._fs.put_file(str(self._temporary), target, **store._limit(self.size))
             self.stored = True
+        self.discard()
 
     def discard(self) -> None:
-        """Delete what was written."""
-        self._file.close()
-        if self._fs.exists(self._temporary):
-            self._fs.rm_file(self._temporary)
+        """Delete what was written, unless it has been committed."""
+        with suppress(OSError):  # of a full disk: what could not be written is deleted
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.commit()
-        else:
-            self.discard()
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
         try:
-            yield
-        except OSError as error:
-            reason = "it is full; free some space" if error.errno == errno.ENOSPC else str(error)
-            raise UnavailableError(f"artifact store {self._artifacts.url} cannot be written: {reason}") from error
+            if error is None:
+                self.commit()
+        finally:
+            self.discard()

@@ -22,6 +22,7 @@ from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Project
 from tests.support.batches import create_batch
+from tests.support.s3 import S3Server
 from tests.support.stacks import ROOT, RunningStack
 
 # Property tests use disks and databases: the duration of one example varies too much for a deadline.
@@ -68,6 +69,17 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         # No test takes the machine's power away. Flushed writes would be most of what a new database costs.
         _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         yield url
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server. Who stops or pauses it starts it again: others use it."""
+    server = S3Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 def _execute(server: str, *statements: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from batchyard.errors import UnavailableError
+from batchyard.errors import ArtifactMissing
 from store.artifacts import Artifacts
 from store.formats import chunks
 
@@ -25,5 +25,5 @@ def test_single_columns_are_read(artifacts: Artifacts) -> None:
 
 
 def test_a_missing_chunk_is_an_error_of_the_store(artifacts: Artifacts) -> None:
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ArtifactMissing):
         chunks.read(artifacts, "0" * 64)

@@ -303,7 +303,7 @@ def test_a_run_waits_for_an_artifact_store_that_is_away_and_fails_in_the_end(
     tasks.run_due(context, START + PATIENCE_SECONDS)
     (run,) = runs(context, lost)
     assert run.state == "failed"
-    assert "cannot be read" in (run.reason or "")
+    assert "is missing" in (run.reason or "")
     assert reread(context, lost).next_run_at == START + DAY
 
 
