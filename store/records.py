@@ -182,6 +182,8 @@ class Batch(Leased, Answered, Base):
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
+    attempts: Mapped[int] = mapped_column(default=0)
+    attempt_error: Mapped[str | None]
     __table_args__ = (
         Index(None, "project_id", "id"),
         Index(None, "status", "expires_at"),
@@ -226,7 +228,22 @@ class ResultChunk(Answered, Base):
     segment_id: Mapped[int] = mapped_column(ForeignKey("segments.id"))
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     created_at: Mapped[float]
-    __table_args__ = (Index(None, "batch_id", "created_at"), Index(None, "segment_id"))
+    # A chunk whose COMMIT was unclear is appended again.
+    __table_args__ = (Index(None, "batch_id", "created_at"), Index(None, "segment_id", "sha256", unique=True))
+
+
+class Hold(Base):
+    """A model whose engine cannot start: its segments wait.
+
+    `attempts` counts the failed starts since `since`; the next attempt is not before `retry_at` (Unix seconds).
+    """
+
+    __tablename__ = "holds"
+    model: Mapped[str] = mapped_column(String(256), primary_key=True)
+    reason: Mapped[str]
+    since: Mapped[int]
+    attempts: Mapped[int]
+    retry_at: Mapped[float]
 
 
 class Artifact(Base):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, and_, cast, func, select, update
+from sqlalchemy import ColumnElement, Integer, and_, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from store.database import changed
@@ -105,18 +105,33 @@ def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     """Give a pending segment a slot. A worker must start it within `seconds`.
 
     Returns:
-        The new epoch; None if the segment is not pending.
+        The new epoch; None if the segment is not pending, or its batch is no longer in progress.
     """
     return session.scalar(
         update(Segment)
-        .where(Segment.id == segment_id, Segment.state == "pending")
+        .where(Segment.id == segment_id, Segment.state == "pending", _in_progress())
         .values(state="dispatched", epoch=Segment.epoch + 1, lease_expires_at=time.time() + seconds)
         .returning(Segment.epoch)
+        .execution_options(synchronize_session=False)
     )
 
 
+def _in_progress() -> ColumnElement[bool]:
+    """Return the condition for segments of batches in progress."""
+    return select(Batch.id).where(Batch.id == Segment.batch_id, Batch.status == "in_progress").exists()
+
+
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
-    """Acquire the lease on a dispatched segment. None if the message is stale: its epoch is over or has started."""
+    """Acquire the lease on a dispatched segment.
+
+    None if the message is stale: its epoch is over or has started, or the batch is no longer in progress.
+    """
+    # The lock on the batch: its status cannot change before this segment runs, so nobody merges a batch that a
+    # segment is about to append to.
+    batch_id = select(Segment.batch_id).where(Segment.id == segment_id).scalar_subquery()
+    in_progress = select(Batch.id).where(Batch.id == batch_id, Batch.status == "in_progress").with_for_update(read=True)
+    if session.scalar(in_progress) is None:
+        return None
     started = changed(
         session,
         update(Segment)
@@ -156,9 +171,16 @@ def renew(session: Session, segment: SegmentLease, seconds: float) -> bool:
     return session.scalar(select(Batch.status).where(Batch.id == segment.batch_id)) == "in_progress"
 
 
-def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> None:
-    """Add a result chunk to the segment and its amounts to the batch. Raises LeaseLost before adding anything."""
+def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> bool:
+    """Add a result chunk to the segment and its amounts to the batch. Raises LeaseLost before adding anything.
+
+    Returns:
+        False if the segment has the chunk already: the transaction that added it looked as if it had failed.
+    """
     segment.lease.guard(session)
+    same = select(ResultChunk.id).where(ResultChunk.segment_id == segment.lease.id, ResultChunk.sha256 == chunk.sha256)
+    if session.scalar(same) is not None:
+        return False
     answered = Segment.answered + chunk.completed + chunk.failed
     session.execute(update(Segment).where(Segment.id == segment.lease.id).values(attempts=0, answered=answered))
     # The batch first: its row lock keeps other chunks of the batch out, so ids rise in the order of commits, and a
@@ -169,6 +191,7 @@ def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> None:
         .values({name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS})
     )
     session.add(chunk)
+    return True
 
 
 def end(session: Session, segment: SegmentLease, *, done: bool, engine: Mapping[str, Any] | None) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections import Counter
+from itertools import count
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import output_lines
+from batchyard.backoff import Backoff
+from batchyard.errors import UnavailableError
 from store import segments
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
@@ -17,22 +22,31 @@ from tasks.execution import progress
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.scheduling.throughput import ThroughputMeter
 
+log = logging.getLogger(__name__)
+
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
+BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
 class ChunkWriter:
-    """Collects answers and appends them to the segment, every FLUSH_SECONDS or FLUSH_ROWS."""
+    """Collects answers and appends them to the segment, every FLUSH_SECONDS or FLUSH_ROWS.
+
+    Answers have cost an engine's time. While the database or the artifact store is away they wait here, until
+    `stopped` says that the segment is no longer wanted.
+    """
 
     def __init__(
         self,
         context: AppContext,
         segment: segments.SegmentLease,
+        stopped: threading.Event,
         meter: ThroughputMeter | None = None,
         cache: Cache | None = None,
     ) -> None:
         self._context = context
         self._segment = segment
+        self._stopped = stopped
         self._throughput_meter = meter
         self._cache = cache
         self._tables: list[pa.Table] = []
@@ -45,10 +59,32 @@ class ChunkWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Append the answers so far. Raises LeaseLost if the segment has another holder; then nothing is appended."""
+        """Append the answers so far.
+
+        Raises:
+            LeaseLost: the segment has another holder; nothing is appended.
+            UnavailableError: the database or the store is away, and the segment is no longer wanted.
+        """
         if not self._tables:
             return
         table = pa.concat_tables(self._tables)
+        for attempt in count(1):
+            try:
+                chunk = self._append(table)
+                break
+            except UnavailableError as error:
+                log.warning("answers wait: %s", error, extra={"batch_id": self._segment.batch_id, "attempt": attempt})
+                if self._stopped.wait(BACKOFF.seconds(attempt)):
+                    raise
+        self._tables = []
+        self._flushed_at = time.monotonic()
+        progress.publish(self._context, self._segment.batch_id)
+        amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
+        progress.count(self._context, self._segment.model["name"], amounts)
+        if self._cache is not None:
+            self._cache.keep(table)
+
+    def _append(self, table: pa.Table) -> ResultChunk:
         completed, shared = _sum(table["ok"]), table.filter(table["shared"])
         chunk = ResultChunk(
             batch_id=self._segment.batch_id,
@@ -63,16 +99,10 @@ class ChunkWriter:
             created_at=time.time(),
         )
         with self._context.database.write() as session:
-            segments.append(session, self._segment, chunk)
-            if self._throughput_meter is not None:
+            # A COMMIT whose outcome was unclear may have added the chunk already.
+            if segments.append(session, self._segment, chunk) and self._throughput_meter is not None:
                 self._throughput_meter.measure(session, chunk)
-        self._tables = []
-        self._flushed_at = time.monotonic()
-        progress.publish(self._context, self._segment.batch_id)
-        amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
-        progress.count(self._context, self._segment.model["name"], amounts)
-        if self._cache is not None:
-            self._cache.keep(table)
+        return chunk
 
 
 def _sum(column: pa.ChunkedArray) -> int:

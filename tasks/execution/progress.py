@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import redis
 
+from batchyard.errors import UnavailableError
 from store import speeds
 from store.records import Batch, ResultChunk
 from tasks.context import AppContext
@@ -50,10 +51,10 @@ def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
 
 
 def publish(context: AppContext, batch_id: str) -> None:
-    """Write a batch's progress to Redis. Log a warning if Redis is away."""
+    """Write a batch's progress to Redis. Log a warning if Redis or the database is away."""
     try:
         context.redis.set(key(batch_id), json.dumps(measure(context, batch_id)), ex=KEPT_SECONDS)
-    except redis.RedisError as error:
+    except (redis.RedisError, UnavailableError) as error:
         log.warning("progress not published: %s", error, extra={"batch_id": batch_id})
 
 

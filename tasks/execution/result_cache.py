@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import output_lines
+from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, segments
 from tasks.context import AppContext
+
+log = logging.getLogger(__name__)
 
 EVICTION_SECONDS = 20.0
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
@@ -66,8 +70,11 @@ class Cache:
         rows = [row for row in answers.filter(answers["ok"]).to_pylist() if row["line"] in self._missing]
         for start in range(0, len(rows), cache.CHUNK):
             entries = {self._missing[row["line"]]: _entry(row) for row in rows[start : start + cache.CHUNK]}
-            with self._context.database.write() as session:
-                cache.add(session, self._segment.project_id, entries)
+            try:
+                with self._context.database.write() as session:
+                    cache.add(session, self._segment.project_id, entries)
+            except UnavailableError as error:
+                log.warning("answers not cached: %s", error, extra={"batch_id": self._segment.batch_id})
 
 
 def _answers(rows: pa.Table, entries: list[cache.Answer]) -> pa.Table:

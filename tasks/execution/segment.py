@@ -134,7 +134,7 @@ def _answer(
         return None
     duplicates, to_run = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
     if segment.attempts >= context.settings.segment_attempts:
-        writer = ChunkWriter(context, segment)  # no meter: no engine answers these
+        writer = ChunkWriter(context, segment, heartbeat.stopped)  # no meter: no engine answers these
         writer.add(_engine_error(rows, segment))
         writer.flush()
         return None
@@ -145,7 +145,7 @@ def _answer(
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
     meter, cache = ThroughputMeter(segment, spec.config_sha256), Cache(context, segment, spec.config_sha256)
-    writer = ChunkWriter(context, segment, meter, cache)
+    writer = ChunkWriter(context, segment, heartbeat.stopped, meter, cache)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     published_at = time.monotonic()

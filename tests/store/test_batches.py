@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections.abc import Callable
 
@@ -207,7 +208,11 @@ def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database,
         for number in range(2000):
             values = {"completed": 2, "failed": 1, "input_tokens": 5, "output_tokens": 5, "cached_tokens": 0}
             at = batch.created_at + 1 + number / 2
-            session.add(ResultChunk(batch_id=batch.id, segment_id=segment_id, sha256="2" * 64, created_at=at, **values))
+            session.add(
+                ResultChunk(
+                    batch_id=batch.id, segment_id=segment_id, sha256=secrets.token_hex(32), created_at=at, **values
+                )
+            )
     with database.read() as session:
         points = segments.timeline(session, batch)
     assert 100 < len(points) <= segments.TIMELINE + 2

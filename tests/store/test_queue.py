@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ def chunk(batch: Batch, segment_id: int, seconds_ago: float, completed: int) -> 
     return ResultChunk(
         batch_id=batch.id,
         segment_id=segment_id,
-        sha256="2" * 64,
+        sha256=secrets.token_hex(32),
         completed=completed,
         failed=0,
         input_tokens=3 * completed,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from sqlalchemy import select
 
-from batchyard.errors import LeaseLost
+from batchyard.backoff import Backoff
+from batchyard.errors import LeaseLost, UnavailableError
 from store.formats import chunks
 from store.records import Batch, ResultChunk
 from tasks.context import AppContext
@@ -25,7 +31,7 @@ def batch(context: AppContext, project: str) -> Batch:
 def writer(context: AppContext, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> ChunkWriter:
     """Of the batch's segment; it is never due by time."""
     monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 3600.0)
-    return ChunkWriter(context, started(context.database, batch))
+    return ChunkWriter(context, started(context.database, batch), threading.Event())
 
 
 def table(*lines: int, shared: bool = False, failed: dict[int, str] | None = None) -> pa.Table:
@@ -89,7 +95,7 @@ def test_nothing_is_appended_where_nothing_came(context: AppContext, batch: Batc
 
 def test_a_lost_segments_answers_are_not_appended_and_not_counted(connected: AppContext, project: str) -> None:
     batch = plan_batch(connected, project, ["one", "two"])
-    writer = ChunkWriter(connected, started(connected.database, batch))
+    writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
     lose(connected.database, the_segment(connected.database, batch).id)
     with pytest.raises(LeaseLost):
         writer.add(table(1, 2))
@@ -102,7 +108,7 @@ def test_a_lost_segments_answers_are_not_appended_and_not_counted(connected: App
 
 def test_failures_are_counted_by_their_codes(connected: AppContext, project: str) -> None:
     batch = plan_batch(connected, project, ["one", "two", "three", "four"])
-    writer = ChunkWriter(connected, started(connected.database, batch))
+    writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
     writer.add(table(1, 2, 3, 4, failed={1: "too_long", 2: "too_long", 3: "Not a code"}))
     writer.flush()
     totals = {what: number for (what, model), number in progress.totals(connected).items() if model == "echo"}
@@ -112,3 +118,56 @@ def test_failures_are_counted_by_their_codes(connected: AppContext, project: str
     }
     assert (totals["completed"], totals["failed"], totals["output_tokens"]) == (1, 3, 2)
     assert progress.read(connected, [batch.id])[batch.id]["completed"] == 1
+
+
+def test_an_unclear_commit_appends_a_chunk_once(
+    context: AppContext, batch: Batch, writer: ChunkWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, failures = context.database.write, [UnavailableError("the connection broke while COMMIT was on its way")]
+
+    @contextmanager
+    def break_after_the_commit(**options: Any) -> Iterator[Any]:
+        with write(**options) as session:
+            yield session
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(chunk_writer, "BACKOFF", Backoff(first=0.01))
+    monkeypatch.setattr(context.database, "write", break_after_the_commit)
+    writer.add(table(1, 2))
+    writer.flush()
+    assert not failures
+    assert [chunk.completed for chunk in appended(context, batch)] == [2]
+    assert (reload(context.database, batch).completed, the_segment(context.database, batch).answered) == (2, 2)
+
+
+def test_answers_wait_for_a_store_that_is_away(
+    context: AppContext, batch: Batch, writer: ChunkWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, failures = context.artifacts.create, [UnavailableError("the store is away")] * 3
+
+    def away() -> Any:
+        if failures:
+            raise failures.pop()
+        return create()
+
+    monkeypatch.setattr(chunk_writer, "BACKOFF", Backoff(first=0.01))
+    monkeypatch.setattr(context.artifacts, "create", away)
+    writer.add(table(1, 2))
+    writer.flush()
+    assert [chunk.completed for chunk in appended(context, batch)] == [2]
+
+
+def test_answers_that_nobody_wants_wait_for_no_store(
+    context: AppContext, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> Any:
+        raise UnavailableError("the store is away")
+
+    stopped = threading.Event()
+    stopped.set()
+    writer = ChunkWriter(context, started(context.database, batch), stopped)
+    monkeypatch.setattr(context.artifacts, "create", away)
+    writer.add(table(1))
+    with pytest.raises(UnavailableError):
+        writer.flush()

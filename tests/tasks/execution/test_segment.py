@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from batchyard.errors import EngineDied, EngineError, GpuBusy, UnavailableError
-from store import batches
+from store import batches, segments
 from store.records import Batch, Project, Segment
 from tasks.context import AppContext
 from tasks.execution import segment
@@ -58,6 +58,24 @@ def test_an_old_message_does_nothing(context: AppContext, batch: Batch, engine: 
     assert segment.run(context, segment_id, epoch, "here/1/task")
     assert not segment.run(context, segment_id, epoch, "here/2/task"), "the message was delivered twice"
     assert (engine.lines, reload(context.database, batch).completed) == ([1, 2, 3, 4, 5], 5)
+
+
+@pytest.mark.parametrize("outcome", ["expired", "cancelled"])
+def test_a_segment_whose_batch_ends_before_its_message_comes_does_not_start(
+    context: AppContext, batch: Batch, engine: DirectedEngine, outcome: str
+) -> None:
+    message = dispatched(context.database, batch)
+    with context.database.write() as session:
+        if outcome == "expired":
+            session.execute(update(Batch).values(expires_at=1))
+            assert batches.expire(session) == [batch.id]
+        else:
+            batches.cancel(session, batch.project_id, batch.id)
+    assert not segment.run(context, *message, "here/1/task")
+    assert engine.lines == []
+    with context.database.write() as session:
+        segments.withdraw(session)
+        assert batches.claim_finishable(session, 1.0) == [batch.id]
 
 
 def test_only_requests_without_an_answer_run_again(context: AppContext, batch: Batch, engine: DirectedEngine) -> None:
