@@ -9,7 +9,7 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 TRANSITIONS: dict[str, frozenset[str]] = {
     "validating": frozenset({"in_progress", "failed", "cancelling"}),
     "in_progress": frozenset({"finalizing", "cancelling"}),
-    "finalizing": frozenset({"completed", "expired", "cancelling"}),
+    "finalizing": frozenset({"completed", "expired", "failed", "cancelling"}),
     "cancelling": frozenset({"cancelled"}),
     "failed": frozenset(),
     "completed": frozenset(),

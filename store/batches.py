@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import durations
+from batchyard.backoff import Backoff
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import RUNNING, TERMINAL, TRANSITIONS
 from store import events, listing
 from store.database import changed
+from store.leases import Lease
 from store.records import Artifact, Batch, Event, File, ResultChunk, Segment, Sla, new_id, now
 from store.speeds import RequestClass
 
@@ -30,6 +32,11 @@ class PlannedSegment(NamedTuple):
 
 # The message of a new batch is sent again if no worker has taken it by then.
 MESSAGE_SECONDS = 30.0
+ATTEMPTS = 10
+"""Failures in a row of a batch's validation or finishing, after which the batch ends."""
+LOST = "the worker that did it was lost"
+FINISHING_SECONDS = 86400.0
+"""Seconds that finishing may wait for a part of the deployment that is away."""
 
 
 def create(
@@ -232,6 +239,8 @@ def plan(
         "models": models,
         "model": next(iter(models)) if len(models) == 1 else None,
         "simulated": simulated,
+        "attempts": 0,
+        "attempt_error": None,
     }
     session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
     transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
@@ -241,6 +250,38 @@ def reject(session: Session, batch_id: str, errors: list[dict[str, Any]]) -> Non
     """End a batch whose input is invalid, with its errors."""
     if not transition(session, batch_id, "validating", "failed", errors=errors):
         transition(session, batch_id, "cancelling", "cancelled", errors=errors)
+
+
+def record_failure(session: Session, lease: Lease, reason: str, *, counted: bool, backoff: Backoff) -> None:
+    """Release a batch whose validation or finishing has failed, for its next attempt after a pause. Raises LeaseLost.
+
+    A part of the deployment that is away does not count, see `give_up`.
+    """
+    attempts = (session.scalar(select(Batch.attempts).where(Batch.id == lease.id)) or 0) + int(counted)
+    lease.release(session, backoff.seconds(max(attempts, 1)), attempts=attempts, attempt_error=reason)
+
+
+def give_up(session: Session) -> list[str]:
+    """End every batch whose validation or finishing fails without end. Return their ids.
+
+    Either has failed ATTEMPTS times in a row, or it fails and its time is over: the completion window for validation,
+    FINISHING_SECONDS for finishing.
+    """
+    ending_at = func.coalesce(Batch.cancelling_at, Batch.finalizing_at, Batch.created_at)
+    deadline = case((Batch.plan_sha256.is_(None), Batch.expires_at), else_=ending_at + FINISHING_SECONDS)
+    hopeless = or_(Batch.attempts >= ATTEMPTS, and_(Batch.attempt_error.is_not(None), deadline <= time.time()))
+    statement = select(Batch).where(Batch.status.in_(("validating", "finalizing", "cancelling")), hopeless)
+    ended = []
+    for batch in session.scalars(statement.with_for_update()).all():
+        work = "validated" if batch.plan_sha256 is None else "finished"
+        message = f"The batch could not be {work} in {max(batch.attempts, 1)} attempts: {batch.attempt_error}"
+        code = {"validated": "validation_failed", "finished": "finishing_failed"}[work]
+        errors = [{"code": code, "line": None, "message": message, "param": None}]
+        after = "cancelled" if batch.status == "cancelling" else "failed"
+        values = {"errors": errors, "epoch": Batch.epoch + 1, "holder": None}
+        if transition(session, batch.id, batch.status, after, **values):
+            ended.append(batch.id)
+    return ended
 
 
 def expire(session: Session) -> list[str]:
@@ -292,10 +333,17 @@ def claim_finishable(session: Session, pause: float) -> list[str]:
 
 def _claim(session: Session, condition: ColumnElement[bool], pause: float) -> list[str]:
     at = time.time()
+    lost = Batch.holder.is_not(None)  # an attempt, so that work that kills its worker ends too
     statement = (
         update(Batch)
         .where(condition, Batch.lease_expires_at < at)
-        .values(lease_expires_at=at + pause, holder=None, epoch=Batch.epoch + 1)
+        .values(
+            lease_expires_at=at + pause,
+            holder=None,
+            epoch=Batch.epoch + 1,
+            attempts=case((lost, Batch.attempts + 1), else_=Batch.attempts),
+            attempt_error=case((lost, LOST), else_=Batch.attempt_error),
+        )
         .returning(Batch.id)
         .execution_options(synchronize_session=False)
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
+from batchyard.errors import UnavailableError
 from tasks import advance, housekeeping, metrics
 from tasks.context import context
 from tasks.execution import result_cache
@@ -18,7 +20,21 @@ from tasks.scheduling import deadlines
 from tasks.steps import registry
 from tasks.webhooks import delivery
 
-app = Celery("batchyard")
+log = logging.getLogger(__name__)
+
+
+class _Task(Task):  # type: ignore[misc]  # Celery has no types
+    """A task that a part of the deployment can keep from its work: housekeeping or the next tick does it later."""
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        try:
+            return super().__call__(*args, **kwargs)
+        except UnavailableError as error:
+            log.warning("%s waits: %s", self.name, error)
+            raise Ignore from error
+
+
+app = Celery("batchyard", task_cls=_Task)
 app.config_from_object("celeryconfig")
 
 

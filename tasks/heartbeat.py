@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.backoff import Backoff
+from batchyard.errors import ArtifactMissing, BatchyardError, LeaseLost, UnavailableError
+from store import batches
 from store.leases import Lease, acquire_batch
 from tasks.context import AppContext
 
@@ -77,8 +79,14 @@ class Heartbeat:
                     self.stopped.set()
                 except UnavailableError as error:
                     log.warning("lease not renewed: %s", error)
+                except Exception:  # without its heartbeat the work would lose its lease in silence
+                    log.exception("lease not renewed")
             if self.stopped.is_set() and self._on_stop is not None:
                 self._on_stop()
+
+
+BACKOFF = Backoff(first=2.0, longest=60.0)
+"""Between the attempts at a batch's validation or finishing."""
 
 
 @contextmanager
@@ -86,7 +94,8 @@ def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) ->
     """Hold and renew the lease on a batch's own work; yields None if another holder has it.
 
     Releases the lease at the end, unless the work's last write did. If work remains then, housekeeping starts it again
-    after `pause` seconds.
+    after `pause` seconds. An exception is recorded as the reason why the batch does not move, and is raised. It counts
+    as an attempt (`store.batches.give_up`) unless a part of the deployment was away.
     """
     seconds = context.settings.lease_seconds
     with context.database.write() as session:
@@ -104,10 +113,25 @@ def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) ->
     try:
         with Heartbeat(renew, seconds / 3):
             yield lease
-    finally:
-        if lease.held:
-            try:
-                with context.database.write() as session:
-                    lease.release(session, pause)
-            except LeaseLost as error:
-                log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})
+    except LeaseLost:
+        raise
+    except Exception as error:
+        _release_failed(context, lease, error)
+        raise
+    if lease.held:
+        try:
+            with context.database.write() as session:
+                lease.release(session, pause, attempts=0, attempt_error=None)
+        except LeaseLost as error:
+            log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})
+
+
+def _release_failed(context: AppContext, lease: Lease, error: Exception) -> None:
+    """Release a batch after a failed attempt. If the database is away, the lease runs out instead."""
+    reason = error.message if isinstance(error, BatchyardError) else f"{type(error).__name__}: {error}"
+    counted = not isinstance(error, UnavailableError) or isinstance(error, ArtifactMissing)
+    try:
+        with context.database.write() as session:
+            batches.record_failure(session, lease, reason, counted=counted, backoff=BACKOFF)
+    except (LeaseLost, UnavailableError) as failure:
+        log.warning("lease not given back: %s", failure, extra={"batch_id": lease.id})

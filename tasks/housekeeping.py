@@ -8,13 +8,14 @@ from store import batches, leases, segments
 from tasks import messages
 from tasks.advance import advance
 from tasks.context import AppContext
+from tasks.execution import progress
 from tasks.heartbeat import has_died
 
 log = logging.getLogger(__name__)
 
 
 def tick(context: AppContext) -> None:
-    """Recover segments with expired leases, expire batches past their window, and send lost messages again.
+    """Recover segments with expired leases, end batches past their window or past help, and send lost messages again.
 
     A lease ends at once if its holder was a process of this machine that died.
     """
@@ -25,11 +26,15 @@ def tick(context: AppContext) -> None:
             leases.end_leases(session, dead)
         recovered = segments.recover(session)
         expired = batches.expire(session)
+        hopeless = batches.give_up(session)
         unvalidated = batches.claim_validatable(session, batches.MESSAGE_SECONDS)
     if recovered:
         log.warning("segments recovered", extra={"segments": recovered})
     for batch_id in expired:
         log.warning("completion window has passed", extra={"batch_id": batch_id})
+    for batch_id in hopeless:
+        log.error("batch given up", extra={"batch_id": batch_id})
+        progress.publish(context, batch_id)
     for batch_id in unvalidated:
         messages.validate(batch_id)
     advance(context)

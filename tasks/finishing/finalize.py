@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import ExitStack
 from typing import Any
 
+from batchyard.errors import LeaseLost, UnavailableError
 from store import batches, segments
 from store.formats import results
 from store.leases import Lease
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 OUTPUT = "output.jsonl"
 ERRORS = "errors.jsonl"
+STEP_SECONDS = batches.FINISHING_SECONDS / 2
+"""A step that waits longer than this for a part of the deployment has failed, and the batch completes without it."""
 UNINSTALLED = "_uninstalled"
 """Task of steps whose package was uninstalled: Celery drops a chain with an unknown task, which would never end."""
 NEVER_RUN = {
@@ -83,6 +87,9 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
     """Run the post-processing step at `position`. Return False if another holder finishes this batch or it has ended.
 
     A step that fails is recorded with its error; the batch still completes.
+
+    Raises:
+        UnavailableError: the database or the store is away, and has not been for STEP_SECONDS.
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None
@@ -94,7 +101,11 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
             with ExitStack() as opened:
                 registry.run(request, _Results(context, batch, lease, opened))
             outcome: dict[str, Any] = {"status": "completed"}
+        except LeaseLost:
+            raise
         except Exception as error:
+            if isinstance(error, UnavailableError) and time.time() < (batch.finalizing_at or 0) + STEP_SECONDS:
+                raise
             log.exception("step failed", extra={"batch_id": batch_id, "step": entry["step"]})
             outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         with context.database.write() as session:

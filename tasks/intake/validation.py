@@ -14,7 +14,6 @@ import numpy as np
 import orjson
 
 from batchyard import output_lines
-from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engine import Capabilities
@@ -25,7 +24,7 @@ from inference.requests.fingerprint import fingerprint
 from store import batches, speeds
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
-from store.records import Batch, now
+from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
@@ -83,15 +82,10 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
             return False
         report, settings = Report(), context.settings
         validator = Validator(context.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
-        try:
-            with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
-                plan = PlanWriter(target, segment_sizes(context), context.artifacts)
-                validator.run(source, plan, report)
-                plan.discard() if report.count else plan.close()
-        except UnavailableError as error:
-            if now() < batch.expires_at:
-                raise  # housekeeping tries again
-            report.add(None, LineError("invalid_request", f"The input file cannot be read: {error}", "file_id"))
+        with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
+            plan = PlanWriter(target, segment_sizes(context), context.artifacts)
+            validator.run(source, plan, report)
+            plan.discard() if report.count else plan.close()
         with context.database.write() as session:
             lease.release(session)
             if report.count:

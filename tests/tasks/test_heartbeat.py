@@ -6,17 +6,19 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 from sqlalchemy import select, update
 
-from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
 from store.database import Database
 from store.leases import Lease, acquire_batch
 from store.records import Batch
 from tasks.context import AppContext
-from tasks.heartbeat import Heartbeat, has_died, hold_batch, holder, machine
+from tasks.heartbeat import BACKOFF, Heartbeat, has_died, hold_batch, holder, machine
+from tests.support.planned import reload
 from tests.support.rows import until
 
 NewBatch = Callable[..., Batch]
@@ -170,3 +172,35 @@ def acquire(database: Database, batch: Batch, name: str) -> Lease:
         lease = acquire_batch(session, batch.id, name, 60)
     assert lease is not None
     return lease
+
+
+def test_a_failed_attempt_is_recorded_with_its_reason_and_a_success_forgets_it(
+    context: AppContext, new_batch: NewBatch
+) -> None:
+    batch = new_batch()
+    for attempts in (1, 2):
+        with pytest.raises(RuntimeError), hold_batch(context, batch.id, "worker-1", 0.0):
+            raise RuntimeError("bucket 7 is broken")
+        record = reload(context.database, batch)
+        assert (record.attempts, record.attempt_error) == (attempts, "RuntimeError: bucket 7 is broken")
+        assert 0 < (record.lease_expires_at or 0) - time.time() <= BACKOFF.seconds(attempts)
+    with hold_batch(context, batch.id, "worker-1", 0.0):
+        pass
+    record = reload(context.database, batch)
+    assert (record.attempts, record.attempt_error) == (0, None)
+
+
+def test_a_part_that_is_away_costs_no_attempt_and_lost_content_does(context: AppContext, new_batch: NewBatch) -> None:
+    batch = new_batch()
+    for error, attempts in ((UnavailableError("S3 is away"), 0), (ArtifactMissing("content is missing"), 1)):
+        with pytest.raises(UnavailableError), hold_batch(context, batch.id, "worker-1", 0.0):
+            raise error
+        record = reload(context.database, batch)
+        assert (record.attempts, record.attempt_error) == (attempts, error.message)
+
+
+def test_an_error_of_the_beat_itself_stops_no_heartbeat() -> None:
+    beats = Beats(RuntimeError("a fault"), True)
+    with Heartbeat(beats, INTERVAL) as heartbeat:
+        until(lambda: beats.count >= 3)
+        assert not heartbeat.stopped.is_set()

@@ -5,17 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from store import segments
+from batchyard.errors import ArtifactMissing, BatchyardError, UnavailableError
+from store import batches, segments
 from store.database import Database
 from store.leases import acquire_batch
-from store.records import Batch, Segment
+from store.records import Batch, Segment, now
 from tasks import heartbeat, housekeeping, messages
 from tasks.context import AppContext
+from tasks.finishing import finalize
+from tasks.heartbeat import hold_batch
+from tasks.intake import validation
+from tests.support.planned import answers, finish_segment, plan_batch, reload
 
 
 def dead() -> int:
@@ -59,3 +66,105 @@ def test_a_lease_ends_before_its_time_only_with_a_process_of_this_machine(
 
 def test_a_holder_is_a_process_that_lives() -> None:
     assert not heartbeat.has_died(heartbeat.holder("task"))
+
+
+@pytest.fixture
+def no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is sent to work: the test does it."""
+    for name in ("validate", "segment", "finish"):
+        monkeypatch.setattr(messages, name, lambda *_: None)
+
+
+def later(database: Database, **values: Any) -> None:
+    """Let the pauses of all batches be over, and set these values."""
+    with database.write() as session:
+        session.execute(update(Batch).values(lease_expires_at=time.time() - 1, **values))
+
+
+def the_error(batch: Batch) -> tuple[str, str]:
+    """Code and message of a batch's only error."""
+    assert batch.errors is not None
+    (error,) = batch.errors
+    return error["code"], error["message"]
+
+
+def test_a_batch_whose_input_is_lost_ends_with_its_reason_when_its_window_does(
+    context: AppContext, database: Database, new_batch: Callable[..., Batch], no_messages: None
+) -> None:
+    batch = new_batch()
+    with pytest.raises(ArtifactMissing):
+        validation.run(context, batch.id, "here/1/task")
+    housekeeping.tick(context)
+    assert reload(database, batch).status == "validating", "another attempt may succeed"
+    later(database, expires_at=now())
+    housekeeping.tick(context)
+    batch = reload(database, batch)
+    assert batch.status == "failed"
+    code, message = the_error(batch)
+    assert code == "validation_failed"
+    assert "1 attempts" in message and "is missing in the artifact store" in message
+
+
+def test_finishing_that_fails_without_end_ends_the_batch_with_its_reason(
+    context: AppContext, database: Database, project: str, no_messages: None
+) -> None:
+    batch = plan_batch(context, project, ["one", "two"])
+    finish_segment(context, batch, answers([1, 1]))  # a line twice: nothing may be published
+    for _ in range(batches.ATTEMPTS):
+        housekeeping.tick(context)
+        assert reload(database, batch).status == "finalizing"
+        later(database)
+        with pytest.raises(BatchyardError):
+            finalize.merge(context, batch.id, "here/1/task")
+    housekeeping.tick(context)
+    batch = reload(database, batch)
+    assert (batch.status, batch.output_file_id) == ("failed", None)
+    assert the_error(batch)[0] == "finishing_failed"
+    assert "10 attempts: lines " in the_error(batch)[1]
+
+
+def test_work_that_kills_its_worker_each_time_ends_too(
+    context: AppContext, database: Database, new_batch: Callable[..., Batch], no_messages: None
+) -> None:
+    batch = new_batch()
+    for _ in range(batches.ATTEMPTS):
+        assert reload(database, batch).status == "validating"
+        with database.write() as session:
+            assert acquire_batch(session, batch.id, "elsewhere/1/task", 60)
+        later(database)
+        housekeeping.tick(context)
+        later(database)
+    housekeeping.tick(context)
+    batch = reload(database, batch)
+    assert (batch.status, the_error(batch)[1]) == (
+        "failed",
+        "The batch could not be validated in 10 attempts: the worker that did it was lost",
+    )
+
+
+def test_a_cancelled_batch_that_cannot_be_finished_ends_as_cancelled(
+    context: AppContext, database: Database, new_batch: Callable[..., Batch], no_messages: None
+) -> None:
+    batch = new_batch(1)
+    with database.write() as session:
+        batches.cancel(session, batch.project_id, batch.id)
+    later(database, attempts=batches.ATTEMPTS, attempt_error="the plan is missing")
+    housekeeping.tick(context)
+    batch = reload(database, batch)
+    assert (batch.status, the_error(batch)[0]) == ("cancelled", "finishing_failed")
+
+
+def test_a_store_that_is_away_for_a_while_ends_no_batch(
+    context: AppContext, database: Database, new_batch: Callable[..., Batch], no_messages: None
+) -> None:
+    batch = new_batch(1)
+    with database.write() as session:
+        assert batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
+    for _ in range(batches.ATTEMPTS + 5):
+        with pytest.raises(UnavailableError), hold_batch(context, batch.id, "here/1/task", 0.0):
+            raise UnavailableError("artifact store s3://bucket cannot be read")
+        housekeeping.tick(context)
+    assert reload(database, batch).status == "finalizing"
+    later(database, finalizing_at=now() - batches.FINISHING_SECONDS)
+    housekeeping.tick(context)
+    assert reload(database, batch).status == "failed", "it has an end"
