@@ -246,6 +246,12 @@ def plan(
     transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
 
 
+def set_model(session: Session, batch_id: str, model: str, config: dict[str, Any]) -> None:
+    """Replace the configuration of one of a batch's models."""
+    models = session.scalar(select(Batch.models).where(Batch.id == batch_id).with_for_update()) or {}
+    session.execute(update(Batch).where(Batch.id == batch_id).values(models={**models, model: config}))
+
+
 def reject(session: Session, batch_id: str, errors: list[dict[str, Any]]) -> None:
     """End a batch whose input is invalid, with its errors."""
     if not transition(session, batch_id, "validating", "failed", errors=errors):

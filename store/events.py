@@ -19,6 +19,7 @@ Type = Literal[
     "batch.on_track",
     "batch.at_risk",
     "batch.late",
+    "batch.held",
 ]
 TYPES: tuple[str, ...] = get_args(Type)
 

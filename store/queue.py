@@ -11,7 +11,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import RUNNING
-from store import speeds
+from store import holds, speeds
 from store.records import Batch, Segment, Sla
 from store.speeds import RequestClass
 
@@ -22,6 +22,7 @@ class ModelQueue:
 
     Attributes:
         rows_per_second, tokens_per_second: over the last minute; None without measurements.
+        held: why its engine cannot be started; None if it can.
         oldest_seconds: age of the oldest batch with a pending segment; None if no segment is pending.
     """
 
@@ -32,6 +33,7 @@ class ModelQueue:
     oldest_seconds: float | None
     rows_per_second: float | None
     tokens_per_second: float | None
+    held: str | None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def snapshot(session: Session) -> Queue:
         .where(Batch.status == "in_progress", Segment.state != "done")
         .group_by(Segment.model, Segment.state)
     ).all()
-    rates = speeds.recent(session, Segment.model)
+    rates, held = speeds.recent(session, Segment.model), holds.all_of(session)
     models = []
     for model in sorted({row[0] for row in segments} | rates.keys()):
         states = {row[1]: row[2:] for row in segments if row[0] == model}
@@ -83,6 +85,7 @@ def snapshot(session: Session) -> Queue:
                 oldest_seconds=None if oldest is None else now - oldest,
                 rows_per_second=rows_per_second,
                 tokens_per_second=tokens_per_second,
+                held=held[model].reason if model in held else None,
             )
         )
     deadlines = [deadline for *_, deadline in rows]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Integer, and_, cast, func, select, update
 from sqlalchemy.orm import Session
 
+from store import holds
 from store.database import changed
 from store.leases import Lease
 from store.records import AMOUNTS, Batch, Project, ResultChunk, Segment
@@ -39,6 +40,10 @@ class SegmentLease:
     error: str | None
     cache_bytes: int | None
     chunks: Sequence[str]
+    held: str | None
+    """Why the model's engine could not be started when it was tried last."""
+    last_chance: bool
+    """The batch can wait for a held model no longer."""
 
 
 class PendingSegment(NamedTuple):
@@ -72,7 +77,12 @@ def any_waits(session: Session) -> bool:
 def waiting(session: Session, limit: int) -> list[PendingSegment]:
     """Return pending segments that may start: the most urgent `limit` per model and project."""
     urgency = (Batch.infeasible, Batch.due_at, Batch.id, Segment.number)
-    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), Batch.status == "in_progress")
+    ready = and_(
+        Segment.state == "pending",
+        Segment.not_before <= time.time(),
+        Batch.status == "in_progress",
+        holds.may_start(),
+    )
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
@@ -146,6 +156,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         .join(Project, Project.id == Batch.project_id)
         .where(Segment.id == segment_id)
     ).one()
+    held = holds.find(session, segment.model)
     return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
@@ -162,7 +173,15 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         error=segment.error,
         cache_bytes=cache_bytes,
         chunks=session.scalars(select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)).all(),
+        held=held.reason if held else None,
+        last_chance=holds.is_over(batch),
     )
+
+
+def answered(session: Session, batch_id: str, model: str) -> bool:
+    """True if a request of the batch to this model has an answer."""
+    statement = select(Segment.id).where(Segment.batch_id == batch_id, Segment.model == model, Segment.answered > 0)
+    return session.scalar(statement.limit(1)) is not None
 
 
 def renew(session: Session, segment: SegmentLease, seconds: float) -> bool:

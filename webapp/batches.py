@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,8 +14,9 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from store import batches, schedules
-from store.records import Batch
+from batchyard.statuses import TERMINAL
+from store import batches, holds, schedules
+from store.records import Batch, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import result_stream
@@ -53,6 +55,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
         artifacts = batches.artifacts(session, ids)
         retries = batches.retries(session, ids)
         scheduled = schedules.of_batches(session, ids)
+        held = holds.of_batches(session, ids)
     running = [batch.id for batch in records if batch.status in ("validating", "in_progress")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
     return [
@@ -79,6 +82,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
                 simulated=batch.simulated,
                 **{name: rates.get(batch.id, {}).get(name) for name in ("rows_per_second", "tokens_per_second")},
                 **_eta(forecasts.get(batch.id)),
+                held=_held(batch, held.get(batch.id)),
                 sla=batch.sla,
                 due_at=deadlines.deadline(batch),
                 input_sha256=batch.input_sha256,
@@ -105,6 +109,18 @@ def _eta(forecast: Forecast | None) -> dict[str, float | None]:
         return dict.fromkeys(names)
     now = time.time()
     return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
+
+
+def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:
+    if hold is not None:
+        retry_at = math.ceil(hold.retry_at)
+        return wire.Held(
+            reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at
+        )
+    if batch.attempt_error is None or batch.status in TERMINAL:
+        return None
+    retry_at = math.ceil(batch.lease_expires_at or 0)
+    return wire.Held(reason=batch.attempt_error, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
 
 
 def _object(batch: Batch) -> wire.BatchObject:

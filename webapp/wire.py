@@ -172,6 +172,16 @@ class Shared(BaseModel):
     output_tokens: int
 
 
+class Held(BaseModel):
+    """Why a batch does not move, though it has not ended: this is tried again."""
+
+    reason: str
+    model: str | None = Field(description="the model whose engine cannot start; null: validation or finishing fails")
+    since: int | None = Field(description="when the model's engine could not be started for the first time")
+    attempts: int = Field(description="in a row, without those in which a part of the deployment was away")
+    retry_at: int = Field(description="when it is tried next, at the earliest")
+
+
 class Extension(BaseModel):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
@@ -184,6 +194,7 @@ class Extension(BaseModel):
     eta_seconds: float | None = Field(description="until the last answer, with all that runs before it")
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None
+    held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
     sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")
     input_sha256: str

@@ -21,6 +21,7 @@ def facts(batch: dict[str, Any]) -> str:
         [
             ("batch", batch["id"]),
             ("status", batch["status"] + (" (simulated)" if ours["simulated"] else "")),
+            ("on hold", _held(batch)),
             ("progress", _bar(batch)),
             ("answered/failed/total", _counts(batch)),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
@@ -62,6 +63,8 @@ def progress(batch: dict[str, Any]) -> str:
     ]
     remaining = _range(batch)
     parts += [f"done in {remaining}"] if remaining else []
+    held = _held(batch)
+    parts += [f"on hold: {held}"] if held else []
     return "  ".join([f"{batch['status']:11}", _bar(batch), _counts(batch)]) + "\n" + ", ".join([*parts, _sla(batch)])
 
 
@@ -110,6 +113,15 @@ def _range(batch: dict[str, Any]) -> str | None:
     if eta is None:
         return None
     return f"{eta} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])})"
+
+
+def _held(batch: dict[str, Any]) -> str | None:
+    """Why a batch does not move, on one line."""
+    held = batch["batchyard"].get("held")
+    if held is None:
+        return None
+    model = f"model {held['model']}: " if held["model"] else ""
+    return " ".join(f"{model}{held['reason']}".split())
 
 
 def _sla(batch: dict[str, Any]) -> str:

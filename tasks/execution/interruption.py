@@ -20,6 +20,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self._waiting = False
+        self._raised = False
 
     def __enter__(self) -> Interruption:
         self._previous = signal.signal(signal.SIGUSR2, self._handle)
@@ -33,13 +34,17 @@ class Interruption:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._waiting:
-            self._waiting = False
+            self._waiting, self._raised = False, True
             raise Stopped
 
     def call(self, function: Callable[[], T]) -> T:
         """Return the function's result. Raises Stopped if `interrupt` is called before it returns."""
-        self._waiting = True
+        self._waiting, self._raised = True, False
         try:
             return function()
+        except Exception as error:
+            if self._raised:  # Ray's C code turns an exception that meets one of its own into a SystemError
+                raise Stopped from error
+            raise
         finally:
             self._waiting = False

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from batchyard import output_lines
 from batchyard.backoff import Backoff
-from batchyard.errors import EngineError, GpuBusy, LeaseLost, UnavailableError
+from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, UnavailableError
 from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
-from store import segments
+from store import batches, holds, segments
 from store.formats import chunks, plan
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
@@ -53,12 +53,17 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
         log.info("segment waits: %s", error, extra=ids)
         _fail(context, segment, error.message, counted=False)
         gpu_sharing.record_demand(context, segment.model["name"], segment.due_at, error.holders)
+    except EngineStartError as error:
+        log.error("model on hold: %s", error, extra={**ids, "model": segment.model["name"]})
+        with context.database.write() as session:
+            segments.fail(session, segment, error.message, 0.0, counted=False)
+            holds.hold(session, segment.model["name"], error.message)
     except (EngineError, UnavailableError) as error:
         log.error("segment failed: %s", error, extra=ids)
-        _fail(context, segment, error.message, counted=isinstance(error, EngineError))
+        _fail(context, segment, error.message, counted=isinstance(error, EngineError) and not _ray_is_away())
     except Exception as error:
         # Unexpected error: the task logs its traceback. It counts as an attempt, so that it is not retried for ever.
-        _fail(context, segment, f"{type(error).__name__}: {error}", counted=True)
+        _fail(context, segment, f"{type(error).__name__}: {error}", counted=not _ray_is_away())
         raise
     else:
         log.info("segment ended", extra=ids)
@@ -71,6 +76,17 @@ def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, co
     progress.count(context, segment.model["name"], {"retries": 1})
 
 
+def _ray_is_away() -> bool:
+    """True if the Ray cluster that this process is connected to does not answer, which is not the engine's fault."""
+    # Another thread may be importing Ray now.
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return False
+    from inference.ray import cluster
+
+    return not cluster.alive()
+
+
 class _ClusterWatch:
     """Watches the Ray cluster that this process is connected to."""
 
@@ -79,13 +95,7 @@ class _ClusterWatch:
 
     def lost(self) -> bool:
         """Count a beat. Return True if the cluster has been away, or another one, for CLUSTER_BEATS beats in a row."""
-        # Another thread may be importing Ray now.
-        is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
-        if is_initialized is None or not is_initialized():
-            return False
-        from inference.ray import cluster
-
-        self._away = 0 if cluster.alive() else self._away + 1
+        self._away = self._away + 1 if _ray_is_away() else 0
         return self._away >= CLUSTER_BEATS
 
 
@@ -128,14 +138,15 @@ def _answer(
     from inference.ray import cluster
     from inference.residents import directory
 
-    spec = ModelSpec.model_validate(segment.model)
+    spec = _configuration(context, segment)
     rows = _unanswered(context, segment)
     if rows.num_rows == 0:
         return None
     duplicates, to_run = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
-    if segment.attempts >= context.settings.segment_attempts:
+    reason = _no_engine(context, segment)
+    if reason is not None:
         writer = ChunkWriter(context, segment, heartbeat.stopped)  # no meter: no engine answers these
-        writer.add(_engine_error(rows, segment))
+        writer.add(_engine_error(rows, reason))
         writer.flush()
         return None
     cluster.connect(context.settings.ray_address)
@@ -153,6 +164,9 @@ def _answer(
         with meter.excluded():
             engine = interruption.call(lambda: pipeline.engine_versions(spec, **timeouts))
         gpu_sharing.clear_demand(context, spec.name)
+        if segment.held is not None:
+            with context.database.write() as session:
+                holds.release(session, spec.name)
         for table in cache.find(to_run, engine):
             writer.add(duplicates.join(table, shared=True))
             to_run = _without(to_run, table["line"])
@@ -194,11 +208,36 @@ def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows["line"], lines.combine_chunks())))
 
 
-def _engine_error(rows: pa.Table, segment: segments.SegmentLease) -> pa.Table:
-    """Return error lines for requests of a segment that has used up its attempts."""
-    message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
+def _configuration(context: AppContext, segment: segments.SegmentLease) -> ModelSpec:
+    """Return the model's configuration.
+
+    A batch keeps the one it was validated with. If its engine could not be started and has answered nothing of the
+    batch, the deployment's present one takes its place, since that is where the fault was mended.
+    """
+    spec, current = ModelSpec.model_validate(segment.model), context.models.get(segment.model["name"])
+    if segment.held is None or current is None or current == spec:
+        return spec
+    with context.database.write() as session:
+        if segments.answered(session, segment.batch_id, spec.name):
+            return spec
+        batches.set_model(session, segment.batch_id, spec.name, current.model_dump(mode="json"))
+    log.info("batch takes the model's present configuration", extra={"batch_id": segment.batch_id, "model": spec.name})
+    return current
+
+
+def _no_engine(context: AppContext, segment: segments.SegmentLease) -> str | None:
+    """Return why no engine will answer the segment's requests; None if one may."""
+    if segment.attempts >= context.settings.segment_attempts:
+        return f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
+    if segment.held is not None and segment.last_chance:
+        return f"The engine could not be started before the completion window ended: {segment.held}"
+    return None
+
+
+def _engine_error(rows: pa.Table, reason: str) -> pa.Table:
+    """Return error lines for requests that no engine will answer."""
     answers = output_lines.unanswered(
-        rows["line"].to_pylist(), rows["custom_id"].to_pylist(), "engine_unavailable", message
+        rows["line"].to_pylist(), rows["custom_id"].to_pylist(), "engine_unavailable", reason
     )
     none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
     columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}

@@ -11,7 +11,7 @@ from typing import Any, cast
 import redis
 from sqlalchemy.orm import Session
 
-from store import batches, queue, speeds
+from store import batches, holds, queue, speeds
 from store.records import Batch, Sla
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast
@@ -51,7 +51,8 @@ def tick(context: AppContext) -> None:
     now = time.time()
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
-        entries = queue.backlog(session)
+        held = holds.all_of(session)
+        entries = [entry for entry in queue.backlog(session) if entry.model not in held]  # they wait, and hold up none
         configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
         throughputs = speeds.throughputs(session, configurations)
         limits = dispatch.limits(context, session)

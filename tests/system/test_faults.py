@@ -203,16 +203,28 @@ def test_requests_that_take_too_long_are_error_lines(faulty: RunningStack) -> No
     assert batch.output_file_id is None
 
 
-def test_an_engine_that_cannot_start_gives_error_lines_with_its_reason_and_never_an_answer(
+def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives_error_lines_with_its_reason(
     faulty: RunningStack,
 ) -> None:
-    batch = faulty.wait(faulty.submit(requests(5, model="broken")))
-    assert_every_line_once(faulty, batch, 5)
-    assert (batch.output_file_id, batch.request_counts.failed) == (None, 5)
-    for line in faulty.lines(batch.error_file_id):
+    short, long = (
+        faulty.submit(requests(5, model="broken"), completion_window="30s"),
+        faulty.submit(requests(5, model="broken")),
+    )
+    long = faulty.wait(long, until=lambda batch: batch.batchyard["held"] is not None)
+    assert (long.status, long.request_counts.failed) == ("in_progress", 0)
+    assert long.batchyard["held"]["model"] == "broken"
+    assert "no weights in this folder" in long.batchyard["held"]["reason"]
+    other = faulty.wait(faulty.submit(requests(100, model="logged")), seconds=25)
+    assert_every_line_once(faulty, other, 100)
+    assert faulty.client.batches.retrieve(short.id).status == "in_progress", "another model runs meanwhile"
+    short = faulty.wait(short)
+    assert_every_line_once(faulty, short, 5)
+    assert (short.output_file_id, short.request_counts.failed) == (None, 5)
+    for line in faulty.lines(short.error_file_id):
         assert line["response"] is None
         assert line["error"]["code"] == "engine_unavailable"
         assert "no weights in this folder" in line["error"]["message"]
+    assert faulty.wait(faulty.client.batches.cancel(long.id)).status == "cancelled"
 
 
 def test_a_stack_that_is_killed_whole_goes_on_where_it_was(faulty: RunningStack) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
-from batchyard.errors import EngineDied, EngineError, GpuBusy, UnavailableError
-from store import batches, segments
-from store.records import Batch, Project, Segment
+from batchyard.errors import EngineDied, EngineError, EngineStartError, GpuBusy, UnavailableError
+from batchyard.models import ModelSpec
+from store import batches, holds, segments
+from store.records import Batch, Event, Hold, Project, Segment
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.scheduling import gpu_sharing
@@ -272,3 +273,109 @@ def test_a_segment_needs_no_redis(new_context: Callable[..., AppContext], projec
     batch = plan_batch(context, project, ["one"])
     assert run(context, batch)
     assert the_segment(context.database, batch).state == "done"
+
+
+def hold(context: AppContext, batch: Batch, engine: DirectedEngine, reason: str = "no weights in this folder") -> None:
+    """Run a segment whose engine cannot start."""
+
+    def fail() -> None:
+        raise EngineStartError(reason)
+
+    engine.starts = fail
+    assert run(context, batch)
+
+
+def offered(context: AppContext) -> set[str]:
+    """The batches of which a segment may start now."""
+    with context.database.read() as session:
+        return {entry.batch_id for entry in segments.waiting(session, 10)}
+
+
+def test_a_model_whose_engine_cannot_start_holds_its_batches_and_no_other_models(
+    context: AppContext, project: str, batch: Batch, engine: DirectedEngine, new_batch: Callable[..., Batch]
+) -> None:
+    second, other = plan_batch(context, project, ["one"]), new_batch(1, model="other")
+    hold(context, batch, engine)
+    record = the_segment(context.database, batch)
+    assert (record.state, record.attempts) == ("pending", 0)
+    assert offered(context) == {other.id}
+    with context.database.read() as session:
+        held = holds.of_batches(session, [batch.id, second.id, other.id])
+        assert {batch_id: entry.reason for batch_id, entry in held.items()} == dict.fromkeys(
+            [batch.id, second.id], "no weights in this folder"
+        )
+        events = session.scalars(select(Event).where(Event.type == "batch.held")).all()
+    assert {(event.batch_id, event.data["reason"]) for event in events} == {
+        (batch.id, "no weights in this folder"),
+        (second.id, "no weights in this folder"),
+    }
+
+
+def test_a_held_model_is_tried_again_after_growing_pauses_and_told_of_once(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    pauses = []
+    for _ in range(9):
+        hold(context, batch, engine)
+        with context.database.write() as session:
+            (entry,) = session.scalars(select(Hold))
+            pauses.append(round(entry.retry_at - time.time()))
+            entry.retry_at = 0.0
+        assert offered(context) == {batch.id}
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    with context.database.read() as session:
+        assert len(session.scalars(select(Event).where(Event.type == "batch.held")).all()) == 1
+
+
+def test_a_held_batch_completes_once_its_engine_starts(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    hold(context, batch, engine)
+    engine.starts = lambda: None
+    assert run(context, batch)
+    assert custom_ids(context, batch) == ["r1", "r2", "r3", "r4", "r5"]
+    with context.database.read() as session:
+        assert session.scalars(select(Hold)).all() == []
+
+
+def test_a_held_batch_takes_the_configuration_in_which_the_fault_was_mended(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    hold(context, batch, engine)
+    context.models["echo"] = ModelSpec(name="echo", engine="echo", engine_args={"latency_ms": 1})
+    engine.starts = lambda: None
+    assert run(context, batch)
+    assert reload(context.database, batch).models["echo"]["engine_args"] == {"latency_ms": 1}
+
+
+def test_a_held_batch_with_answers_keeps_the_configuration_that_gave_them(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    first = started(context.database, batch)
+    append(context, first, answers([2]))
+    lose(context.database, int(first.lease.id))
+    hold(context, batch, engine)
+    context.models["echo"] = ModelSpec(name="echo", engine="echo", engine_args={"latency_ms": 1})
+    engine.starts = lambda: None
+    assert run(context, batch)
+    assert reload(context.database, batch).models["echo"].get("engine_args", {}) == {}
+
+
+@pytest.mark.parametrize(("window", "last"), [(86400, 60), (100, 10)])
+def test_a_held_batch_answers_with_the_reason_only_when_its_window_is_nearly_over(
+    context: AppContext, batch: Batch, engine: DirectedEngine, window: int, last: int
+) -> None:
+    hold(context, batch, engine)
+    for remaining, is_offered in ((last + 5, False), (last - 5, True)):
+        with context.database.write() as session:
+            expires_at = int(time.time()) + remaining
+            session.execute(update(Batch).values(expires_at=expires_at, created_at=expires_at - window))
+        assert (batch.id in offered(context)) == is_offered
+    engine.starts = lambda: pytest.fail("the engine was started")
+    assert run(context, batch)
+    assert {(line["error"]["code"], line["error"]["message"]) for line in output_of(context, batch)} == {
+        (
+            "engine_unavailable",
+            "The engine could not be started before the completion window ended: no weights in this folder",
+        )
+    }

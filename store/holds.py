@@ -1,0 +1,87 @@
+"""Holds: models whose engine cannot start. That is the deployment's fault, so their batches wait and say why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, and_, case, delete, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from batchyard.backoff import Backoff
+from store import events
+from store.records import Batch, Event, Hold, Segment, now
+
+BACKOFF = Backoff(first=5.0, longest=300.0)
+"""Between two attempts to start a model's engine."""
+LAST_SECONDS = 60
+LAST_SHARE = 10
+"""A segment waits until LAST_SECONDS before its completion window ends, or 1/LAST_SHARE of a shorter window."""
+
+
+def hold(session: Session, model: str, reason: str) -> Hold:
+    """Hold a model after a failed start, or extend its hold. Emit `batch.held` for each batch that waits for it."""
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
+    session.execute(insert(Hold).on_conflict_do_nothing(), first)
+    record = session.get_one(Hold, model, with_for_update=True)
+    record.reason, record.attempts = reason, record.attempts + 1
+    record.retry_at = time.time() + BACKOFF.seconds(record.attempts)
+    session.flush()
+    announced = select(Event.id).where(
+        Event.batch_id == Batch.id, Event.type == "batch.held", Event.created_at >= record.since
+    )
+    for batch in session.scalars(select(Batch).where(_waits_for(model), ~announced.exists())):
+        events.record(session, batch, "batch.held", model=model, reason=reason)
+    return record
+
+
+def release(session: Session, model: str) -> None:
+    """End a model's hold: its engine has started."""
+    session.execute(delete(Hold).where(Hold.model == model))
+
+
+def find(session: Session, model: str) -> Hold | None:
+    """Return a model's hold, or None."""
+    return session.get(Hold, model)
+
+
+def all_of(session: Session) -> dict[str, Hold]:
+    """Return every hold that some batch waits for, by model."""
+    waiting = select(Segment.id).join(Batch, Batch.id == Segment.batch_id)
+    waiting = waiting.where(Segment.model == Hold.model, Segment.state != "done", Batch.status == "in_progress")
+    return {hold.model: hold for hold in session.scalars(select(Hold).where(waiting.exists()))}
+
+
+def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, Hold]:
+    """Return the hold that each of these batches waits for, by batch id. Most have none."""
+    rows = session.execute(
+        select(Segment.batch_id, Hold)
+        .join(Hold, Hold.model == Segment.model)
+        .join(Batch, Batch.id == Segment.batch_id)
+        .where(Segment.batch_id.in_(batch_ids), Segment.state != "done", Batch.status == "in_progress")
+        .distinct()
+    )
+    return dict(rows.all())
+
+
+def may_start() -> ColumnElement[bool]:
+    """Return the condition for segments whose model is not on hold now, or whose batch has no time to wait."""
+    held = select(Hold.model).where(Hold.model == Segment.model, Hold.retry_at > time.time())
+    return or_(~held.exists(), Batch.expires_at - _last_seconds() <= now())
+
+
+def is_over(batch: Batch) -> bool:
+    """True if a batch can wait for a held model no longer."""
+    return batch.expires_at - min(LAST_SECONDS, (batch.expires_at - batch.created_at) // LAST_SHARE) <= now()
+
+
+def _last_seconds() -> ColumnElement[int]:
+    window = Batch.expires_at - Batch.created_at
+    return case((window < LAST_SECONDS * LAST_SHARE, window / LAST_SHARE), else_=LAST_SECONDS)
+
+
+def _waits_for(model: str) -> ColumnElement[bool]:
+    segment = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.model == model, Segment.state != "done")
+    return and_(Batch.status == "in_progress", segment.exists())
