@@ -216,7 +216,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     assert "no weights in this folder" in long.batchyard["held"]["reason"]
     other = faulty.wait(faulty.submit(requests(100, model="logged")), seconds=25)
     assert_every_line_once(faulty, other, 100)
-    assert faulty.client.batches.retrieve(short.id).status == "in_progress", "another model runs meanwhile"
+    assert faulty.client.batches.retrieve(long.id).status == "in_progress", "another model runs meanwhile"
     short = faulty.wait(short)
     assert_every_line_once(faulty, short, 5)
     assert (short.output_file_id, short.request_counts.failed) == (None, 5)
