@@ -178,7 +178,9 @@ def _requests(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
     common = request_template(options)
-    validator = Validator(context.models, options.endpoint, context.settings.max_requests)
+    validator = Validator(
+        context.models, options.endpoint, context.settings.max_requests, post_process=options.post_process
+    )
 
     def check(request: dict[str, Any]) -> None:
         try:

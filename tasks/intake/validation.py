@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import bisect
 import logging
+from collections.abc import Iterable
 from typing import IO, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
 from tasks.intake.lines import LineError, parse, parse_with_body
+from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,13 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
             return False
         report, settings = Report(), context.settings
-        validator = Validator(context.models, batch.endpoint, settings.max_requests, settings.max_embedding_inputs)
+        validator = Validator(
+            context.models,
+            batch.endpoint,
+            settings.max_requests,
+            settings.max_embedding_inputs,
+            batch.post_process,
+        )
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
             validator.run(source, plan, report)
@@ -143,12 +151,14 @@ class Validator:
         endpoint: str,
         max_requests: int,
         max_embedding_inputs: int | None = None,
+        post_process: Iterable[dict[str, Any]] = (),
     ) -> None:
         self._specs = models
         self._endpoint = endpoint
         self._max_requests = max_requests
         self._max_embedding_inputs = max_embedding_inputs
         self._models: dict[str, _Model] = {}
+        self._step_checks = steps.checks(post_process)
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> None:
         """Add every valid line to `plan`, if any, and every error to `report`."""
@@ -201,6 +211,10 @@ class Validator:
         unsupported = model.engine.unsupported(model.spec, self._endpoint, body)
         if unsupported is not None:
             raise LineError("unsupported_parameter", unsupported[1], unsupported[0])
+        for check in self._step_checks:
+            unusable = check(body)
+            if unusable is not None:
+                raise LineError("invalid_request", unusable[1], unusable[0])
         return name
 
     def _model(self, name: str) -> _Model:

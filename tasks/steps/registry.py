@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from batchyard.plugins import Registry
@@ -27,6 +29,17 @@ STEPS: Registry[Step[StepOptions]] = Registry("step", "batchyard.steps", BUILT_I
 def request(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of a batch's `post_process` as the client wrote it, without the step's outcome."""
     return {key: value for key, value in entry.items() if key not in ("status", "error")}
+
+
+def checks(entries: Iterable[dict[str, Any]]) -> list[Callable[[Mapping[str, Any]], tuple[str, str] | None]]:
+    """Return the `check` of each step of a `post_process`, with its options. A step that is not installed has none."""
+    names = STEPS.names()
+    steps = [(STEPS.get(entry["step"]), entry) for entry in entries if entry["step"] in names]
+    return [
+        partial(step.check, options=step.options.model_validate(request(entry)))
+        for step, entry in steps
+        if step.check is not None
+    ]
 
 
 def run(entry: dict[str, Any], results: Results) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Literal
+from typing import Any, Literal
+
+import re2
 
 from tasks.steps.step import Results, Step, StepOptions
 
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+PATTERN_BYTES = 1024 * 1024
+"""Memory of one regular expression. re2 keeps the last 128 of them."""
+_OPTIONS = re2.Options()
+_OPTIONS.max_mem = PATTERN_BYTES
+_OPTIONS.never_capture = True
+_OPTIONS.log_errors = False
 
 
 class ScoreOptions(StepOptions):
@@ -17,7 +26,7 @@ class ScoreOptions(StepOptions):
 
     Attributes:
         method: exact: the same text, stripped. numeric: the last numbers have the same value. regex: the expected text
-            is a regular expression that matches somewhere in the answer.
+            is a regular expression (RE2) that matches somewhere in the answer.
     """
 
     step: Literal["score"]
@@ -34,22 +43,36 @@ def last_number(text: str) -> Decimal | None:
 
 
 def matches(method: str, answer: str, expected: str) -> bool:
-    """Return True if the answer is as expected. Raises re.error if the expected text is no regular expression."""
+    """Return True if the answer is as expected. Raises re2.error if the expected text is no regular expression."""
     if method == "numeric":
         value = last_number(expected)
         return value is not None and last_number(answer) == value
     if method == "regex":
-        return re.search(expected, answer) is not None
+        # Clients write these patterns: `re` would take time exponential in the answer, and hold the interpreter.
+        return re2.compile(expected, _OPTIONS).search(answer) is not None
     return answer.strip() == expected.strip()
 
 
-def _score(method: str, answer: str | None, expected: str) -> tuple[bool, str | None]:
-    if answer is None:
-        return False, "no answer"
+def _expected(body: Mapping[str, Any]) -> str | None:
+    metadata = body.get("metadata")
+    expected = metadata.get("expected") if isinstance(metadata, dict) else None
+    return expected if isinstance(expected, str) else None
+
+
+def refusal(body: Mapping[str, Any], options: ScoreOptions) -> tuple[str, str] | None:
+    """Return param and reason if the expected text of a request is no regular expression; None if it can be used."""
+    expected = _expected(body)
+    if options.method != "regex" or expected is None:
+        return None
     try:
-        return matches(method, answer, expected), None
-    except re.error as error:
-        return False, f"expected is no regular expression: {error}"
+        re2.compile(expected, _OPTIONS)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")
+        return "body.metadata.expected", (
+            f"'expected' is no regular expression of RE2: {reason}. Step score, method regex, takes RE2's syntax, "
+            "which has no back-references and no look-around."
+        )
+    return None
 
 
 def score(results: Results, options: ScoreOptions) -> None:
@@ -61,12 +84,15 @@ def score(results: Results, options: ScoreOptions) -> None:
     unscored = 0
     with results.create() as scores:
         for row in results.rows():
-            metadata = row.body.get("metadata")
-            if not isinstance(metadata, dict) or not isinstance(expected := metadata.get("expected"), str):
+            expected = _expected(row.body)
+            if expected is None:
                 unscored += 1
                 continue
-            task = str(metadata.get("task", "all"))
-            correct, error = _score(options.method, row.text, expected)
+            task = str(row.body["metadata"].get("task", "all"))
+            error = "no answer" if row.text is None else None
+            if unusable := refusal(row.body, options):  # only in a batch that an older version has validated
+                error = unusable[1]
+            correct = row.text is not None and error is None and matches(options.method, row.text, expected)
             counts = tasks.setdefault(task, {"total": 0, "correct": 0})
             counts["total"] += 1
             counts["correct"] += correct
@@ -101,4 +127,5 @@ STEP = Step(
     "compares each answer with body.metadata.expected, by body.metadata.task if that is given.",
     ScoreOptions,
     score,
+    refusal,
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -34,6 +34,12 @@ class Results(Protocol):
 
 
 Options = TypeVar("Options", bound=StepOptions)
+Checked = TypeVar("Checked", bound=StepOptions, contravariant=True)
+
+
+class Check(Protocol[Checked]):
+    def __call__(self, body: Mapping[str, Any], options: Checked) -> tuple[str, str] | None:
+        """Return param and reason if the step cannot use a request with this body; None if it can."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,11 @@ class Step(Generic[Options]):
         summary: one sentence for the form of a new batch.
         options: a subclass of StepOptions.
         run: writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone.
+        check: called for every request in validation; a request that it refuses is an error of its line.
     """
 
     name: str
     summary: str
     options: type[Options]
     run: Callable[[Results, Options], None]
+    check: Check[Options] | None = None

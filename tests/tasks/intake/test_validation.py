@@ -415,3 +415,12 @@ def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context
 
     assert size_after(0) == size_after(3) == 2000, "the first parts have the engine's start in them"
     assert size_after(50) == 3000
+
+
+def test_a_pattern_that_a_step_cannot_use_is_an_error_of_its_line() -> None:
+    source = joined(*(a_request(text, body={"metadata": {"expected": text}}) for text in ("a+", "(?=a)")))
+    report = Report()
+    Validator(MODELS, CHAT, 100, post_process=[{"step": "score", "method": "regex"}]).run(
+        io.BytesIO(source), None, report
+    )
+    assert [(error["line"], error["param"]) for error in report.errors] == [(2, "body.metadata.expected")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -103,12 +104,29 @@ def test_the_last_number_of_a_text(text: str, value: float | None) -> None:
     assert (None if number is None else float(number)) == value
 
 
-def test_an_expected_regex_that_is_none_is_told_of_at_its_line(artifacts: Artifacts) -> None:
-    results = BatchResults(artifacts, [a_row(1, "x", "("), a_row(2, "x", "x")])
-    registry.run({"step": "score", "method": "regex"}, results)
-    scores = [json.loads(line) for line in artifacts.read(results.added["scores.jsonl"]).splitlines()]
-    assert "no regular expression" in scores[0]["error"]
-    assert scores[1]["correct"]
+def test_a_pattern_that_backtracks_takes_time_linear_in_the_answer() -> None:
+    began = time.monotonic()
+    assert not matches("regex", "a" * 100_000 + "b", "(a+)+$")
+    assert time.monotonic() - began < 0.5
+
+
+@pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "(?:a{1000}){1000}", r"\pL{1000}"])
+def test_a_pattern_that_cannot_be_used_is_refused_with_its_place(pattern: str) -> None:
+    [check] = registry.checks([{"step": "score", "method": "regex", "status": "pending"}])
+    param, message = check({"metadata": {"expected": pattern}}) or ("", "")
+    assert param == "body.metadata.expected"
+    assert "RE2" in message
+
+
+def test_a_pattern_is_checked_only_where_it_is_used_as_one() -> None:
+    exact, pattern = registry.checks([{"step": "score"}, {"step": "parquet"}, {"step": "score", "method": "regex"}])
+    assert exact({"metadata": {"expected": "("}}) is None
+    assert pattern({"metadata": {"expected": r"\bpositive\b"}}) is None
+    assert pattern({"metadata": None}) is None
+
+
+def test_a_step_that_is_not_installed_checks_nothing() -> None:
+    assert registry.checks([{"step": "gone"}]) == []
 
 
 def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
