@@ -14,6 +14,7 @@ import orjson
 from flask import Flask, Response, current_app, g
 from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
 from batchyard.wording import MAX_NAME, nearest
@@ -25,6 +26,8 @@ from webapp import limits
 log = logging.getLogger("webapp")
 
 MAX_JSON_BYTES = 1024 * 1024
+# Of a body that holds prompts. Each thread of the process may parse one, which takes several times its size.
+MAX_BULK_BYTES = 8 * 1024 * 1024
 # Closing a socket with unread input sends RST: the client may lose the response, or its next request.
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_SECONDS = 2.0
@@ -122,18 +125,23 @@ def administrator() -> keys.Caller:
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-def parse_body(model: type[Parsed], *, max_bytes: int = MAX_JSON_BYTES, optional: bool = False) -> Parsed:
-    """Parse the JSON body as `model`; an empty `optional` body counts as `{}`.
+def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = False) -> Parsed:
+    """Parse the JSON body as `model`. An empty `optional` body is `{}`; the bytes of a `bulk` one count as uploaded.
 
     Raises:
         RequestError: with OpenAI's code, and the parameter's path as `param`.
-        TooLargeError: the body is larger than `max_bytes`.
+        TooLargeError: the body is larger than MAX_JSON_BYTES, a `bulk` one than MAX_BULK_BYTES.
+        RateLimitError.
     """
     request = flask.request
-    if (request.content_length or 0) > max_bytes:
-        raise TooLargeError(f"The body is larger than {max_bytes} bytes.")
-    request.max_content_length = max_bytes
-    raw = request.get_data(cache=False)
+    request.max_content_length = MAX_BULK_BYTES if bulk else MAX_JSON_BYTES
+    try:
+        raw = request.get_data(cache=False)
+    except RequestEntityTooLarge:
+        remedy = "; send its prompts as a file" if bulk else ""
+        raise TooLargeError(f"The body is larger than {request.max_content_length} bytes{remedy}.") from None
+    if bulk:
+        limits.count_bytes(current_context(), caller().key_id, len(raw))
     if not raw and optional:
         raw = b"{}"
     try:

@@ -73,7 +73,7 @@ def start() -> tuple[dict[str, Any], int]:
     context = current_context()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
     file = uploaded() if is_form else None
-    body = form(StartForm) if is_form else parse_body(Start, max_bytes=context.settings.max_file_bytes)
+    body = form(StartForm) if is_form else parse_body(Start, bulk=True)
     submission.check_window(context.settings, body.completion_window)
     if (file is None) == (body.prompts is None):
         raise RequestError(

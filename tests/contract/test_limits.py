@@ -49,6 +49,14 @@ def test_uploaded_bytes_are_limited_while_they_stream(web: Web, tmp_path: Path) 
     assert len(stored) == 1
 
 
+def test_bytes_of_prompts_count_as_uploaded(web: Web) -> None:
+    client = web(upload_bytes_per_minute=100_000)
+    prompts = {"model": "echo", "prompts": ["x" * 60_000]}
+    answers = [client.post("/start", json=prompts) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [202, 429]
+    assert 0 < int(answers[0].headers["x-ratelimit-remaining-bytes"]) < 40_000
+
+
 def test_a_project_has_only_so_many_bytes_in_flight(web: Web) -> None:
     client = web(max_bytes_in_flight=1500)
     file_id = upload(client, b"x" * 1000).get_json()["id"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import socket
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from flask.testing import FlaskClient
 from store import batches
 from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in, upload
+from webapp import requests
 
 
 @pytest.fixture
@@ -104,6 +106,25 @@ def test_an_upload_of_unknown_length_is_refused_as_soon_as_it_is_too_large(
     )
     assert (answer.status_code, answer.get_json()["error"]["code"]) == (413, "file_too_large")
     assert read < 1_000_000
+    assert stored(context) == []
+
+
+def test_prompts_sent_as_json_are_bounded_and_a_file_is_the_remedy(
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_BULK_BYTES", 500)
+    prompts = {"model": "echo", "prompts": ["x" * 600]}
+    for answer in (
+        client.post("/start", json=prompts),
+        client.post(
+            "/start",
+            input_stream=io.BytesIO(json.dumps(prompts).encode()),  # of unknown length
+            content_type="application/json",
+            environ_overrides={"wsgi.input_terminated": True},
+        ),
+    ):
+        assert answer.status_code == 413
+        assert "send its prompts as a file" in answer.get_json()["error"]["message"]
     assert stored(context) == []
 
 

@@ -22,3 +22,9 @@ def test_a_line_that_is_too_long_is_cut_and_the_next_keeps_its_number(monkeypatc
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 10)
     source = io.BytesIO(b"x" * 10 + b"\n" + b"y" * 95 + b"\n" + b"z\n")
     assert list(lines.numbered_lines(source)) == [(1, b"x" * 10 + b"\n"), (2, b"y" * 11), (3, b"z\n")]
+
+
+def test_a_line_of_too_many_blanks_is_too_long_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 10)
+    source = io.BytesIO(b" " * 9 + b"\n" + b" " * 95 + b"\n" + b" " * 95 + b"z\n")
+    assert list(lines.numbered_lines(source)) == [(2, b" " * 11), (3, b" " * 11)]
