@@ -172,7 +172,10 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
     The server's own `statement_timeout` is not enough: a server that hangs keeps no time.
     """
     engine = create_engine(url, connect_args=_POSTGRESQL, **options)
-    if statement_seconds is None or url.get_driver_name() != "psycopg":
+    if url.get_driver_name() != "psycopg":
+        return engine
+    _replace_nul(engine)
+    if statement_seconds is None:
         return engine
     import psycopg
 
@@ -238,3 +241,16 @@ def _begin_alone(connection: Connection) -> None:
                 break
         time.sleep(_POLL_SECONDS)
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _replace_nul(engine: Engine) -> None:
+    """Send NUL, which PostgreSQL's texts cannot hold, as U+FFFD: an id with NUL is then as unknown as any other."""
+    from psycopg.types.string import StrDumperUnknown
+
+    class Dumper(StrDumperUnknown):  # type: ignore[misc]
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        connection.adapters.register_dumper(str, Dumper)

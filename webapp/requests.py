@@ -17,7 +17,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
-from batchyard.wording import MAX_NAME, nearest
+from batchyard.wording import MAX_NAME, cut, nearest
 from store import keys
 from store.artifacts import Artifacts, Writer
 from tasks.context import AppContext
@@ -182,6 +182,10 @@ def _single(fields: MultiDict[str, str]) -> Iterator[tuple[str, str]]:
 
 def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     """Validate `values` as `model`. Raises RequestError for the first error."""
+    with_nul = _path_of_nul(values)
+    if with_nul is not None:
+        param = cut(with_nul, MAX_NAME)
+        raise RequestError(f"'{param}' has a NUL character; leave it out.", code="invalid_value", param=param)
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -198,6 +202,23 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
     message = first["msg"].removeprefix("Value error, ")
     raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param)
+
+
+def _path_of_nul(values: dict[str, Any]) -> str | None:
+    """Return the path of a text with a NUL character, or of the object with one in a key; None if there is none.
+
+    PostgreSQL's texts cannot hold it.
+    """
+    pending: list[tuple[tuple[str, ...], Any]] = [((), values)]  # no recursion: clients nest as deep as they like
+    while pending:
+        path, value = pending.pop()
+        texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
+        if any("\0" in text for text in texts):
+            return ".".join(path)
+        if isinstance(value, dict | list):
+            entries = value.items() if isinstance(value, dict) else enumerate(value)
+            pending += [((*path, str(key)), own) for key, own in entries]
+    return None
 
 
 def _drain() -> None:

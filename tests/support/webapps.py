@@ -22,10 +22,10 @@ def context_in(folder: Path, **changes: Any) -> AppContext:
     return context
 
 
-def client_of(context: AppContext) -> FlaskClient:
+def client_of(context: AppContext, *, admin: bool = False) -> FlaskClient:
     """Return a client of a new app with a new key."""
     with context.database.write() as session:
-        key = keys.create(session, "default").key
+        key = keys.create(session, "default", admin=admin).key
     client = create_app(context).test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
