@@ -9,14 +9,18 @@ from typing import Any
 import orjson
 
 from inference.engine import NO_OPS
+from inference.requests import media
 
 
 def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
-    """Return a digest (16 bytes), equal for requests that must get the same answer; None if sampling is random.
+    """Return a digest (16 bytes), equal for requests that must get the same answer; None if sampling is random
+    or media come from a URL, where they may change.
 
     Null values and parameters without effect do not count.
     """
     if endpoint != "/v1/embeddings" and body.get("temperature") != 0 and body.get("seed") is None:
+        return None
+    if any(media.remote(body)):
         return None
     parameters = {name: value for name, value in body.items() if value is not None and name not in NO_OPS}
     text = orjson.dumps([endpoint, parameters], option=orjson.OPT_SORT_KEYS)

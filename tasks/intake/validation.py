@@ -19,7 +19,7 @@ from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engine import Capabilities
 from inference.engines import registry
-from inference.requests import bodies, ordering
+from inference.requests import bodies, media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
 from store import batches, speeds
@@ -225,7 +225,9 @@ class Validator:
 
     def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any], body_json: bytes) -> None:
         custom_id, body = request["custom_id"], request["body"]
-        refusal = self._model(model).context_length.refusal(self._endpoint, body, len(body_json))
+        refusal = self._model(model).context_length.refusal(self._endpoint, body, len(body_json)) or media.refusal(
+            self._specs[model], body
+        )
         if refusal is not None:
             answer = output_lines.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
             plan.add(model, number, custom_id, body_json, answer)

@@ -71,7 +71,8 @@ class EndpointArguments(BaseModel):
 class OpenAIArguments(BaseModel):
     """`engine_args` of engine openai.
 
-    `model` is what the endpoints call the model (default: as models.toml does); `api_key_env` is for the endpoints
+    `model` is what the endpoints call the model (default: as models.toml does); `allowed_media_domains` are those that
+    endpoints may fetch images, audio and videos from (inference/requests/media.py); `api_key_env` is for the endpoints
     that name none, those of `endpoint_folder` included; the two last are seconds: the first wait before a request or a
     probe is tried again, and how often the folder is read and due probes are sent.
     """
@@ -83,6 +84,7 @@ class OpenAIArguments(BaseModel):
     endpoint_folder: Path | None = Field(None, validate_default=True)
     api_key_env: str | None = Variable
     max_model_len: PositiveInt | None = None
+    allowed_media_domains: tuple[str, ...] = ()
     backoff_seconds: PositiveFloat = 0.5
     watch_seconds: PositiveFloat = 1.0
 

@@ -13,6 +13,7 @@ from batchyard.wording import nearest
 from inference.engines.vllm import internals
 from inference.engines.vllm.environment import few_cpus
 from inference.engines.vllm.parameters import EMBEDDINGS
+from inference.requests import media
 
 CPU_DEFAULTS = {
     "enforce_eager": True,
@@ -26,6 +27,8 @@ ONE_PROCESS = internals.NAMES["UniProcExecutor"].replace(":", ".")
 """On few CPUs the model runs in the process that schedules it. By default vLLM starts a second process, bound to all
 CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 requests to 1 M parameters took 16.5 s
 and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
+NO_DOMAIN = "none.invalid"
+"""A domain that cannot exist (RFC 2606)."""
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 
 
@@ -51,6 +54,8 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
         ours["runner"] = "pooling"
     for key, value in {**ours, **spec.engine_args}.items():
         setattr(arguments, key, value)
+    # An empty list would allow every domain.
+    arguments.allowed_media_domains = media.allowed_domains(spec) or [NO_DOMAIN]
     return arguments
 
 

@@ -18,6 +18,7 @@ times as long as one; with 5 M as long; with 15 M and 300 M a third less."""
 def set_environment(spec: ModelSpec) -> None:
     """Set the variables that vLLM reads. Call it before vLLM starts in this process."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # an allowed domain could redirect to another
     if Path(spec.source).is_dir():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Ray sets one thread per CPU of the actor, at least one. vLLM chooses the number itself if it is not set.

@@ -333,6 +333,19 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     assert first["response"]["body"]["error"]["code"] == "context_length_exceeded"
 
 
+def test_a_request_with_remote_media_is_one_error_line_and_the_others_run(artifacts: Artifacts) -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    remote = a_request("a", body={"messages": [{"role": "user", "content": [image]}]})
+    report, planned, _ = validate(joined(remote, a_request("b")), artifacts)
+    assert report.errors == []
+    assert [segment[:2] for segment in planned.segments] == [("echo", 1), ("echo", 1)]
+    (chunk,) = planned.refused.values()
+    with artifacts.open(chunk) as file:
+        answer = json.loads(pq.read_table(file)["answer"][0].as_py())
+    assert (answer["custom_id"], answer["response"]["status_code"]) == ("a", 400)
+    assert answer["response"]["body"]["error"]["code"] == "media_not_allowed"
+
+
 def test_refused_requests_are_cut_into_segments_too(artifacts: Artifacts) -> None:
     body = {"model": "nano", "max_tokens": 65}
     _, planned, _ = validate(joined(*(a_request(str(n), body=body) for n in range(5))), artifacts, segment_requests=2)

@@ -233,6 +233,21 @@ def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Pat
         engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
 
 
+@pytest.mark.parametrize(
+    ("allowed", "domains"),
+    [(None, ["none.invalid"]), ([], ["none.invalid"]), (["Images.example.org"], ["images.example.org"])],
+)
+def test_vllm_fetches_media_from_allowed_domains_only(
+    tiny: Path, allowed: list[str] | None, domains: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To vLLM an empty list allows every domain."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    arguments = {} if allowed is None else {"allowed_media_domains": allowed}
+    assert engine_arguments(model(tiny, engine_args=arguments)).allowed_media_domains == domains
+    set_environment(model(tiny))
+    assert os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
 @pytest.mark.parametrize(("weights", "cpus", "threads"), [(2**24, 2, "2"), (2**20, 2, "1"), (2**24, 16, None)])
 def test_on_few_cpus_a_large_model_has_a_thread_on_each_and_a_small_one_has_one(
     weights: int, cpus: int, threads: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

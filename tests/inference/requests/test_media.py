@@ -1,0 +1,87 @@
+"""Media by URL: an engine fetches only from domains that its model allows, and a request with a URL has no twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchyard.models import ModelSpec
+from inference.requests import media
+from inference.requests.fingerprint import fingerprint
+
+DATA = "data:image/png;base64,iVBORw0KGgo="
+OPEN = ModelSpec(name="m", engine="vllm", source="a/b", engine_args={"allowed_media_domains": ["Images.example.org"]})
+CLOSED = ModelSpec(name="m", engine="vllm", source="a/b")
+
+
+def chat(*parts: dict[str, Any] | str) -> dict[str, Any]:
+    content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": content}]}
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        image("http://169.254.169.254/latest/meta-data"),
+        image("https://images.example.org/a.png"),
+        image("HTTPS://Images.Example.org"),
+        image(" http://localhost/"),
+        image("file:///etc/passwd"),
+        image("/etc/passwd"),
+        {"type": "image_url", "image_url": "http://localhost/"},
+        {"type": "audio_url", "audio_url": {"url": "http://localhost/"}},
+        {"type": "video_url", "video_url": {"url": "http://localhost/"}},
+        {"type": "input_image", "image_url": "http://localhost/"},
+        {"type": "file", "file": {"file_url": "http://localhost/"}},
+        {"type": "image", "image": ["http://localhost/"]},
+        {"type": "text", "text": "a", "uuid": "1", "image_url": "http://localhost/"},
+    ],
+)
+def test_nothing_is_fetched_unless_the_model_allows_its_domain(part: dict[str, Any]) -> None:
+    answer = media.refusal(CLOSED, chat("what is this?", part))
+    assert answer is not None
+    assert (answer.status_code, answer.body and answer.body["error"]["param"]) == (400, "messages[0].content[1]")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "see http://localhost/",
+        image(DATA),
+        image(DATA.replace("data", "DATA")),
+        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+        {"type": "refusal", "refusal": "not http://localhost/"},
+    ],
+)
+def test_texts_and_media_in_the_request_are_always_allowed(part: dict[str, Any] | str) -> None:
+    assert media.refusal(CLOSED, chat(part)) is None
+    assert fingerprint("/v1/chat/completions", chat(part)) is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("https://images.example.org/a.png?size=2", True),
+        ("http://IMAGES.example.org:8080", True),
+        ("https://example.org/a.png", False),
+        ("https://images.example.org.evil.test/", False),
+        ("https://images.example.org@localhost/", False),
+        ("https://localhost/@images.example.org", False),
+        ("https://localhost\\@images.example.org/", False),
+        ("https://images.example.org\\@localhost/", False),
+        ("https://images.example.org/a\n", False),
+        ("ftp://images.example.org/a", False),
+    ],
+)
+def test_only_urls_that_all_parsers_read_alike_are_of_an_allowed_domain(url: str, allowed: bool) -> None:
+    assert (media.refusal(OPEN, chat(image(url))) is None) == allowed
+
+
+def test_a_request_with_remote_media_has_no_fingerprint() -> None:
+    """The image may change while its URL stays."""
+    assert fingerprint("/v1/chat/completions", chat(image("https://images.example.org/a.png"))) is None
