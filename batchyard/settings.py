@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchyard import durations
@@ -116,6 +116,11 @@ class Settings(BaseSettings):
     )
     webhooks_allow_private: bool = Field(
         False, description="webhooks may name hosts with private addresses, and plain `http`"
+    )
+    proxies: NonNegativeInt = Field(
+        0,
+        description="proxies before the web app, whose `X-Forwarded-For` and `X-Forwarded-Proto` say the client's "
+        "address and whether it uses TLS",
     )
     log_level: str = Field("INFO", description="level of the structured logs")
 

@@ -1,4 +1,4 @@
-"""The queue over all projects: waiting and running segments and their speed, for metrics and forecasts."""
+"""The queue of all projects or one: waiting and running segments and their speed, for metrics and forecasts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, func, select, true
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import RUNNING
@@ -51,14 +51,15 @@ class Queue:
     models: list[ModelQueue]
 
 
-def snapshot(session: Session) -> Queue:
-    """Return the queue now. Its cost depends on unfinished batches alone."""
+def snapshot(session: Session, project_id: str | None = None) -> Queue:
+    """Return the queue now, of one project or of all. Its cost depends on unfinished batches alone."""
     now = time.time()
+    scope = true() if project_id is None else Batch.project_id == project_id
     batches = dict.fromkeys(RUNNING, 0)
     sla = dict.fromkeys(get_args(Sla), 0)
     rows = session.execute(
         select(Batch.status, Batch.sla, func.count(), func.min(Batch.expires_at))
-        .where(Batch.status.in_(RUNNING))
+        .where(Batch.status.in_(RUNNING), scope)
         .group_by(Batch.status, Batch.sla)
     ).all()
     for status, state, count, _ in rows:
@@ -67,10 +68,10 @@ def snapshot(session: Session) -> Queue:
     segments = session.execute(
         select(Segment.model, Segment.state, func.count(), func.sum(Segment.requests), func.min(Batch.created_at))
         .join(Batch, Batch.id == Segment.batch_id)
-        .where(Batch.status == "in_progress", Segment.state != "done")
+        .where(Batch.status == "in_progress", Segment.state != "done", scope)
         .group_by(Segment.model, Segment.state)
     ).all()
-    rates, held = speeds.recent(session, Segment.model), holds.all_of(session)
+    rates, held = speeds.recent(session, Segment.model, project_id=project_id), holds.all_of(session)
     models = []
     for model in sorted({row[0] for row in segments} | rates.keys()):
         states = {row[1]: row[2:] for row in segments if row[0] == model}

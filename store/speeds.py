@@ -170,7 +170,9 @@ def _decayed(project: Project, now: float) -> float:
     return project.recent_usage * math.exp(-max(0.0, now - project.recent_usage_at) / USAGE_SECONDS)
 
 
-def recent(session: Session, by: InstrumentedAttribute[str], *batch_ids: str) -> dict[str, tuple[float, float]]:
+def recent(
+    session: Session, by: InstrumentedAttribute[str], *batch_ids: str, project_id: str | None = None
+) -> dict[str, tuple[float, float]]:
     """Return (requests per second, tokens per second) over the last minute.
 
     A group needs two result chunks in it: the first starts the clock, and its answers are older.
@@ -178,9 +180,12 @@ def recent(session: Session, by: InstrumentedAttribute[str], *batch_ids: str) ->
     Args:
         by: the group: Segment.model or ResultChunk.batch_id.
         batch_ids: the batches to measure; none for all in progress.
+        project_id: of this project only.
     """
     now = time.time()
     scope = ResultChunk.batch_id.in_(batch_ids) if batch_ids else Batch.status == "in_progress"
+    if project_id is not None:
+        scope = scope & (Batch.project_id == project_id)
     chunks = session.execute(
         select(
             by,

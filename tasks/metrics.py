@@ -64,11 +64,15 @@ class Snapshot:
     processes: dict[str, tuple[int, float]]
 
 
-def collect(context: AppContext, *, with_processes: bool = True) -> Snapshot:
-    """Take a snapshot. The cost grows with the queue, not with past batches; reading local processes costs most."""
+def collect(context: AppContext, *, with_processes: bool = True, project_id: str | None = None) -> Snapshot:
+    """Take a snapshot. The cost grows with the queue, not with past batches; reading local processes costs most.
+
+    Args:
+        project_id: the project whose queue is taken; None for that of all.
+    """
     now = time.time()
     with context.database.read() as session:
-        unfinished = queue.snapshot(session)
+        unfinished = queue.snapshot(session, project_id)
         due_first = queue.due_first(session, BATCHES)
         deliveries = webhooks.undelivered(session)
     forecasts = deadlines.read(context, [batch.id for batch in due_first])

@@ -10,6 +10,7 @@ import sys
 
 from celery import Celery
 from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from batchyard import logs, settings
 from tasks.context import REDIS_SECONDS, AppContext, build
@@ -55,6 +56,9 @@ def create_app(context: AppContext | None = None) -> Flask:
     celery.set_default()
 
     app = Flask(__name__)
+    # A header of a client's own is never believed: each trusted proxy appends to it.
+    proxies = context.settings.proxies
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)  # type: ignore[method-assign]
     app.request_class = requests.Request
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["context"] = context
@@ -62,6 +66,7 @@ def create_app(context: AppContext | None = None) -> Flask:
     requests.register(app)
     limits.register(app, context)
     metrics.register(app, context)
+    health.register(app)
     errors.register(app)
     for module in MODULES:
         app.register_blueprint(module.routes)

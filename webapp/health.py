@@ -1,14 +1,20 @@
-"""/healthz: this process runs. /readyz: a batch can run."""
+"""/healthz: this process runs. /readyz: a batch can run.
+
+Neither asks for a key. So /readyz is worked out every READY_SECONDS at most, by one thread at a time.
+"""
 
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import celery
 import redis
-from celery import current_app
-from flask import Blueprint
+from flask import Blueprint, Flask, current_app
 from kombu.exceptions import OperationalError
 from pydantic import BaseModel, Field
 
@@ -20,6 +26,10 @@ from webapp.requests import current_context
 routes = Blueprint("health", __name__)
 
 WAIT_SECONDS = 1.0
+READY_SECONDS = 2.0
+NOT_READY_SECONDS = 0.5
+# The check of the artifact store writes, and pays for a flush or a request.
+WRITTEN_SECONDS = 10.0
 
 
 class Health(BaseModel):
@@ -29,6 +39,38 @@ class Health(BaseModel):
 class Readiness(BaseModel):
     status: Literal["ready", "not ready"]
     parts: dict[str, str] = Field(description="what each part says: `ok`, or what is wrong with it")
+
+
+@dataclass
+class _State:
+    """What each part said last, and when it was asked, in monotonic seconds."""
+
+    parts: dict[str, str] = field(default_factory=dict)
+    asked_at: dict[str, float] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refresh(self, context: AppContext) -> None:
+        """Ask the parts whose state is old, unless another thread does."""
+        # The first caller of all has nothing to show yet. Nobody else waits for a part that hangs.
+        if not self.lock.acquire(blocking=not self.parts):
+            return
+        try:
+            self.parts = {name: self._ask(name, check, context) for name, check in CHECKS.items()}
+        finally:
+            self.lock.release()
+
+    def _ask(self, name: str, check: Callable[[AppContext], None], context: AppContext) -> str:
+        seconds = WRITTEN_SECONDS if name == "artifacts" else READY_SECONDS
+        state, age = self.parts.get(name), time.monotonic() - self.asked_at.get(name, 0.0)
+        if state is not None and age < (seconds if state == "ok" else NOT_READY_SECONDS):
+            return state
+        state = _run(check, context)
+        self.asked_at[name] = time.monotonic()
+        return state
+
+
+def register(app: Flask) -> None:
+    app.extensions["readiness"] = _State()
 
 
 @routes.get("/healthz")
@@ -42,10 +84,10 @@ def healthz() -> Health:
 @operation(Readiness, public=True, others={503: Readiness})
 def readyz() -> tuple[dict[str, Any], int]:
     """Whether a batch can run: the store, the broker, a worker and Ray answer. Says of each what it said."""
-    context = current_context()
-    parts = {name: _run(check, context) for name, check in CHECKS.items()}
-    ready = all(state == "ok" for state in parts.values())
-    answer = Readiness(status="ready" if ready else "not ready", parts=parts)
+    state: _State = current_app.extensions["readiness"]
+    state.refresh(current_context())
+    ready = all(part == "ok" for part in state.parts.values())
+    answer = Readiness(status="ready" if ready else "not ready", parts=state.parts)
     return answer.model_dump(), 200 if ready else 503
 
 
@@ -64,7 +106,7 @@ def _broker(context: AppContext) -> None:
 def _worker(context: AppContext) -> None:
     context.redis.ping()  # the ping below would wait for a broker that is down
     # The webhook worker runs no batch (batchyard/local/programs.py).
-    if not current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern="(?!webhooks)", matcher="pcre"):
+    if not celery.current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern="(?!webhooks)", matcher="pcre"):
         raise UnavailableError("no worker answers")
 
 

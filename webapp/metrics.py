@@ -1,4 +1,4 @@
-"""/metrics for Prometheus, and /v1/queue: the backlog and the throughput of the whole deployment."""
+"""/metrics for Prometheus, and /v1/queue: backlog and throughput, of the whole deployment or of a project."""
 
 from __future__ import annotations
 
@@ -64,15 +64,20 @@ class EngineObject(BaseModel):
 
 
 class QueueObject(BaseModel):
-    """What has not ended: batches by status and by SLA state, segments by model; and the engines that are up."""
+    """What has not ended: batches by status and by SLA state, segments by model; and the engines that are up.
+
+    An admin key sees that of all projects, any other key its own project's.
+    """
 
     object: Literal["queue"] = "queue"
     batches: dict[str, int]
     sla: dict[str, int]
     next_deadline_seconds: float | None
     models: list[ModelQueueObject]
-    messages: dict[str, int] | None = Field(description="waiting for a worker, by Celery queue; null: Redis is away")
-    engines: list[EngineObject] | None = Field(description="null: Redis is away")
+    messages: dict[str, int] | None = Field(
+        description="waiting for a worker, by Celery queue; null: Redis is away, or no admin key"
+    )
+    engines: list[EngineObject] | None = Field(description="null: Redis is away, or no admin key")
 
 
 class _Deployment(Collector):
@@ -219,8 +224,18 @@ def show() -> Response:
 @routes.get("/v1/queue")
 @operation(QueueObject)
 def look() -> QueueObject:
-    """Look at the queue: what waits and what runs, over all projects."""
-    caller()
-    snapshot = metrics.collect(current_context(), with_processes=False)
-    engines = None if snapshot.engines is None else [EngineObject.model_validate(engine) for engine in snapshot.engines]
-    return QueueObject.model_validate(asdict(snapshot.queue) | {"messages": snapshot.messages, "engines": engines})
+    """Look at the queue: what waits and what runs, in the project, or for an admin key in the deployment."""
+    snapshot = own_snapshot()
+    engines = snapshot.engines if caller().admin else None
+    return QueueObject(
+        **asdict(snapshot.queue),
+        messages=snapshot.messages if caller().admin else None,
+        engines=None if engines is None else [EngineObject.model_validate(engine) for engine in engines],
+    )
+
+
+def own_snapshot() -> Snapshot:
+    """Return a snapshot for the caller: its queue is that of all projects only for an admin key."""
+    owner = caller()
+    project_id = None if owner.admin else owner.project_id
+    return metrics.collect(current_context(), with_processes=False, project_id=project_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import openai
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.conftest import refusal
@@ -48,6 +49,19 @@ def test_requests_are_timed_by_route_and_not_by_path(stack: RunningStack, http: 
     routes = [dict(labels) for name, labels in samples(http) if name == "batchyard_http_request_seconds_count"]
     assert {"method": "GET", "route": "/v1/files/<file_id>", "status": "404"} in routes
     assert "BREW" not in {labels["method"] for labels in routes}
+
+
+def test_the_queue_of_another_project_has_nothing_of_this_one(
+    stack: RunningStack, http: httpx.Client, other_project: openai.OpenAI
+) -> None:
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(400)])
+    stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
+    theirs = other_project.get("/queue", cast_to=httpx.Response).json()
+    assert http.get("/v1/queue").json()["engines"]
+    assert (theirs["engines"], theirs["messages"], theirs["models"]) == (None, None, [])
+    assert sum(theirs["batches"].values()) == 0
+    stack.client.batches.cancel(batch.id)
+    stack.wait(batch)
 
 
 def test_the_queue_needs_a_key(http: httpx.Client) -> None:

@@ -53,6 +53,20 @@ def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_ba
     assert (a.rows_per_second, a.tokens_per_second) == (None, None)
 
 
+def test_a_projects_queue_has_nothing_of_another_project(database: Database, new_batch: Callable[..., Batch]) -> None:
+    batch = new_batch(1000, model="a")
+    with database.write() as session:
+        session.query(Segment).one().epoch = 1
+        session.add_all([chunk(batch, session.query(Segment).one().id, ago, 100) for ago in (20, 10)])
+    with database.read() as session:
+        own = queue.snapshot(session, batch.project_id)
+        other = queue.snapshot(session, "project_other")
+    assert own.batches["in_progress"] == own.sla["on_track"] == 1
+    assert own.models[0].rows_per_second is not None
+    assert (sum(other.batches.values()), sum(other.sla.values()), other.models) == (0, 0, [])
+    assert other.next_deadline_seconds is None
+
+
 def test_rates_are_of_the_last_minute_and_of_what_was_measured(
     database: Database, new_batch: Callable[..., Batch]
 ) -> None:

@@ -7,8 +7,8 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from store import speeds
-from tasks import metrics
 from tasks.execution import engine_status
+from webapp import metrics
 from webapp.requests import current_context
 
 routes = Blueprint("models", __name__, url_prefix="/models")
@@ -19,7 +19,7 @@ def show() -> ResponseReturnValue:
     context = current_context()
     with context.database.read() as session:
         throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
-    snapshot = metrics.collect(context, with_processes=False)
+    snapshot = metrics.own_snapshot()
     return flask.render_template(
         "models.html",
         models=context.models.values(),

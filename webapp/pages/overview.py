@@ -1,4 +1,4 @@
-"""/: the batches of the project that run, wait and have ended, and the queue of all projects."""
+"""/: the batches of the project that run, wait and have ended, and the queue, of all projects for administrators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from store import batches, files
-from tasks import metrics
+from webapp import metrics
 from webapp.batches import to_wire
 from webapp.pages.forms import PageParams
 from webapp.requests import caller, current_context, query
@@ -41,5 +41,5 @@ def show() -> ResponseReturnValue:
         older=params.after is not None,
         has_more=has_more,
         limit=params.limit,
-        snapshot=metrics.collect(context, with_processes=False),
+        snapshot=metrics.own_snapshot(),
     )

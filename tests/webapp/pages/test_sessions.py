@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -70,6 +71,32 @@ def test_the_cookie_is_not_for_scripts_nor_other_sites_and_only_a_hash_is_kept(c
         kept = session.scalars(select(WebSession)).all()
     assert len(kept) == 2
     assert not any(token in value for record in kept for value in map(str, vars(record).values()))
+
+
+def behind_a_proxy(context: AppContext, proxies: int) -> FlaskClient:
+    settings = context.settings.model_copy(update={"proxies": proxies})
+    app = create_app(dataclasses.replace(context, settings=settings))
+    app.extensions["limiter"] = SlidingWindowCounterRateLimiter(MemoryStorage())
+    return app.test_client()
+
+
+def test_behind_a_proxy_wrong_keys_lock_out_their_own_client_only(context: AppContext) -> None:
+    stranger = behind_a_proxy(context, 1)
+
+    def statuses(address: str, times: int) -> set[int]:
+        headers = {"X-Forwarded-For": f"9.9.9.9, {address}"}  # only the last entry is the proxy's own
+        return {stranger.post("/sign-in", data={"key": "x"}, headers=headers).status_code for _ in range(times)}
+
+    assert statuses("1.1.1.1", 10) == {401}
+    assert statuses("1.1.1.1", 1) == {429}
+    assert statuses("2.2.2.2", 1) == {401}
+
+
+@pytest.mark.parametrize(("proxies", "secure"), [(0, False), (1, True)])
+def test_the_cookie_is_secure_if_a_trusted_proxy_has_tls(context: AppContext, proxies: int, secure: bool) -> None:
+    stranger, key = behind_a_proxy(context, proxies), new_key(context).key
+    answer = stranger.post("/sign-in", data={"key": key}, headers={"X-Forwarded-Proto": "https"})
+    assert ("Secure" in answer.headers["Set-Cookie"]) == secure
 
 
 def test_a_session_ends_with_its_key_with_time_and_by_signing_out(
