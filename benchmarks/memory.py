@@ -1,25 +1,38 @@
 """Memory and control cost of a big batch: does either grow with the file?
 
 Runs batches of `echo` requests (simulated: no model, so all of it is control cost) of rising size through a stack of
-its own, over HTTP, and samples the resident memory of every process of the stack once a second. Writes
-`benchmarks/results/memory.json` (every sample) and `memory.md` (the table).
+its own, over HTTP, and samples the resident memory of every process of the stack once a second. Then merges answers of
+ordinary and of great size, each in a process of its own. Writes `benchmarks/results/memory.json` (every sample) and
+`memory.md` (the tables).
 
     python benchmarks/memory.py [--requests 40000 1000000]
+    python benchmarks/memory.py --merge 20000 150000
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import harness
 import psutil
+import pyarrow as pa
 
 from batchyard.cli.client import Client
 from batchyard.statuses import TERMINAL
+from store.artifacts import Artifacts
+from store.formats import chunks
+from store.formats.plan import PlanWriter, SegmentSize
+from tasks.finishing import result_files
 
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
@@ -27,6 +40,9 @@ SETTINGS = {
     "BATCHYARD_MAX_FILE_BYTES": "10000000000",
     "BATCHYARD_SEGMENT_REQUESTS": "20000",
 }
+MERGES = ((50_000, 500), (20_000, 150_000))
+"""Answers and their bytes."""
+CHUNK_BYTES = 32 * 1024 * 1024
 MODELS = '[models.echo]\nengine = "echo"\nmax_in_flight = 1024\n'
 
 
@@ -113,6 +129,54 @@ def run(server: Client, data: Path, number: int) -> dict[str, Any]:
     }
 
 
+def answered(url: str, answers: int, size: int) -> tuple[str, list[str]]:
+    """Store a plan, and result chunks in a random order of lines. Return their SHA-256s."""
+    artifacts, chance = Artifacts(url), random.Random(1)
+    lines = chance.sample(range(1, answers + 1), answers)
+    with artifacts.create() as file:
+        plan = PlanWriter(file, {"m": SegmentSize(20_000)})
+        for line in lines:
+            plan.add("m", line, f"r-{line}", b"{}")
+        plan.close()
+    vectors = "".join(chance.choices("0123456789,.-", k=2 * size))
+    names, rows = [], min(20_000, max(1, CHUNK_BYTES // size))
+    for first in range(0, answers, rows):
+        part = lines[first : first + rows]
+        starts = (chance.randrange(size) for _ in part)
+        texts = [f'{{"custom_id":"r-{n}","x":"{vectors[at : at + size]}"}}' for n, at in zip(part, starts, strict=True)]
+        columns = {"line": pa.array(part, pa.int64()), "ok": [True] * len(part), "answer": texts}
+        names.append(chunks.write(artifacts, pa.table(columns)))
+    return file.sha256, names
+
+
+def merge(answers: int, size: int) -> dict[str, Any]:
+    """Merge so many answers in this process. Return the seconds, and the MiB that the process grew by at most."""
+    with tempfile.TemporaryDirectory(prefix="by-") as folder:
+        artifacts = Artifacts(f"file://{folder}")
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+            small = other.submit(answered, artifacts.url, 10, 10).result()
+            plan, names = other.submit(answered, artifacts.url, answers, size).result()
+        with artifacts.create() as output, artifacts.create() as errors:
+            result_files.merge(artifacts, *small, None, output, errors)  # imports what it needs
+        Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts
+        before, started = resident("VmRSS"), time.monotonic()
+        with artifacts.create() as output, artifacts.create() as errors:
+            result_files.merge(artifacts, plan, names, None, output, errors)
+        seconds = round(time.monotonic() - started, 2)
+        return {
+            "answers": answers,
+            "output_mb": round(output.size / 1e6),
+            "seconds": seconds,
+            "growth_mib": round(resident("VmHWM") - before),
+        }
+
+
+def resident(name: str) -> float:
+    """The resident memory of this process in MiB: VmRSS now, VmHWM at its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
 def table(report: dict[str, Any]) -> str:
     head = (
         "| requests | input MB | upload s | whole s | rows/s | CPU ms a row "
@@ -129,18 +193,28 @@ def table(report: dict[str, Any]) -> str:
         "Engine `echo` (simulated), so all of it is control cost. Memory is the highest resident size sampled, "
         "CPU the whole machine's but for this client's, which samples."
     )
-    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes])
+    merges = [list(entry.values()) for entry in report["merges"]]
+    columns = ["answers merged", "output MB", "seconds", "growth of the process MiB"]
+    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes, "", harness.table(columns, merges)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, nargs="+", default=[40_000, 1_000_000], help="sizes of the batches")
-    sizes = parser.parse_args().requests
+    parser.add_argument(
+        "--merge", type=int, nargs=2, metavar=("ANSWERS", "BYTES"), help="only merge so many answers, and print as JSON"
+    )
+    arguments = parser.parse_args()
+    if arguments.merge:
+        print(json.dumps(merge(*arguments.merge)))
+        return
     machine = harness.machine("celery", "ray", "pyarrow", "flask", "sqlalchemy")
     with harness.stack(MODELS, SETTINGS) as (server, data):
         run(server, data, 1000)  # starts the engine and the workers' Ray connections
-        runs = [run(server, data, number) for number in sizes]
-    report = {"machine": machine, "settings": SETTINGS, "runs": runs}
+        runs = [run(server, data, number) for number in arguments.requests]
+    command = [sys.executable, __file__, "--merge"]
+    merges = [json.loads(subprocess.check_output([*command, *map(str, sizes)])) for sizes in MERGES]
+    report = {"machine": machine, "settings": SETTINGS, "runs": runs, "merges": merges}
     harness.write("memory", report, table(report))
 
 

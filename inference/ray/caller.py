@@ -35,6 +35,8 @@ LIST_ROWS = range(32, 129)
 """Requests of one call: an eighth of a replica's limit in flight, within these bounds, and at most a quarter of it."""
 TOGETHER_SECONDS = 1.0
 PACKED = "answers"
+PACKED_BYTES = 32 * 1024 * 1024
+"""Approximate limit of a packed table, which Arrow limits to 2 GiB."""
 FAILED = -1
 """Line number of a table that holds the error that ended the run instead of answers."""
 DEATHS_IN_A_ROW = 11
@@ -304,10 +306,12 @@ def answer(
 
     try:
         while (answered := _runner.run(following())) is not None:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, answered.schema) as stream:
-                stream.write_table(answered)
-            yield pa.table({PACKED: [sink.getvalue().to_pybytes()]})
+            size = max(1, answered.num_rows * PACKED_BYTES // max(1, answered.nbytes))
+            for at in range(0, answered.num_rows, size):
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, answered.schema) as stream:
+                    stream.write_table(answered.slice(at, size))
+                yield pa.table({PACKED: [sink.getvalue().to_pybytes()]})
     finally:
         _runner.run(answers.aclose())
 

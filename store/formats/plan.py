@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, Writer
 from store.batches import PlannedSegment
-from store.formats import chunks
+from store.formats import chunks, parquet
 from store.formats.request_sorter import Queue, RequestSorter, Row
 from store.speeds import RequestClass
 
@@ -41,6 +41,8 @@ SEGMENT_BYTES = 32 * 1024 * 1024
 # Estimates that only the request class of a segment depends on.
 BYTES_PER_TOKEN = 4
 ORDINARY_OUTPUT = 256
+# A request with more duplicates runs more than once: an answer is stored together with all of its copies.
+MAX_DUPLICATES = 500
 # A request whose output limit is more than so many times the mean is long, and should not be the last to begin.
 LONG = 2
 
@@ -70,9 +72,9 @@ class PlanWriter:
 
     def __init__(self, file: Writer, sizes: Mapping[str, SegmentSize], artifacts: Artifacts | None = None) -> None:
         """`sizes`: limits of a segment, by model. `artifacts`: store for the answers of refused requests."""
-        # Bodies do not repeat, so no dictionaries. Only `last_line` reads statistics.
+        # Bodies do not repeat, so no dictionaries. Nobody reads statistics.
         self._writer = pq.ParquetWriter(
-            file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["line"]
+            file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
         )
         self._sizes = sizes
         self._artifacts = artifacts
@@ -127,14 +129,16 @@ class PlanWriter:
         size = math.ceil(queue.runs / math.ceil(queue.runs / limit.requests))
         rows = _Rows()
         leader: tuple[bytes, int] | None = None
+        duplicates = 0
         for _, _, fingerprint, line, tokens, custom_id, body, answer in requests:
-            if leader is not None and leader[0] == fingerprint:
+            if leader is not None and leader[0] == fingerprint and duplicates < MAX_DUPLICATES:
+                duplicates += 1
                 rows.add(line, custom_id, b"", leader[1], fingerprint, 0, answer)
                 continue
             if rows.runs >= size or len(rows.bodies.data) + len(rows.custom_ids.data) >= limit.bytes:
                 self._flush(model, rows)
                 rows = _Rows()
-            leader = None if fingerprint is None else (fingerprint, line)
+            leader, duplicates = None if fingerprint is None else (fingerprint, line), 0
             rows.add(line, custom_id, body, None, fingerprint, tokens, answer)
         self._flush(model, rows, long=LONG * queue.tokens / queue.requests)
 
@@ -222,22 +226,18 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
 
 
 def segment(artifacts: Artifacts, plan_sha256: str, number: int) -> pa.Table:
-    """Return the requests of one segment."""
-    with artifacts.open(plan_sha256) as file:
-        return pq.ParquetFile(file).read_row_group(number)
+    """Return the requests of one segment.
 
-
-def last_line(artifacts: Artifacts, plan_sha256: str) -> int:
-    """Return the highest line number of a plan, from its row groups' statistics: no row is read."""
-    with artifacts.open(plan_sha256) as file:
-        metadata = pq.ParquetFile(file).metadata
-    column = SCHEMA.get_field_index("line")
-    return max(int(metadata.row_group(n).column(column).statistics.max) for n in range(metadata.num_row_groups))
+    Raises:
+        UnavailableError: the store does not have the plan or cannot be reached.
+        BatchyardError: the plan is damaged.
+    """
+    with parquet.opened(artifacts, plan_sha256, "plan") as file:
+        return file.read_row_group(number)
 
 
 def requests(artifacts: Artifacts, plan_sha256: str) -> Iterator[pa.Table]:
-    """Yield line and custom_id of every request, segment by segment."""
-    with artifacts.open(plan_sha256) as file:
-        parquet = pq.ParquetFile(file)
-        for number in range(parquet.num_row_groups):
-            yield parquet.read_row_group(number, columns=["line", "custom_id"])
+    """Yield line and custom_id of every request, segment by segment. Raises as `segment` does."""
+    with parquet.opened(artifacts, plan_sha256, "plan") as file:
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=["line", "custom_id"])

@@ -26,11 +26,12 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
+FLUSH_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
 class ChunkWriter:
-    """Collects answers and appends them to the segment, every FLUSH_SECONDS or FLUSH_ROWS.
+    """Collects answers and appends them to the segment, every FLUSH_SECONDS, FLUSH_ROWS or FLUSH_BYTES.
 
     Answers have cost an engine's time. While the database or the artifact store is away they wait here, until
     `stopped` says that the segment is no longer wanted.
@@ -55,7 +56,8 @@ class ChunkWriter:
     def add(self, table: pa.Table) -> None:
         self._tables.append(table)
         due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
-        if due or sum(table.num_rows for table in self._tables) >= FLUSH_ROWS:
+        full = sum(table.num_rows for table in self._tables) >= FLUSH_ROWS
+        if due or full or sum(table.nbytes for table in self._tables) >= FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import output_lines
+
+COPIED_BYTES = 16 * 1024 * 1024
+"""A table of answers is complete when it has copies of this size."""
 
 
 class Duplicates:
@@ -21,20 +25,25 @@ class Duplicates:
         for leader, line, custom_id in zip(*(column.to_pylist() for column in duplicates.columns), strict=True):
             self._of[leader].append((line, custom_id))
 
-    def join(self, answers: pa.Table, *, shared: bool = False) -> pa.Table:
-        """Return the answers and those of their duplicates, with a column `shared` (bool) that is True for duplicates.
+    def join(self, answers: pa.Table, *, shared: bool = False) -> Iterator[pa.Table]:
+        """Yield the answers and those of their duplicates, with a column `shared` (bool) that is True for duplicates.
 
+        An answer is in one table with its duplicates: if only that table is kept, no duplicate is left without it.
         A duplicate's response has the custom_id of the request that ran in `batchyard.same_as`. It has the same usage.
 
         Args:
             shared: value of `shared` for `answers`; True if no engine computed them either.
         """
-        tables = [answers.append_column("shared", pa.array([shared] * answers.num_rows, pa.bool_()))]
+        marked = answers.append_column("shared", pa.array([shared] * answers.num_rows, pa.bool_()))
+        begin, size, copies = 0, 0, list[pa.Table]()
         for row, leader in enumerate(answers["line"].to_pylist()):
-            duplicates = self._of.pop(leader, None)
-            if duplicates:
-                tables.append(_copied(answers.slice(row, 1), duplicates))
-        return pa.concat_tables(tables)
+            if duplicates := self._of.pop(leader, None):
+                copies.append(_copied(answers.slice(row, 1), duplicates))
+                size += copies[-1].nbytes
+            if size >= COPIED_BYTES:
+                yield pa.concat_tables([marked.slice(begin, row + 1 - begin), *copies])
+                begin, size, copies = row + 1, 0, []
+        yield pa.concat_tables([marked.slice(begin), *copies])
 
 
 def _copied(answer: pa.Table, duplicates: list[tuple[int, str]]) -> pa.Table:

@@ -168,7 +168,8 @@ def _answer(
             with context.database.write() as session:
                 holds.release(session, spec.name)
         for table in cache.find(to_run, engine):
-            writer.add(duplicates.join(table, shared=True))
+            for joined in duplicates.join(table, shared=True):
+                writer.add(joined)
             to_run = _without(to_run, table["line"])
         writer.flush()
         key = f"{segment.batch_id}/{segment.number}"
@@ -181,7 +182,8 @@ def _answer(
             if table is None:
                 break
             starts = False
-            writer.add(duplicates.join(table))
+            for joined in duplicates.join(table):
+                writer.add(joined)
             if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
                 published_at = time.monotonic()
                 engine_status.publish(context, directory.states(timeout=1.0))
@@ -200,7 +202,8 @@ def _answer(
 def _unanswered(context: AppContext, segment: segments.SegmentLease) -> pa.Table:
     rows = plan.segment(context.artifacts, segment.plan_sha256, segment.number)
     for sha256 in segment.chunks:
-        rows = _without(rows, chunks.read(context.artifacts, sha256, ["line"])["line"])
+        for answered in chunks.read(context.artifacts, sha256, ["line"]):
+            rows = _without(rows, answered["line"])
     return rows
 
 

@@ -1,32 +1,33 @@
 """Result files: merges a batch's result chunks into output and error files in input order.
 
-Memory does not grow with the batch. Result chunks come in any order, so their lines are first distributed into buckets
-by line number, on local disk. Then each bucket in turn is sorted in memory and written.
+Result chunks come in any order. Their answers are copied to a local file, in that order, and read from there one by
+one in input order. So memory holds no more than READ_BYTES of answers, or one answer if that is longer, and about
+50 bytes for each line of the batch.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import IO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchyard import output_lines
-from batchyard.errors import BatchyardError
+from batchyard.errors import BatchyardError, UnavailableError
 from store.artifacts import Artifacts, Writer
 from store.formats import plan
-from store.formats.chunks import SCHEMA as ANSWERS
 from store.formats.chunks import read as read_chunk
 
-# A bucket is held in memory. It has more lines only if the batch would need more than MAX_BUCKETS files.
-BUCKET_LINES = 8192
-MAX_BUCKETS = 256
-REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())])
+READ_BYTES = 4 * 1024 * 1024
+QUOTED_LINES = 10
+"""Most line numbers that an error message names."""
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -38,37 +39,47 @@ class Merged:
     never_run: int
 
 
-class _Buckets:
-    """Distributes tables by line number into Arrow files, each of `width` line numbers."""
+class _Answers:
+    """Answers in a local file, in order of arrival, and where each of them is."""
 
-    def __init__(self, folder: Path, name: str, schema: pa.Schema, width: int) -> None:
-        self._folder = folder
-        self._name = name
-        self._schema = schema
-        self._width = width
-        self._writers: dict[int, Any] = {}
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._lines = [np.zeros(0, np.int64)]
+        self._oks = [np.zeros(0, np.bool_)]
+        self._sizes = [np.zeros(0, np.int32)]
 
     def add(self, table: pa.Table) -> None:
-        buckets = table["line"].to_numpy() // self._width
-        for bucket in np.unique(buckets).tolist():
-            writer = self._writers.get(bucket)
-            if writer is None:
-                writer = self._writers[bucket] = pa.ipc.new_file(self._path(bucket), self._schema)
-            writer.write_table(table.filter(pa.array(buckets == bucket)).cast(self._schema))
+        """Add answers: columns line, ok and answer."""
+        for batch in table.to_batches():
+            answers = batch["answer"]
+            _, offsets, text = answers.buffers()
+            ends = np.frombuffer(offsets, np.int32)[answers.offset : answers.offset + len(answers) + 1]
+            try:
+                self._file.write(memoryview(text)[ends[0] : ends[-1]])
+                self._file.flush()
+            except OSError as error:
+                raise UnavailableError(f"{tempfile.gettempdir()}: no room for the answers to merge: {error}") from error
+            self._lines.append(batch["line"].to_numpy())
+            self._oks.append(batch["ok"].to_numpy(zero_copy_only=False))
+            self._sizes.append(np.diff(ends))
 
-    def _path(self, bucket: int) -> str:
-        return str(self._folder / f"{self._name}-{bucket}")
+    def lines(self) -> Numbers:
+        """Return the line of each answer, in order of arrival."""
+        return np.concatenate(self._lines)
 
-    def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
-
-    def read(self, bucket: int) -> pa.Table:
-        """Return one bucket, sorted by line."""
-        if bucket not in self._writers:
-            return self._schema.empty_table()
-        with pa.ipc.open_file(self._path(bucket)) as reader:
-            return reader.read_all().sort_by("line")
+    def write(self, ok: bool, file: Writer) -> int:
+        """Write the answers of requests that completed, or of those that failed, in input order; return how many."""
+        lines, oks, sizes = self.lines(), np.concatenate(self._oks), np.concatenate(self._sizes)
+        starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        rows = np.flatnonzero(oks == ok)
+        rows = rows[np.argsort(lines[rows])]
+        pieces = np.cumsum(sizes[rows], dtype=np.int64) // READ_BYTES
+        for piece in np.split(rows, np.flatnonzero(np.diff(pieces)) + 1):
+            places = zip(sizes[piece].tolist(), starts[piece].tolist(), strict=True)
+            answers = [os.pread(self._file.fileno(), size, start) for size, start in places]
+            if answers:
+                file.write(b"\n".join([*answers, b""]))
+        return rows.size
 
 
 def merge(
@@ -88,47 +99,49 @@ def merge(
 
     Raises:
         BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
+        UnavailableError: the store cannot be reached, or the local disk is full.
     """
-    last = plan.last_line(artifacts, plan_sha256)
-    width = max(BUCKET_LINES, last // MAX_BUCKETS + 1)
-    completed = failed = missing = 0
-    with tempfile.TemporaryDirectory(prefix="batchyard-merge-") as folder:
-        answers = _Buckets(Path(folder), "answers", ANSWERS, width)
-        requests = _Buckets(Path(folder), "requests", REQUESTS, width)
+    with tempfile.TemporaryFile(prefix="batchyard-merge-") as file:
+        answers = _Answers(file)
         for sha256 in chunks:
-            answers.add(read_chunk(artifacts, sha256))
-        for table in plan.requests(artifacts, plan_sha256):
-            requests.add(table)
-        answers.close()
-        requests.close()
-        for bucket in range(last // width + 1):
-            expected, answered = requests.read(bucket), answers.read(bucket)
-            unanswered = expected.filter(pc.invert(pc.is_in(expected["line"], answered["line"].combine_chunks())))
-            if answered.num_rows + unanswered.num_rows != expected.num_rows or (
-                unanswered.num_rows and never_run is None
-            ):
-                raise BatchyardError(
-                    f"lines {bucket * width} to {(bucket + 1) * width - 1}: {expected.num_rows} requests, "
-                    f"{answered.num_rows} answers, {unanswered.num_rows} requests without one"
-                )
-            good = answered.filter(answered["ok"])
-            bad = answered.filter(pc.invert(answered["ok"])).drop_columns("ok")
-            if never_run is not None and unanswered.num_rows:
-                bad = pa.concat_tables([bad, _error_lines(unanswered, *never_run)]).sort_by("line")
-            _write(good, output)
-            _write(bad, errors)
-            completed += good.num_rows
-            failed += bad.num_rows - unanswered.num_rows
-            missing += unanswered.num_rows
-    return Merged(completed, failed, missing)
+            for table in read_chunk(artifacts, sha256):
+                answers.add(table)
+        planned = np.concatenate([table["line"].to_numpy() for table in plan.requests(artifacts, plan_sha256)])
+        unanswered = _unanswered(planned, answers.lines(), complete=never_run is None)
+        if never_run is not None and unanswered.size:
+            for table in plan.requests(artifacts, plan_sha256):
+                answers.add(_error_lines(table.filter(pa.array(np.isin(table["line"], unanswered))), *never_run))
+        completed = answers.write(True, output)
+        failed = answers.write(False, errors) - unanswered.size
+    return Merged(completed, failed, unanswered.size)
 
 
-def _write(table: pa.Table, file: Writer) -> None:
-    if table.num_rows:
-        file.write("\n".join([*table["answer"].to_pylist(), ""]).encode())
+def _unanswered(planned: Numbers, answered: Numbers, *, complete: bool) -> Numbers:
+    """Return the planned lines without an answer.
+
+    Raises:
+        BatchyardError: a line has two answers or is not in the plan; or, if `complete`, a line has none.
+    """
+    lines, times = np.unique(answered, return_counts=True)
+    unanswered = np.setdiff1d(planned, lines)
+    faults = {
+        "lines with two answers": lines[times > 1],
+        "lines that no request has": np.setdiff1d(lines, planned),
+        "lines without an answer": unanswered if complete else unanswered[:0],
+    }
+    named = [f"{fault}: {_quoted(numbers)}" for fault, numbers in faults.items() if numbers.size]
+    if named:
+        raise BatchyardError(f"{planned.size} requests have {answered.size} answers; {'; '.join(named)}")
+    return unanswered
+
+
+def _quoted(numbers: Numbers) -> str:
+    more = f" and {numbers.size - QUOTED_LINES} more" if numbers.size > QUOTED_LINES else ""
+    return ", ".join(map(str, numbers[:QUOTED_LINES].tolist())) + more
 
 
 def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
-    """Columns `line` and `answer` for requests without an answer."""
+    """Return the answers to requests that were never run."""
     answers = output_lines.unanswered(requests["line"].to_pylist(), requests["custom_id"].to_pylist(), code, message)
-    return pa.table({"line": requests["line"], "answer": pa.array(answers, pa.string())})
+    oks = pa.array([False] * len(answers), pa.bool_())
+    return pa.table({"line": requests["line"], "ok": oks, "answer": pa.array(answers, pa.string())})

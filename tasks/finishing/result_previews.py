@@ -166,11 +166,11 @@ def of_running(context: AppContext, batch: Batch) -> Problems:
 
 
 def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:
-    table = read_chunk(artifacts, sha256)
-    for entry in table.filter(pc.invert(table["ok"])).to_pylist():
-        answer = orjson.loads(entry["answer"])
-        code, message = output_lines.reason(answer)
-        yield code, Example(entry["line"], answer["custom_id"], message)
+    for table in read_chunk(artifacts, sha256):
+        for entry in table.filter(pc.invert(table["ok"])).to_pylist():
+            answer = orjson.loads(entry["answer"])
+            code, message = output_lines.reason(answer)
+            yield code, Example(entry["line"], answer["custom_id"], message)
 
 
 @functools.lru_cache(maxsize=64)

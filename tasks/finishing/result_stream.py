@@ -48,10 +48,16 @@ def _read(artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, s
 def tables(
     artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, stop: int, columns: list[str]
 ) -> Iterator[pa.Table]:
-    """Yield these columns (store.formats.chunks) of the answers `start` to `stop` - 1, result chunk by result chunk."""
+    """Yield these columns (store.formats.chunks) of the answers `start` to `stop` - 1, some megabytes at a time."""
     first = 0
     for sha256, rows in chunks:
         if first + rows > start and first < stop:
-            table = read_chunk(artifacts, sha256, columns)
-            yield table.slice(max(start - first, 0), min(stop - first, rows) - max(start - first, 0))
+            at = first
+            for table in read_chunk(artifacts, sha256, columns):
+                begin, end = max(start - at, 0), min(stop - at, table.num_rows)
+                if begin < end:
+                    yield table.slice(begin, end - begin)
+                at += table.num_rows
+                if at >= stop:
+                    return
         first += rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -13,6 +14,10 @@ from store.formats.results import Row
 from tasks.steps.step import Results, Step, StepOptions
 
 BLOCK_ROWS = 2000
+BLOCK_BYTES = 64 * 1024 * 1024
+"""Approximate limit of the texts and embeddings of a block in memory."""
+FLOAT_BYTES = 32
+"""A Python float and its place in a list."""
 SCHEMA = pa.schema(
     [
         ("line", pa.int64()),
@@ -60,12 +65,22 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
+def _block(rows: Iterator[Row]) -> Iterator[dict[str, Any]]:
+    size = 0
+    for row in itertools.islice(rows, BLOCK_ROWS):
+        record = _record(row)
+        yield record
+        size += len(record["text"] or "") + FLOAT_BYTES * len(record["embedding"] or ())
+        if size >= BLOCK_BYTES:
+            return
+
+
 def parquet(results: Results, options: ParquetOptions) -> None:
     """Write `results.parquet` (SCHEMA; null where a request has no such value)."""
     lines = 0
     rows = results.rows()
     with results.create() as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        while block := [_record(row) for row in itertools.islice(rows, BLOCK_ROWS)]:
+        while block := list(_block(rows)):
             writer.write_table(pa.Table.from_pylist(block, SCHEMA))
             lines += len(block)
     results.add("results.parquet", file.sha256, file.size, lines)

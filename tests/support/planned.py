@@ -158,5 +158,5 @@ def output_of(context: AppContext, batch: Batch) -> list[dict[str, Any]]:
     """The lines that a batch's segments have answered so far, in the order in which they were appended."""
     with context.database.read() as session:
         names = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
-    tables = [chunks.read(context.artifacts, name) for name in names]
+    tables = [table for name in names for table in chunks.read(context.artifacts, name)]
     return [json.loads(answer) for table in tables for answer in table["answer"].to_pylist()]

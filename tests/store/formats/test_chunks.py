@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from batchyard.errors import ArtifactMissing
+from batchyard.errors import ArtifactMissing, BatchyardError
 from store.artifacts import Artifacts
 from store.formats import chunks
 
@@ -14,16 +14,31 @@ COLUMNS = {"line": [3, 70_000], "ok": [True, False], "answer": ['{"custom_id":"Ã
 
 def test_a_chunk_keeps_its_own_columns_and_no_other(artifacts: Artifacts) -> None:
     sha256 = chunks.write(artifacts, pa.table(COLUMNS | {"output_tokens": [1, 2]}))
-    table = chunks.read(artifacts, sha256)
+    (table,) = chunks.read(artifacts, sha256)
     assert table.schema.equals(chunks.SCHEMA)
     assert table.to_pydict() == COLUMNS
 
 
 def test_single_columns_are_read(artifacts: Artifacts) -> None:
     sha256 = chunks.write(artifacts, pa.table(COLUMNS))
-    assert chunks.read(artifacts, sha256, ["line"]).to_pydict() == {"line": COLUMNS["line"]}
+    (table,) = chunks.read(artifacts, sha256, ["line"])
+    assert table.to_pydict() == {"line": COLUMNS["line"]}
+
+
+def test_a_chunk_of_long_answers_is_read_a_few_at_a_time(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "TABLE_BYTES", 100_000)
+    long = {"line": list(range(50)), "ok": [True] * 50, "answer": [str(line).ljust(20_000, ".") for line in range(50)]}
+    tables = list(chunks.read(artifacts, chunks.write(artifacts, pa.table(long))))
+    assert max(table.num_rows for table in tables) <= 5
+    assert pa.concat_tables(tables).to_pydict() == long
+
+
+def test_a_damaged_chunk_is_an_error_that_names_it(artifacts: Artifacts) -> None:
+    sha256 = artifacts.put(b"no Parquet at all")
+    with pytest.raises(BatchyardError, match=f"result chunk {sha256} .* cannot be read"):
+        list(chunks.read(artifacts, sha256))
 
 
 def test_a_missing_chunk_is_an_error_of_the_store(artifacts: Artifacts) -> None:
     with pytest.raises(ArtifactMissing):
-        chunks.read(artifacts, "0" * 64)
+        list(chunks.read(artifacts, "0" * 64))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from batchyard.models import ModelSpec
 from inference.requests import ordering
 from store.artifacts import Artifacts
+from store.formats import plan
 from store.formats.plan import PlanWriter, SegmentSize
 from tasks.execution.deduplication import Duplicates
 from tasks.intake.validation import Report, Validator
@@ -38,8 +39,8 @@ def planned(artifacts: Artifacts, lines: list[dict[str, Any]], size: int = 1000)
         Validator(MODELS, CHAT, 100_000).run(source, writer, report)
         writer.close()
     assert not report.errors
-    with artifacts.open(file.sha256) as plan:
-        parquet = pq.ParquetFile(plan)
+    with artifacts.open(file.sha256) as content:
+        parquet = pq.ParquetFile(content)
         return [parquet.read_row_group(number) for number in range(parquet.num_row_groups)]
 
 
@@ -77,6 +78,12 @@ def test_what_is_the_same_runs_once_in_a_batch_and_every_line_is_there_once(
     certain = [run for run in runs if run[2] == 0]
     assert len(certain) == len(set(certain)), "the same request ran twice"
     assert len([run for run in runs if run[2] != 0]) == len([run for run in requests if run[2] != 0])
+
+
+def test_one_answer_is_copied_only_so_often(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MAX_DUPLICATES", 3)
+    segments = planned(artifacts, [a_line(f"{n}", "the same", temperature=0) for n in range(9)], size=10)
+    assert pa.concat_tables(segments)["same_as"].to_pylist() == [None, 1, 1, 1, None, 5, 5, 5, None]
 
 
 def test_requests_run_in_the_order_of_their_prefixes_over_the_whole_file(artifacts: Artifacts) -> None:
@@ -120,7 +127,8 @@ def test_a_copy_gets_the_answer_under_its_own_name_and_says_whose_it_is(tmp_path
             "output_tokens": [5] * len(ran),
         }
     )
-    joined = Duplicates(rows).join(answers).to_pylist()
+    (table,) = Duplicates(rows).join(answers)
+    joined = table.to_pylist()
     shared = {json.loads(row["answer"])["custom_id"]: row for row in joined if row["shared"]}
     assert {row["line"] for row in joined} == {1, 2, 3, 4}
     assert set(shared) == {"b", "c"}

@@ -69,6 +69,16 @@ def test_many_answers_are_flushed_before_a_second_is_over(
     assert [chunk.completed for chunk in appended(context, batch)] == [3]
 
 
+def test_long_answers_are_flushed_before_there_are_many(
+    context: AppContext, batch: Batch, writer: ChunkWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_writer, "FLUSH_BYTES", 2 * table(1).nbytes)
+    writer.add(table(1))
+    assert appended(context, batch) == []
+    writer.add(table(2))
+    assert [chunk.completed for chunk in appended(context, batch)] == [2]
+
+
 def test_a_chunk_says_what_its_answers_add_up_to(context: AppContext, batch: Batch, writer: ChunkWriter) -> None:
     writer.add(table(1, 2, failed={2: "context_length_exceeded"}))
     writer.add(table(3, shared=True))
@@ -77,7 +87,7 @@ def test_a_chunk_says_what_its_answers_add_up_to(context: AppContext, batch: Bat
     assert (chunk.completed, chunk.failed) == (2, 1)
     assert (chunk.input_tokens, chunk.cached_tokens, chunk.output_tokens) == (6, 2, 4)
     assert (chunk.shared_requests, chunk.shared_input_tokens, chunk.shared_output_tokens) == (1, 3, 2)
-    content = chunks.read(context.artifacts, chunk.sha256)
+    (content,) = chunks.read(context.artifacts, chunk.sha256)
     assert content.schema.equals(chunks.SCHEMA)
     assert content["line"].to_pylist() == [1, 2, 3]
     counts = reload(context.database, batch)

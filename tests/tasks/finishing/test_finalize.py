@@ -121,7 +121,7 @@ def test_a_file_without_lines_is_no_file(
     assert (batch.output_file_id is None, batch.error_file_id is None) == (bool(failed), not failed)
 
 
-@pytest.mark.parametrize(("answered", "message"), [((1, 3), "1 requests without one"), ((1, 2, 2, 3), "4 answers")])
+@pytest.mark.parametrize(("answered", "message"), [((1, 3), "lines without an answer"), ((1, 2, 2, 3), "4 answers")])
 def test_a_batch_that_lacks_a_line_or_has_one_twice_publishes_nothing(
     context: AppContext, new_answered: Callable[..., Batch], answered: tuple[int, ...], message: str
 ) -> None:

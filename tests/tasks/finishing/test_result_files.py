@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,10 +22,9 @@ from tasks.finishing import result_files
 
 
 @pytest.fixture(autouse=True)
-def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small batch has many buckets here, and a wide one more lines in each."""
-    monkeypatch.setattr(result_files, "BUCKET_LINES", 64)
-    monkeypatch.setattr(result_files, "MAX_BUCKETS", 20)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small batch is written in many pieces here."""
+    monkeypatch.setattr(result_files, "READ_BYTES", 200)
 
 
 def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> str:
@@ -94,13 +96,13 @@ def test_merging_twice_gives_the_same_bytes(artifacts: Artifacts) -> None:
 
 def test_a_missing_answer_is_a_fault_and_never_filled_in(artifacts: Artifacts) -> None:
     plan = a_plan(artifacts, [1, 2])
-    with pytest.raises(BatchyardError, match="1 requests without one"):
+    with pytest.raises(BatchyardError, match="2 requests have 1 answers; lines without an answer: 2"):
         merged(artifacts, plan, [a_part(artifacts, [(1, True)])])
 
 
 def test_a_line_answered_twice_is_a_fault(artifacts: Artifacts) -> None:
     plan = a_plan(artifacts, [1, 2])
-    with pytest.raises(BatchyardError, match="2 requests, 3 answers"):
+    with pytest.raises(BatchyardError, match="2 requests have 3 answers; lines with two answers: 1"):
         merged(artifacts, plan, [a_part(artifacts, [(1, True), (2, True)]), a_part(artifacts, [(1, True)])])
 
 
@@ -113,3 +115,11 @@ def test_merging_leaves_no_files_behind(artifacts: Artifacts, tmp_path: Path, mo
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     merged(artifacts, a_plan(artifacts, [1]), [a_part(artifacts, [(1, True)])])
     assert not list(tmp_path.glob("batchyard-merge-*"))
+
+
+def test_memory_does_not_grow_with_the_answers() -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, str(root / "benchmarks/memory.py"), "--merge", "1500", "200000"]
+    report = json.loads(subprocess.check_output(command, env={**os.environ, "PYTHONPATH": str(root)}))
+    assert report["output_mb"] == 300
+    assert report["growth_mib"] < 150

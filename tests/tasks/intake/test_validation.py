@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from batchyard.models import ModelSpec
 from store import speeds
 from store.artifacts import Artifacts
+from store.formats import chunks, plan
 from store.formats import lines as jsonl
-from store.formats import plan
 from store.formats.plan import PlanWriter
 from store.speeds import Measurement
 from tasks.context import AppContext
-from tasks.finishing import result_files
 from tasks.intake import lines, validation
 from tasks.intake.validation import Report, Validator
 from tests.support.stacks import ROOT
@@ -325,7 +324,7 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
     with artifacts.open(chunk) as file:
         answers = pq.read_table(file)
-    assert answers.schema.equals(result_files.ANSWERS)
+    assert answers.schema.equals(chunks.SCHEMA)
     assert (answers["line"].to_pylist(), answers["ok"].to_pylist()) == ([1, 4], [False, False])
     first = json.loads(answers["answer"][0].as_py())
     assert set(first) == {"id", "custom_id", "response", "error"}
