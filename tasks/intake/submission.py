@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
 from batchyard import durations
-from batchyard.errors import RateLimitError, RequestError, UnavailableError
+from batchyard.errors import RateLimitError, RequestError
+from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from inference.requests import bodies
 from store import batches, files, speeds
@@ -17,71 +20,122 @@ from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File, Project
+from store.speeds import RequestClass, Throughput
 from tasks.context import AppContext
 from tasks.intake.lines import LineError, parse
 from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.steps import registry
 
+log = logging.getLogger(__name__)
+
 # Retry-After of a full project. Only the end of one of its batches frees bytes, and nobody can say when that is.
 IN_FLIGHT_RETRY_SECONDS = 30.0
 
 
-def submit(context: AppContext, session: Session, project_id: str, *, input_file: File, **options: Any) -> Batch:
-    """Create a batch, with `options` of `batches.create`, if the limits allow it.
+@dataclass(frozen=True)
+class Outlook:
+    """What a new batch is forecast from before validation has counted its requests.
 
-    After the transaction the caller calls `estimate_completion` and sends `messages.validate`.
+    Attributes:
+        size: bytes of its input.
+        ahead: (due_at, seconds of work due by then) of its model, in the order of `due_at`.
+    """
+
+    size: int
+    throughput: Throughput
+    ahead: list[tuple[int, float]]
+
+    def forecast(self, due_at: int) -> Forecast:
+        """Forecast a batch that is created now and is due at `due_at`."""
+        before = max((seconds for due, seconds in self.ahead if due <= due_at), default=0.0)
+        return forecast.single(self.size, self.throughput, before, time.time())
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A batch that is to be created: its input, the options of `batches.create`, and its outlook if that is known."""
+
+    project_id: str
+    source: File | NewInput
+    options: dict[str, Any]
+    outlook: Outlook | None
+
+
+class NewInput(NamedTuple):
+    """Stored content that becomes a file of this name with the batch."""
+
+    name: str
+    content: Writer
+
+
+def draft(context: AppContext, project_id: str, source: File | NewInput, **options: Any) -> Draft:
+    """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction that submits the batch."""
+    content = source if isinstance(source, File) else source.content
+    size = source.bytes if isinstance(source, File) else source.content.size
+    return Draft(project_id, source, options, _outlook(context, options["endpoint"], content.sha256, size))
+
+
+def submit(context: AppContext, session: Session, draft: Draft, idempotency: tuple[str, str] | None = None) -> Batch:
+    """Create a batch if the limits allow it; `idempotency` as in `batches.create`.
+
+    After the transaction the caller sends `messages.validate`, then calls `estimate_completion`.
 
     Raises:
         RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
     """
+    project = session.get_one(Project, draft.project_id)
+    source = draft.source
+    if isinstance(source, NewInput):
+        source = _name_input(session, draft.project_id, source)
     limit = context.settings.max_bytes_in_flight
-    in_flight = batches.bytes_in_flight(session, project_id)
-    if in_flight + input_file.bytes > limit:
+    in_flight = batches.bytes_in_flight(session, draft.project_id)
+    if in_flight + source.bytes > limit:
         raise RateLimitError(
             f"The inputs of this project's unfinished batches have {in_flight} bytes; with this one's "
-            f"{input_file.bytes} they would have more than {limit}. Try again when one has ended.",
+            f"{source.bytes} they would have more than {limit}. Try again when one has ended.",
             retry_after=IN_FLIGHT_RETRY_SECONDS,
             param="input_file_id",
         )
-    tier = session.get_one(Project, project_id).tier
-    due_after = context.settings.tier_seconds.get(tier) if tier is not None else None
-    batch = batches.create(session, project_id, input_file=input_file, due_after=due_after, **options)
-    if context.settings.admission == "refuse":
-        _admit(batch, _expected(context, session, batch, input_file.bytes))
+    due_after = context.settings.tier_seconds.get(project.tier) if project.tier is not None else None
+    options = draft.options | {"due_after": due_after, "idempotency": idempotency}
+    batch = batches.create(session, draft.project_id, input_file=source, **options)
+    if context.settings.admission == "refuse" and draft.outlook is not None:
+        _admit(batch, draft.outlook.forecast(batch.due_at))
     return batch
 
 
 def repeat(
     context: AppContext,
-    session: Session,
     old: Batch,
+    source: File | NewInput,
     *,
-    input_file: File,
     completion_window: str | None = None,
     metadata: dict[str, str] | None = None,
     retry_of: str | None = None,
-    idempotency: tuple[str, str] | None = None,
-) -> Batch:
-    """Create a batch like `old`, except for the arguments that are not None. Raises as `submit` does."""
-    return submit(
+) -> Draft:
+    """Prepare a batch like `old`, except for the arguments that are not None."""
+    return draft(
         context,
-        session,
         old.project_id,
-        input_file=input_file,
+        source,
         endpoint=old.endpoint,
         completion_window=completion_window or old.completion_window,
         metadata=old.request_metadata if metadata is None else metadata,
         post_process=[registry.request(entry) for entry in old.post_process],
         output_expires_after=old.output_expires_after,
         retry_of=retry_of,
-        idempotency=idempotency,
     )
 
 
-def _admit(batch: Batch, expected: Forecast | None) -> None:
+def retry(context: AppContext, old: Batch, unanswered: Writer, **changes: Any) -> Draft:
+    """Prepare a batch of the requests of `old` without a good answer (see retry_input); `changes` as in `repeat`."""
+    return repeat(context, old, NewInput(f"{old.id}_retry.jsonl", unanswered), retry_of=old.id, **changes)
+
+
+def _admit(batch: Batch, expected: Forecast) -> None:
     """Raise RateLimitError for a batch that will be late."""
-    late = 0.0 if expected is None else expected.at - deadlines.deadline(batch)
+    late = expected.at - deadlines.deadline(batch)
     if late > 0:
         raise RateLimitError(
             f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
@@ -92,39 +146,58 @@ def _admit(batch: Batch, expected: Forecast | None) -> None:
         )
 
 
-def estimate_completion(context: AppContext, batch: Batch) -> None:
-    """Publish when a new batch will be done, judged by its size and its first line. Warn if that is too late."""
-    with context.database.read() as session:
-        expected = _expected(context, session, batch, session.get_one(File, batch.input_file_id).bytes)
-    if expected is None:
-        return
-    deadlines.publish(context, batch.id, expected)
-    if expected.at > deadlines.deadline(batch):
-        with context.database.write() as session:
-            deadlines.warn(session, batch, "at_risk", expected.at)
+def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | None) -> Forecast | None:
+    """Publish when a new batch will be done; warn if that is too late. Return the forecast, None without an outlook.
+
+    It raises nothing: the batch is committed, and a failure here must not look like a failure to create it.
+    """
+    if outlook is None:
+        return None
+    expected = outlook.forecast(batch.due_at)
+    try:
+        deadlines.publish(context, batch.id, expected)
+        if expected.at > deadlines.deadline(batch):
+            with context.database.write() as session:
+                deadlines.warn(session, batch, "at_risk", expected.at)
+    except Exception:
+        log.exception("new batch not forecast; the next tick does it", extra={"batch_id": batch.id})
+    return expected
 
 
-def _expected(context: AppContext, session: Session, batch: Batch, size: int) -> Forecast | None:
-    """Forecast a new batch with an input of `size` bytes; None if its model's speed or its first line is unknown.
+def _outlook(context: AppContext, endpoint: str, sha256: str, size: int) -> Outlook | None:
+    """Return the outlook of a batch; None if its model's speed or its first line is unknown.
 
-    Validation has not counted its requests yet.
+    It raises nothing: a batch that cannot be forecast is accepted all the same.
     """
     try:
         # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
         # costs less than keeping the first line of every file.
-        with context.artifacts.open(batch.input_sha256) as source:
-            raw = source.readline(MAX_LINE_BYTES)
-        body = parse(1, raw)["body"]
-        spec = context.models[body["model"]]
-        limit = bodies.output_limit(batch.endpoint, body)
-        kind = plan.request_class(len(raw), plan.ORDINARY_OUTPUT if limit is None else limit)
-    except (LineError, UnavailableError, KeyError, TypeError, AttributeError):
-        return None  # validation reports why
-    throughput = forecast.throughput_of(spec.name, kind, speeds.throughputs(session, {spec.name: spec.config_sha256}))
-    if throughput is None or not throughput.bytes_per_request:
+        with context.artifacts.open(sha256) as source:
+            first = _first_request(context, endpoint, source.readline(MAX_LINE_BYTES))
+        if first is None:
+            return None
+        spec, kind = first
+        with context.database.read() as session:
+            throughputs = speeds.throughputs(session, {spec.name: spec.config_sha256})
+        throughput = forecast.throughput_of(spec.name, kind, throughputs)
+        if throughput is None or not throughput.bytes_per_request:
+            return None
+        return Outlook(size, throughput, deadlines.work_due(context, spec.name))
+    except Exception:
+        log.exception("new batch not forecast", extra={"sha256": sha256})
         return None
-    ahead = deadlines.seconds_due(context, spec.name, batch.due_at)
-    return forecast.single(size, throughput, ahead, time.time())
+
+
+def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[ModelSpec, RequestClass] | None:
+    """Return the model and the class of a file's first line; None for a line that validation will refuse."""
+    try:
+        body = parse(1, raw)["body"]
+        limit = bodies.output_limit(endpoint, body)
+        return context.models[body["model"]], plan.request_class(
+            len(raw), plan.ORDINARY_OUTPUT if limit is None else limit
+        )
+    except (LineError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def input_file(session: Session, project_id: str, file_id: str, *, param: str = "input_file_id") -> File:
@@ -141,23 +214,17 @@ def input_file(session: Session, project_id: str, file_id: str, *, param: str = 
     return source
 
 
-def name_input(session: Session, project_id: str, name: str, source: Writer) -> File:
+def _name_input(session: Session, project_id: str, source: NewInput) -> File:
     """Create a file record for stored content, as the input of a batch."""
     return files.create(
         session,
         project_id,
-        filename=name,
+        filename=source.name,
         purpose="batch",
-        size=source.size,
-        sha256=source.sha256,
+        size=source.content.size,
+        sha256=source.content.sha256,
         expires_after=INPUT_EXPIRES_AFTER,
     )
-
-
-def retry(context: AppContext, session: Session, old: Batch, unanswered: Writer, **changes: Any) -> Batch:
-    """Create a batch of the requests of `old` without a good answer (see retry_input); `changes` as in `repeat`."""
-    source = name_input(session, old.project_id, f"{old.id}_retry.jsonl", unanswered)
-    return repeat(context, session, old, input_file=source, retry_of=old.id, **changes)
 
 
 def check_window(settings: Settings, window: str) -> None:

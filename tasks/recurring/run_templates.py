@@ -11,18 +11,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from batchyard.cron import Cron
 from batchyard.errors import RequestError
 from batchyard.wording import MAX_MESSAGE, cut
 from store import files
-from store.artifacts import Writer
 from store.formats.lines import numbered_lines
 from store.records import File, Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.lines import LineError, parse
+from tasks.intake.submission import NewInput
 from tasks.intake.validation import Validator
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
@@ -95,22 +93,16 @@ def template(context: AppContext, schedule: Schedule) -> str | None:
     return context.artifacts.read(schedule.input_sha256).decode()
 
 
-def write(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> Writer | None:
-    """Store the requests of a run at Unix time `at` from the schedule's template; None if it has no template.
+def source(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> File | NewInput:
+    """Return the input of a run at Unix time `at`: the schedule's file, even a deleted one, or its filled template.
 
     Raises:
         UnavailableError: the artifact store is away.
     """
     text = template(context, schedule)
     if text is None:
-        return None
-    with context.artifacts.create() as target:
-        target.write(fill(text, cron, at).encode())
-    return target
-
-
-def file(session: Session, schedule: Schedule, requests: Writer | None, at: int) -> File:
-    """Return the input file of a run: a new one for `requests`, or the schedule's own, even if it was deleted."""
-    if requests is None:
-        return session.get_one(File, schedule.input["file_id"])
-    return submission.name_input(session, schedule.project_id, f"{schedule.id}_{at}.jsonl", requests)
+        with context.database.read() as session:
+            return session.get_one(File, schedule.input["file_id"])
+    with context.artifacts.create() as content:
+        content.write(fill(text, cron, at).encode())
+    return NewInput(f"{schedule.id}_{at}.jsonl", content)

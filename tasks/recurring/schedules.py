@@ -18,12 +18,12 @@ from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import ConflictError, RequestError, UnavailableError
 from store import batches, schedules
-from store.artifacts import Writer
 from store.records import Batch, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import submission
+from tasks.intake.submission import Draft, Outlook
 from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class _Outcome:
     state: State
     reason: str | None = None
     batch: Batch | None = None
+    outlook: Outlook | None = None
 
 
 def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, at: int) -> ScheduledTime:
@@ -96,24 +97,24 @@ def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
     """Run the due time of a schedule, unless another tick has claimed it."""
     times = cron.parse(schedule.cron, schedule.timezone)
     current = scheduled_time(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or at, at)
-    requests, outcome = None, None
+    prepared: Draft | _Outcome
     if current.missed:
-        outcome = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
+        prepared = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
     else:
         try:
-            requests = run_templates.write(context, schedule, times, current.time)
+            prepared = _draft(context, schedule, times, current.time)
         except UnavailableError as error:
             if at - current.time < PATIENCE_SECONDS:
                 raise
-            outcome = _Outcome("failed", error.message)
+            prepared = _Outcome("failed", error.message)
     with context.database.write() as session:
         if not schedules.claim(session, schedule, current.following):
             return
         if schedules.has_run(session, schedule, current.time):
             return
-        outcome = outcome or _create_batch(context, session, schedule, times, current.time, requests)
+        outcome = prepared if isinstance(prepared, _Outcome) else _create_batch(context, session, schedule, prepared)
         run = _record(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
-    _announce(context, run, outcome.batch)
+    _announce(context, run, outcome)
 
 
 def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleRun:
@@ -127,12 +128,12 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
         schedule = schedules.get(session, project_id, schedule_id)
     at = now()
     times = cron.parse(schedule.cron, schedule.timezone)
-    requests = run_templates.write(context, schedule, times, at)
+    draft = _draft(context, schedule, times, at)
     with context.database.write() as session:
         schedule = schedules.change(session, schedule)  # a concurrent tick then fails to claim it
-        outcome = _create_batch(context, session, schedule, times, at, requests)
+        outcome = _create_batch(context, session, schedule, draft)
         run = _record(session, schedule, outcome, scheduled_at=None, missed_from=None)
-    _announce(context, run, outcome.batch)
+    _announce(context, run, outcome)
     return run
 
 
@@ -150,36 +151,38 @@ def set_paused(context: AppContext, project_id: str, schedule_id: str, *, paused
         return schedules.change(session, schedule, paused=paused, next_run_at=next_run_at)
 
 
-def _create_batch(
-    context: AppContext, session: Session, schedule: Schedule, times: Cron, at: int, requests: Writer | None
-) -> _Outcome:
+def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Draft:
+    """Prepare a run's batch. Raises UnavailableError."""
+    options = schedule.batch
+    expires_after = options["output_expires_after"]
+    return submission.draft(
+        context,
+        schedule.project_id,
+        run_templates.source(context, schedule, times, at),
+        endpoint=options["endpoint"],
+        completion_window=options["completion_window"],
+        metadata=run_templates.fill_values(options["metadata"], times, at),
+        post_process=options["post_process"],
+        output_expires_after=expires_after and expires_after["seconds"],
+    )
+
+
+def _create_batch(context: AppContext, session: Session, schedule: Schedule, draft: Draft) -> _Outcome:
     """Create a run's batch, if the schedule's overlap and the project's limits allow it."""
     earlier_batches = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
     if earlier_batches and schedule.overlap == "skip":
         return _Outcome(
             "skipped", f"Batch '{earlier_batches[0].id}' of a run before has not ended, and overlap is 'skip'."
         )
-    options = schedule.batch
-    expires_after = options["output_expires_after"]
     try:
         with session.begin_nested():
-            batch = submission.submit(
-                context,
-                session,
-                schedule.project_id,
-                input_file=run_templates.file(session, schedule, requests, at),
-                endpoint=options["endpoint"],
-                completion_window=options["completion_window"],
-                metadata=run_templates.fill_values(options["metadata"], times, at),
-                post_process=options["post_process"],
-                output_expires_after=expires_after and expires_after["seconds"],
-            )
+            batch = submission.submit(context, session, draft)
     except RequestError as error:
         return _Outcome("failed", error.message)
     for earlier in earlier_batches:
         with suppress(ConflictError):  # it has ended meanwhile
             batches.cancel(session, schedule.project_id, earlier.id)
-    return _Outcome("created", batch=batch)
+    return _Outcome("created", batch=batch, outlook=draft.outlook)
 
 
 def _record(
@@ -196,12 +199,12 @@ def _record(
     )
 
 
-def _announce(context: AppContext, run: ScheduleRun, batch: Batch | None) -> None:
+def _announce(context: AppContext, run: ScheduleRun, outcome: _Outcome) -> None:
     ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id}
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
-    if batch is not None:
-        messages.validate(batch.id)
-        submission.estimate_completion(context, batch)
+    if outcome.batch is not None:
+        messages.validate(outcome.batch.id)
+        submission.estimate_completion(context, outcome.batch, outcome.outlook)
 
 
 def define(

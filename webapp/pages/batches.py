@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import flask
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from batchyard.statuses import TERMINAL
@@ -22,6 +21,7 @@ from store.records import Batch, Event
 from tasks.finishing import result_previews
 from tasks.finishing.result_previews import Cursor, Problems
 from tasks.intake import retry_input, submission
+from tasks.intake.submission import Draft
 from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
 from webapp.pages import forms
@@ -223,27 +223,24 @@ def cancel(batch_id: str) -> ResponseReturnValue:
 def retry(batch_id: str) -> ResponseReturnValue:
     """Create a batch of the requests without a successful answer."""
     context, original = current_context(), get_batch(batch_id)
-    source = retry_input.write(context, original)
-    idempotency = forms.idempotency("retry", original.id)
-    batch = create_once(
-        idempotency,
-        lambda session: submission.retry(context, session, original, source, idempotency=idempotency),
+    created = create_once(
+        forms.idempotency("retry", original.id),
+        lambda: submission.retry(context, original, retry_input.write(context, original)),
     )
-    return _redirect(batch)
+    return _redirect(created.batch)
 
 
 @routes.post("/repeat")
 def repeat(batch_id: str) -> ResponseReturnValue:
     """Create a batch of the same file with the same options."""
     context, original = current_context(), get_batch(batch_id)
-    idempotency = forms.idempotency("repeat", original.id)
 
-    def create(session: Session) -> Batch:
-        source = submission.input_file(session, original.project_id, original.input_file_id)
-        return submission.repeat(context, session, original, input_file=source, idempotency=idempotency)
+    def draft() -> Draft:
+        with context.database.read() as session:
+            source = submission.input_file(session, original.project_id, original.input_file_id)
+        return submission.repeat(context, original, source)
 
-    batch = create_once(idempotency, create)
-    return _redirect(batch)
+    return _redirect(create_once(forms.idempotency("repeat", original.id), draft).batch)
 
 
 def _redirect(batch: Batch) -> ResponseReturnValue:

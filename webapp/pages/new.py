@@ -20,6 +20,7 @@ from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.intake import preview, prompts, submission
 from tasks.intake.preview import Preview
+from tasks.intake.submission import NewInput
 from webapp import start
 from webapp.files import get_file, uploaded
 from webapp.pages import forms
@@ -182,7 +183,7 @@ def _preview(options: StartForm, source: _Source) -> Preview:
 
 
 def _submit(options: StartForm, source: _Source) -> Batch:
-    project_id, content = caller().project_id, source.content
+    content = source.content
     if isinstance(content, bytes):
         with current_context().artifacts.create() as writer:
             writer.write(content)
@@ -190,9 +191,7 @@ def _submit(options: StartForm, source: _Source) -> Batch:
     form_sha256 = hashlib.sha256(f"{content.sha256} {options.model_dump_json()}".encode()).hexdigest()
     idempotency = forms.idempotency("new", form_sha256)
     if isinstance(content, File):
-        return start.make(options, lambda session: submission.input_file(session, project_id, content.id), idempotency)
+        return start.make(options, content, idempotency)
     if _is_requests():
-        return start.make(
-            options, lambda session: submission.name_input(session, project_id, source.name, content), idempotency
-        )
+        return start.make(options, NewInput(source.name, content), idempotency)
     return start.submit(options, (content, source.name), idempotency)

@@ -57,9 +57,11 @@ def test_every_batch_has_an_eta_once_its_model_was_measured(context: AppContext,
     seconds = {batch_id: entry.at - time.time() for batch_id, entry in forecasts.items()}
     # Both have a slot, and the first has the engine until it is done.
     assert seconds == {first.id: pytest.approx(100, abs=3), second.id: pytest.approx(300, abs=3)}
-    assert deadlines.seconds_due(context, "echo", second.due_at) == pytest.approx(300, abs=3)
-    assert deadlines.seconds_due(context, "echo", first.due_at) == pytest.approx(100, abs=3)
-    assert deadlines.seconds_due(context, "echo", 0) == 0
+    assert deadlines.work_due(context, "echo") == [
+        (first.due_at, pytest.approx(100, abs=3)),
+        (second.due_at, pytest.approx(300, abs=3)),
+    ]
+    assert deadlines.work_due(context, "another") == []
 
 
 def test_what_is_answered_already_is_left_out(context: AppContext, new_batch: NewBatch) -> None:
@@ -138,19 +140,19 @@ def submit(context: AppContext, upload: Upload, requests: int) -> Batch:
     """Submit a file of this size in requests of 100 bytes; its last line may be cut off."""
     line = json.dumps(a_chat("id", "x" * 10)).encode() + b"\n"
     source = upload((line * requests)[: 100 * requests])
+    draft = submission.draft(
+        context,
+        source.project_id,
+        source,
+        endpoint="/v1/chat/completions",
+        completion_window="1h",
+        metadata=None,
+        post_process=[],
+        output_expires_after=None,
+    )
     with context.database.write() as session:
-        batch = submission.submit(
-            context,
-            session,
-            source.project_id,
-            input_file=source,
-            endpoint="/v1/chat/completions",
-            completion_window="1h",
-            metadata=None,
-            post_process=[],
-            output_expires_after=None,
-        )
-    submission.estimate_completion(context, batch)
+        batch = submission.submit(context, session, draft)
+    submission.estimate_completion(context, batch, draft.outlook)
     return batch
 
 
