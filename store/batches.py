@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import durations
@@ -185,9 +185,9 @@ def cancel(session: Session, project_id: str, batch_id: str) -> Batch:
     while batch.status not in ("cancelling", "cancelled"):
         if batch.status in TERMINAL:
             raise ConflictError(f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
-        # Validation continues under its lease, since only it knows the lines of the batch. A batch that is finalizing
-        # keeps its outcome.
-        values = {} if batch.status == "finalizing" else {"outcome": "cancelled"}
+        # Validation continues under its lease, since only it knows the lines of the batch. A batch that has all its
+        # answers keeps its outcome.
+        values = {} if batch.outcome == "completed" else {"outcome": "cancelled"}
         transition(session, batch_id, batch.status, "cancelling", **values)
         session.refresh(batch)
     return batch
@@ -362,12 +362,13 @@ def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:
 
 
 def set_sla(session: Session, batch: Batch, state: Sla, **data: Any) -> bool:
-    """Compare-and-set the batch's SLA state.
+    """Compare-and-set the SLA state of a batch that has not ended.
 
     Returns:
         True the first time a state is reached. An event with `data` is emitted then.
     """
-    if not changed(session, update(Batch).where(Batch.id == batch.id, Batch.sla == batch.sla).values(sla=state)):
+    unchanged = (Batch.id == batch.id, Batch.sla == batch.sla, Batch.status.in_(RUNNING))
+    if not changed(session, update(Batch).where(*unchanged).values(sla=state)):
         return False
     batch.sla = state
     type_ = f"batch.{state}"
@@ -417,3 +418,10 @@ def add_artifact(session: Session, batch: Batch, name: str, sha256: str, size: i
     session.flush()
     session.add(Artifact(batch_id=batch.id, name=name, file_id=file.id, lines=lines))
     return file
+
+
+def remove_artifacts(session: Session, batch: Batch, names: Collection[str]) -> None:
+    """Remove artifacts of a batch by name, and delete their files."""
+    own = (Artifact.batch_id == batch.id, Artifact.name.in_(names))
+    file_ids = session.scalars(delete(Artifact).where(*own).returning(Artifact.file_id)).all()
+    session.execute(update(File).where(File.id.in_(file_ids)).values(expires_at=now()))

@@ -64,23 +64,34 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
-        with context.database.read() as session:
-            chunks = [sha256 for sha256, _ in segments.chunks(session, batch_id)]
-        never_run = NEVER_RUN[batch.outcome or "completed"]
-        with context.artifacts.create() as output, context.artifacts.create() as errors:
-            merged = result_files.merge(context.artifacts, batch.plan_sha256 or "", chunks, never_run, output, errors)
-        with context.database.write() as session:
-            lease.guard(session)
-            batch = session.get_one(Batch, batch_id)
-            if batch.outcome in ("expired", "cancelled"):
-                setattr(batch, batch.outcome, merged.never_run)
-            if output.size:
-                batches.add_artifact(session, batch, OUTPUT, output.sha256, output.size, merged.completed)
-            if errors.size:
-                lines = merged.failed + merged.never_run
-                batches.add_artifact(session, batch, ERRORS, errors.sha256, errors.size, lines)
-    log.info("merged", extra={"batch_id": batch_id, **vars(merged)})
+        _merge(context, batch, lease)
     return True
+
+
+def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
+    with context.database.read() as session:
+        chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
+    outcome = batch.outcome or "completed"
+    with context.artifacts.create() as output, context.artifacts.create() as errors:
+        merged = result_files.merge(
+            context.artifacts, batch.plan_sha256 or "", chunks, NEVER_RUN[outcome], output, errors
+        )
+    with context.database.write() as session:
+        lease.guard(session)
+        batch = session.get_one(Batch, batch.id)
+        if batch.expired and outcome == "cancelled":  # cancelled since it was merged as expired
+            batch.expired = 0
+            batch.post_process = [registry.request(entry) for entry in batch.post_process]
+            names = [artifact.name for artifact, _ in batches.artifacts(session, [batch.id])[batch.id]]
+            batches.remove_artifacts(session, batch, set(names) - {OUTPUT, ERRORS})
+        if outcome in ("expired", "cancelled"):
+            setattr(batch, outcome, merged.never_run)
+        if output.size:
+            batches.add_artifact(session, batch, OUTPUT, output.sha256, output.size, merged.completed)
+        if errors.size:
+            lines = merged.failed + merged.never_run
+            batches.add_artifact(session, batch, ERRORS, errors.sha256, errors.size, lines)
+    log.info("merged", extra={"batch_id": batch.id, **vars(merged)})
 
 
 def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> bool:
@@ -95,6 +106,8 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
+        if batch.outcome == "cancelled":
+            return True  # the client wants no more work on it
         entry = batch.post_process[position]
         request = registry.request(entry)
         try:
@@ -154,6 +167,9 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
     """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended."""
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         while lease is not None and (batch := _ending(context, batch_id)) is not None:
+            if batch.expired and batch.outcome == "cancelled":  # the lines say what the status will say
+                _merge(context, batch, lease)
+                continue
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
             content = manifest.build(context, batch, status)
             sha256 = context.artifacts.put(content)
@@ -161,13 +177,14 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
                 timeline = segments.timeline(session, batch)
             with context.database.write() as session:
                 lease.guard(session)
+                if session.get_one(Batch, batch_id).status != batch.status:
+                    continue  # a cancellation has won; it says nothing of the deadline
                 file_ids = {
                     artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]
                 }
                 files = {"output_file_id": file_ids.get(OUTPUT), "error_file_id": file_ids.get(ERRORS)}
                 if status != "cancelled":
                     deadlines.finalize_sla(session, session.get_one(Batch, batch_id))
-                # Only a cancellation can win this race; the next iteration ends the batch as cancelled.
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)
                     batches.add_artifact(session, batch, manifest.NAME, sha256, len(content), None)

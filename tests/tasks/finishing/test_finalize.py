@@ -309,6 +309,40 @@ def test_a_cancellation_that_wins_the_race_against_the_end_ends_as_cancelled(
     assert events(context, batch) == ["batch.cancelled"]
 
 
+@pytest.mark.parametrize("link", ["merge", "step", "end"])
+def test_an_expired_batch_that_is_cancelled_on_its_way_has_lines_that_say_so(
+    context: AppContext, project: str, sent: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    def cancelling(link: Callable[..., Any]) -> Callable[..., Any]:
+        def cancelled_meanwhile(*arguments: Any) -> Any:
+            value = link(*arguments)
+            with context.database.write() as session:
+                batches.cancel(session, project, batch.id)
+            return value
+
+        return cancelled_meanwhile
+
+    batch = plan_batch(context, project, ["one", "two"], segment_requests=1, post_process=["parquet", "parquet"])
+    finish_segment(context, batch, answers([1]))
+    with context.database.write() as session:
+        session.execute(update(Batch).values(expires_at=int(time.time()) - 1, due_at=int(time.time()) - 1))
+        assert batches.expire(session) == [batch.id]
+    finalize.start_ready(context)
+    module, name = {"merge": (finalize.result_files, "merge"), "step": (finalize.registry, "run")}.get(
+        link, (manifest, "build")
+    )
+    monkeypatch.setattr(module, name, cancelling(getattr(module, name)))
+    batch = finish(context, batch)
+    assert (batch.status, batch.completed, batch.expired, batch.cancelled) == ("cancelled", 1, 0, 1)
+    files = artifacts(context, batch)
+    (line,) = lines(files["errors.jsonl"])
+    assert (line["custom_id"], line["error"]["code"]) == ("r2", "batch_cancelled")
+    assert json.loads(files["manifest.json"])["counts"]["cancelled"] == 1
+    assert set(files) == {"output.jsonl", "errors.jsonl", "manifest.json"}, "no table says that the batch expired"
+    assert batch.post_process == [{"step": "parquet"}, {"step": "parquet"}]
+    assert (events(context, batch), batch.sla) == (["batch.cancelled"], "on_track")
+
+
 def test_a_worker_whose_lease_is_gone_publishes_nothing(
     context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:

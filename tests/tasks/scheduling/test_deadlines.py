@@ -124,6 +124,20 @@ def test_a_batch_ends_as_late_or_in_time_whatever_was_expected_of_it(context: Ap
     assert event_types(context, late) == ["batch.late"]
 
 
+def test_nothing_is_said_of_the_deadline_of_a_batch_that_has_ended_meanwhile(
+    context: AppContext, new_batch: NewBatch
+) -> None:
+    batch = new_batch(10)
+    with context.database.write() as session:
+        batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
+        batches.transition(session, batch.id, "finalizing", "completed")
+    with context.database.write() as session:
+        deadlines.warn(session, batch, "at_risk", time.time())  # by a tick that had read it before
+    assert event_types(context, batch) == ["batch.completed"]
+    with context.database.read() as session:
+        assert session.get_one(Batch, batch.id).sla == "on_track"
+
+
 def test_without_redis_the_states_are_set_all_the_same(
     new_context: Callable[..., AppContext], new_batch: NewBatch
 ) -> None:
