@@ -49,8 +49,15 @@ def named(session: Session, name: str) -> str:
 
 
 def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
-    """Return a project. Raises NotFoundError."""
-    project = session.get(Project, project_id, with_for_update=lock)
+    """Return a project. With `lock`, no other transaction changes or locks it until this one ends.
+
+    Other transactions may add records that belong to it all the same: locks on batches come before this one, or two
+    transactions would wait for each other.
+
+    Raises:
+        NotFoundError.
+    """
+    project = session.get(Project, project_id, with_for_update={"key_share": True} if lock else None)
     if project is None:
         raise NotFoundError(f"No project found with id '{project_id}'.", param="project_id")
     return project

@@ -17,6 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from store import projects
 from store.records import Batch, Project, ResultChunk, Segment, Speed
 
 # Most of the work is reading prompts (prefill) or writing answers (decode). Their tokens differ much in cost.
@@ -154,7 +155,7 @@ def _throughput(speed: Speed) -> Throughput:
 
 def add_usage(session: Session, project_id: str, seconds: float) -> None:
     """Add `seconds` that a segment of a project ran to its recent usage."""
-    project = session.get_one(Project, project_id, with_for_update=True)
+    project = projects.get(session, project_id, lock=True)
     now = time.time()
     project.recent_usage = _decayed(project, now) + seconds
     project.recent_usage_at = now

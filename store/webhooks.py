@@ -18,9 +18,9 @@ from sqlalchemy import ColumnElement, and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
-from store import listing
+from store import listing, projects
 from store.database import changed
-from store.records import Delivery, Event, Project, Webhook, new_id, now
+from store.records import Delivery, Event, Webhook, new_id, now
 
 MAX_WEBHOOKS = 20
 # Longer than any attempt: a delivery that is still `sending` after this has lost its sender.
@@ -58,8 +58,7 @@ def create(session: Session, project_id: str, *, name: str, url: str, event_type
     Raises:
         RequestError: the project has MAX_WEBHOOKS webhooks.
     """
-    # The lock lasts until the end of the transaction: two concurrent counts would exceed the limit.
-    session.get_one(Project, project_id, with_for_update={"key_share": True})
+    projects.get(session, project_id, lock=True)  # two concurrent counts would exceed the limit
     if session.scalars(select(func.count()).where(Webhook.project_id == project_id)).one() >= MAX_WEBHOOKS:
         raise RequestError(
             f"A project has at most {MAX_WEBHOOKS} webhook endpoints; delete one, or let one take more event types.",

@@ -14,12 +14,12 @@ from batchyard.errors import RateLimitError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from inference.requests import bodies
-from store import batches, files, speeds
+from store import batches, files, projects, speeds
 from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.formats.lines import MAX_LINE_BYTES
-from store.records import Batch, File, Project
+from store.records import Batch, File
 from store.speeds import RequestClass, Throughput
 from tasks.context import AppContext
 from tasks.intake.lines import LineError, parse
@@ -84,7 +84,7 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     Raises:
         RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
     """
-    project = session.get_one(Project, draft.project_id)
+    project = projects.get(session, draft.project_id, lock=True)  # two concurrent sums would exceed the limit
     source = draft.source
     if isinstance(source, NewInput):
         source = _name_input(session, draft.project_id, source)

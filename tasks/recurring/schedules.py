@@ -176,12 +176,13 @@ def _create_batch(context: AppContext, session: Session, schedule: Schedule, dra
         )
     try:
         with session.begin_nested():
+            # Before the project is locked (store.projects.get).
+            for earlier in earlier_batches:
+                with suppress(ConflictError):  # it has ended meanwhile
+                    batches.cancel(session, schedule.project_id, earlier.id)
             batch = submission.submit(context, session, draft)
     except RequestError as error:
         return _Outcome("failed", error.message)
-    for earlier in earlier_batches:
-        with suppress(ConflictError):  # it has ended meanwhile
-            batches.cancel(session, schedule.project_id, earlier.id)
     return _Outcome("created", batch=batch, outlook=draft.outlook)
 
 

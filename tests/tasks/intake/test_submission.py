@@ -1,19 +1,30 @@
-"""A new batch is judged before the transaction that creates it."""
+"""A new batch is judged before the transaction that creates it, and counted in it."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from store import batches, speeds
-from store.records import Schedule
+from batchyard.errors import RateLimitError
+from store import batches, projects, speeds
+from store.records import File, Schedule
 from store.speeds import Measurement
 from tasks.context import AppContext
+from tasks.intake import submission
 from tasks.recurring import schedules
+
+OPTIONS = {
+    "endpoint": "/v1/chat/completions",
+    "completion_window": "24h",
+    "metadata": None,
+    "post_process": [],
+    "output_expires_after": None,
+}
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -37,3 +48,42 @@ def test_admission_holds_no_write_lock_while_redis_hangs(
             time.sleep(0.01)
     assert run.result().state == "created"
     assert max(waits) < 0.5
+
+
+def test_creates_at_the_same_moment_keep_the_limit_of_a_project_together(
+    new_context: Callable[..., AppContext], upload: Callable[[bytes], File]
+) -> None:
+    source = upload(b"x" * 60)
+    context = new_context(max_bytes_in_flight=200)
+    together = threading.Barrier(8)
+
+    def create(_: int) -> bool:
+        draft = submission.draft(context, source.project_id, source, **OPTIONS)
+        together.wait()
+        try:
+            with context.database.write() as session:
+                submission.submit(context, session, draft)
+                time.sleep(0.05)  # until the others have counted
+        except RateLimitError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(create, range(8))) == 3
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_create_waits_for_no_other_project(
+    new_context: Callable[..., AppContext], upload: Callable[[bytes], File]
+) -> None:
+    source, context = upload(b"x"), new_context()
+    with context.database.write() as session:
+        other = projects.get_or_create(session, "other").id
+    with ThreadPoolExecutor() as pool, context.database.write() as session:
+        submission.submit(context, session, submission.draft(context, source.project_id, source, **OPTIONS))
+
+        def create() -> None:
+            with context.database.write() as session:
+                submission.submit(context, session, submission.draft(context, other, source, **OPTIONS))
+
+        pool.submit(create).result(timeout=10)

@@ -17,16 +17,18 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from batchyard import cron
 from batchyard.errors import ConflictError
 from batchyard.settings import Settings
-from store import batches, schedules
-from store.records import Batch, File, Schedule, ScheduleRun, now
+from store import batches, schedules, segments, speeds
+from store.records import Batch, File, ResultChunk, Schedule, ScheduleRun, now
 from tasks.context import AppContext
 from tasks.recurring import schedules as tasks
 from tasks.recurring.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, scheduled_time
+from tests.support.planned import plan_batch, reload, started
+from tests.support.rows import until
 from tests.support.stacks import a_chat
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -263,6 +265,33 @@ def test_a_run_may_cancel_the_batch_before_it(context: AppContext, new_schedule:
         tasks.run_due(context, START + 60 * minute)
     statuses = [batch_of(context, run).status for run in runs(context, schedule)]
     assert statuses == ["cancelling", "cancelling", "validating"]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_run_that_cancels_a_batch_waits_for_its_answers_and_never_locks_them_out(
+    context: AppContext, project: str, new_schedule: NewSchedule
+) -> None:
+    schedule, batch = new_schedule(overlap="cancel_previous"), plan_batch(context, project, ["one", "two"])
+    with context.database.write() as session:
+        schedules.add_run(session, schedule, "created", scheduled_at=START - 60, missed_from=None, batch_id=batch.id)
+    segment = started(context.database, batch)
+    chunk = ResultChunk(
+        batch_id=batch.id, segment_id=segment.lease.id, sha256="1" * 64, completed=1, failed=0, created_at=1.0
+    )
+    activity = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    def waits() -> bool:
+        with context.database.read() as session:
+            return bool(session.scalar(text(activity)))
+
+    with ThreadPoolExecutor() as pool, context.database.write() as session:
+        segments.append(session, segment, chunk)
+        run = pool.submit(tasks.run_one, context, schedule, START)
+        until(waits)
+        speeds.add_usage(session, project, 1.0)
+    run.result()
+    (_, second) = runs(context, schedule)
+    assert (second.state, reload(context.database, batch).status) == ("created", "cancelling")
 
 
 def test_a_run_that_fails_cancels_nothing(context: AppContext, new_schedule: NewSchedule) -> None:
