@@ -114,6 +114,16 @@ class Settings(BaseSettings):
     garbage_grace_seconds: Duration = Field(
         3600, description="content nobody points at is deleted once it is this old, seconds or `1h`"
     )
+    retention: Duration = Field(
+        90 * 86400,
+        description="an ended batch is deleted with its outputs this long after its end; so are schedule runs, and the "
+        "records of deleted files and revoked keys, seconds or `90d`",
+    )
+    events_retention: Duration = Field(
+        30 * 86400,
+        description="events of ended batches, and webhook deliveries that have ended, are deleted after this long, "
+        "seconds or `30d`",
+    )
     webhooks_allow_private: bool = Field(
         False, description="webhooks may name hosts with private addresses, and plain `http`"
     )

@@ -37,6 +37,8 @@ ATTEMPTS = 10
 LOST = "the worker that did it was lost"
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
+ENDED_AT = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
+"""The end of an ended batch, in SQL."""
 
 
 def create(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, delete, func, select
+from sqlalchemy import CursorResult, delete, select
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import RUNNING, TERMINAL
 from store import files
+from store.batches import ENDED_AT
 from store.records import Batch, File, ResultChunk, Schedule
 
 
@@ -38,7 +39,6 @@ def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int
     Returns:
         The number of deleted records.
     """
-    ended_at = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
-    ended = select(Batch.id).where(Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), ended_at < before)
+    ended = select(Batch.id).where(Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ENDED_AT)
     statement = delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())
     return cast(CursorResult[Any], session.execute(statement.execution_options(synchronize_session=False))).rowcount

@@ -22,6 +22,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{time.time_ns() // 1000:014x}{secrets.token_hex(9)}"
 
 
+def first_id(prefix: str, at: float) -> str:
+    """Return an id that sorts before those created at `at` (Unix seconds) or later, and after all others."""
+    return f"{prefix}{int(at * 1e6):014x}"
+
+
 def now() -> int:
     """Return the current Unix time in seconds."""
     return int(time.time())
@@ -86,7 +91,7 @@ class WebSession(Base):
 class File(Base):
     """A file of a project. Its content is in the artifact store, once for each SHA-256.
 
-    A deleted file keeps its row: `expires_at` is its time of deletion.
+    A deleted file keeps its row for a while (store.retention): `expires_at` is its time of deletion.
     """
 
     __tablename__ = "files"
@@ -97,7 +102,7 @@ class File(Base):
     bytes: Mapped[int]
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     created_at: Mapped[int]
-    expires_at: Mapped[int | None]
+    expires_at: Mapped[int | None] = mapped_column(index=True)
     __table_args__ = (Index(None, "project_id", "id"),)
 
 
@@ -149,7 +154,7 @@ class Batch(Leased, Answered, Base):
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     endpoint: Mapped[str] = mapped_column(String(64))
     completion_window: Mapped[str] = mapped_column(String(16))
-    input_file_id: Mapped[str] = mapped_column(String(64))
+    input_file_id: Mapped[str] = mapped_column(String(64), index=True)
     input_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[str] = mapped_column(String(16))
     outcome: Mapped[str | None] = mapped_column(String(16))
@@ -252,7 +257,7 @@ class Artifact(Base):
     __tablename__ = "artifacts"
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"))
+    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
     lines: Mapped[int | None]
 
 
@@ -337,7 +342,7 @@ class Delivery(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
-    event_id: Mapped[str] = mapped_column(ForeignKey("events.id"))
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id"), index=True)
     state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[float]

@@ -13,7 +13,7 @@ from batchyard.errors import UnavailableError
 from tasks import advance, housekeeping, metrics
 from tasks.context import context
 from tasks.execution import result_cache
-from tasks.finishing import finalize, garbage
+from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
@@ -98,6 +98,11 @@ def run_schedules() -> None:
 @app.task(name="housekeeping.collect")
 def collect_garbage(interval_seconds: float) -> None:
     garbage.tick(context(), interval_seconds)
+
+
+@app.task(name="housekeeping.purge")
+def purge_old_records() -> None:
+    retention.tick(context())
 
 
 @app.task(name="housekeeping.evict")

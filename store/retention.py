@@ -1,0 +1,99 @@
+"""Retention: delete the records of what ended long ago, a few rows per transaction.
+
+What is unfinished stays, and so does what it needs: a delivery that may still be sent keeps its event, an event keeps
+its batch, and a batch or a schedule keeps its input file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, select, true, tuple_
+from sqlalchemy.orm import Session
+
+from batchyard.statuses import TERMINAL
+from store.batches import ENDED_AT
+from store.records import (
+    ApiKey,
+    Artifact,
+    Base,
+    Batch,
+    Delivery,
+    Event,
+    File,
+    ResultChunk,
+    Schedule,
+    ScheduleRun,
+    Segment,
+    WebSession,
+    first_id,
+)
+
+ROWS = 500
+"""Most rows that one transaction deletes."""
+BATCHES = 100
+"""Batches that are deleted together."""
+
+
+class Old(NamedTuple):
+    """Rows of one table that may be deleted: `own` is what their columns say, `free` that no other row needs them."""
+
+    record: type[Base]
+    own: ColumnElement[bool]
+    free: ColumnElement[bool] = true()
+
+
+# Ids sort by creation, so the primary key finds old rows. No statement joins large tables: with the statistics of a
+# table that has just been filled, PostgreSQL would take minutes for it.
+
+
+def events(before: float) -> list[Old]:
+    """Return events and deliveries that are older than `before` (Unix seconds), and finished."""
+    ended = select(Batch.id).where(Batch.id == Event.batch_id, Batch.status.in_(TERMINAL))
+    deliveries = select(Delivery.id).where(Delivery.event_id == Event.id)
+    return [
+        Old(Delivery, and_(Delivery.id < first_id("dlv_", before), Delivery.state.in_(("delivered", "failed")))),
+        Old(Event, Event.id < first_id("evt_", before), and_(ended.exists(), ~deliveries.exists())),
+    ]
+
+
+def batches(session: Session, before: float) -> list[Old]:
+    """Return the next batches that ended before `before` (Unix seconds), after all that refers to them."""
+    of_batch = select(Event.id).where(Event.batch_id == Batch.id)
+    ended = and_(Batch.id < first_id("batch_", before), Batch.status.in_(TERMINAL), before > ENDED_AT)
+    ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
+    if not ids:
+        return []
+    referring = [Old(record, record.batch_id.in_(ids)) for record in (ResultChunk, Segment, Artifact, ScheduleRun)]
+    return [*referring, Old(Batch, Batch.id.in_(ids))]
+
+
+def others(now: float, before: float) -> list[Old]:
+    """Return files, runs without a batch and keys that were over before `before`, and sessions before `now`."""
+    unused = and_(
+        ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
+        ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
+        ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists(),
+    )
+    output = and_(File.id < first_id("file-", before), File.purpose == "batch_output")  # of a batch that was deleted
+    signed_in = select(WebSession.key_id).where(WebSession.key_id == ApiKey.id)
+    return [
+        Old(File, File.expires_at < before, unused),
+        Old(File, output, unused),
+        Old(ScheduleRun, and_(ScheduleRun.id < first_id("run_", before), ScheduleRun.batch_id.is_(None))),
+        Old(WebSession, WebSession.expires_at <= now),
+        Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
+    ]
+
+
+def find(session: Session, old: Old) -> Sequence[Row[Any]]:
+    """Return the primary keys of at most ROWS old rows."""
+    return session.execute(select(*inspect(old.record).primary_key).where(old.own, old.free).limit(ROWS)).all()
+
+
+def purge(session: Session, old: Old, keys: Sequence[Row[Any]]) -> int:
+    """Delete the rows with these primary keys that are still old. Return their number."""
+    chosen = tuple_(*inspect(old.record).primary_key).in_([tuple(key) for key in keys])
+    statement = delete(old.record).where(chosen, old.own).execution_options(synchronize_session=False)
+    return cast(CursorResult[Any], session.execute(statement)).rowcount
