@@ -23,14 +23,21 @@ from tasks.webhooks import delivery
 log = logging.getLogger(__name__)
 
 
+RETRY_SECONDS = 5.0
+RETRIES = 20
+"""Messages of one batch are sent again this often. After that only housekeeping does it, when their leases run out."""
+
+
 class _Task(Task):  # type: ignore[misc]  # Celery has no types
-    """A task that a part of the deployment can keep from its work: housekeeping or the next tick does it later."""
+    """A task that waits while a part of the deployment is away. A task of beat's has its next tick for that."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         try:
             return super().__call__(*args, **kwargs)
         except UnavailableError as error:
             log.warning("%s waits: %s", self.name, error)
+            if self.name.startswith(("batch.", "post.")) and self.request.retries < RETRIES:
+                raise self.retry(countdown=RETRY_SECONDS, max_retries=RETRIES) from error
             raise Ignore from error
 
 

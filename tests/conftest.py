@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
 import shutil
 import subprocess
@@ -45,6 +46,15 @@ LONGEST = (
     "tests/system/test_examples.py",
 )
 """The files that take a minute or more, the longest first."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backends",
+        choices=["local", "servers"],
+        default="local",
+        help="what running stacks keep their state in: SQLite and a folder, or PostgreSQL and S3",
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -225,6 +235,14 @@ def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
     running: list[RunningStack] = []
 
     def start(models: str, **environment: str) -> RunningStack:
+        if request.config.getoption("backends") == "servers":
+            server: S3Server = request.getfixturevalue("s3_server")
+            environment = {
+                "DATABASE_URL": _create_database(request.getfixturevalue("postgresql")),
+                "ARTIFACTS_URL": server.url(secrets.token_hex(8)),
+                **server.environment,
+                **environment,
+            }
         running.append(RunningStack.start(models, **environment))
         return running[-1]
 
@@ -292,7 +310,13 @@ max_model_len = 512
 def other_project(stack: RunningStack) -> openai.OpenAI:
     """A client with the key of another project."""
     command = [str(Path(sys.executable).parent / "batchyard"), "key", "create", "--project", "other"]
-    created = subprocess.run([*command, "--data", str(stack.data)], capture_output=True, text=True, check=True)
+    created = subprocess.run(
+        [*command, "--data", str(stack.data)],
+        env=os.environ | stack.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=created.stdout.strip(), max_retries=0)
 
 

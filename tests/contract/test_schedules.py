@@ -54,7 +54,7 @@ def create(http: httpx.Client, body: dict[str, Any]) -> Iterator[Callable[..., d
 
 
 def make_due(stack: RunningStack, schedule: dict[str, Any], at: int) -> None:
-    database = Database(f"sqlite:///{stack.data / 'batchyard.db'}")
+    database = Database(stack.database_url)
     with database.write() as session:
         session.execute(update(Schedule).where(Schedule.id == schedule["id"]).values(next_run_at=at))
     database.close()

