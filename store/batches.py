@@ -107,7 +107,7 @@ def bytes_in_flight(session: Session, project_id: str) -> int:
     """Return the input bytes of the project's unfinished batches."""
     statement = (
         select(func.coalesce(func.sum(File.bytes), 0))
-        .join(Batch, Batch.input_file_id == File.id)
+        .join(Batch, and_(Batch.input_file_id == File.id, Batch.project_id == File.project_id))
         .where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
     )
     return int(session.scalar(statement) or 0)

@@ -61,9 +61,12 @@ def get(session: Session, project_id: str, file_id: str) -> File:
     return file
 
 
-def names(session: Session, file_ids: Collection[str]) -> dict[str, str]:
-    """Return file names by id, those of deleted files too."""
-    return dict(session.execute(select(File.id, File.filename).where(File.id.in_(file_ids))).all())
+def names(session: Session, project_id: str, file_ids: Collection[str]) -> dict[str, str]:
+    """Return file names by id, those of deleted files too; a file that the project never had is named by its id."""
+    rows = session.execute(
+        select(File.id, File.filename).where(File.id.in_(file_ids), File.project_id == project_id)
+    ).all()
+    return {file_id: file_id for file_id in file_ids} | dict(rows)
 
 
 def lines(session: Session, file_ids: Collection[str]) -> dict[str, int]:

@@ -145,7 +145,8 @@ class Batch(Leased, Answered, Base):
     """A batch of requests. Field names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
-    batch could not end within its window even if it ran alone, so it runs after all others. `timeline` is stored at
+    batch could not end within its window even if it ran alone, so it runs after all others. `input_sha256` is empty if
+    there was no such file. `timeline` is stored at
     the end (store.segments.timeline), before the result chunks are deleted.
     """
 

@@ -112,7 +112,7 @@ def _object(
             held=_held(batch, hold),
             sla=batch.sla,
             due_at=deadlines.deadline(batch),
-            input_sha256=batch.input_sha256,
+            input_sha256=batch.input_sha256 or None,
             models={name: config["engine"] for name, config in batch.models.items()},
             post_process=batch.post_process,
             artifacts=[
@@ -155,7 +155,7 @@ _COPIED = [name for name in wire.BatchObject.model_fields if name not in _COMPUT
 @routes.post("/v1/batches")
 @operation(wire.BatchObject, json=wire.CreateBatch, headers=Idempotent, refusals=(409, 413))
 def create() -> wire.BatchObject:
-    """Make a batch of an uploaded file.
+    """Make a batch of an uploaded file. One of a file that does not exist is made too, and fails in validation.
 
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
@@ -165,7 +165,7 @@ def create() -> wire.BatchObject:
 
     def draft() -> Draft:
         with context.database.read() as session:
-            source = submission.input_file(session, owner.project_id, body.input_file_id)
+            source = submission.input_file_or_none(session, owner.project_id, body.input_file_id)
         return submission.draft(
             context,
             owner.project_id,
@@ -180,14 +180,21 @@ def create() -> wire.BatchObject:
     return create_once(_idempotency(body), draft).to_wire()
 
 
-def _idempotency(body: BaseModel, *path: str) -> Idempotency:
-    """Return the request's Idempotency-Key and the SHA-256 of its path and body. Raises RequestError."""
-    key = flask.request.headers.get("Idempotency-Key")
+def _idempotency(body: wire.Repeatable, *path: str) -> Idempotency:
+    """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
+    header = flask.request.headers.get("Idempotency-Key")
+    if header is not None and not 1 <= len(header) <= 255:
+        raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
+    if header is not None and body.idempotency_key not in (None, header):
+        raise RequestError(
+            "The header Idempotency-Key and 'idempotency_key' differ; send one of them.",
+            code="invalid_value",
+            param="idempotency_key",
+        )
+    key = header or body.idempotency_key
     if key is None:
         return None
-    if not 1 <= len(key) <= 255:
-        raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
-    content = json.dumps([*path, body.model_dump(mode="json")], sort_keys=True)
+    content = json.dumps([*path, body.model_dump(mode="json", exclude={"idempotency_key"})], sort_keys=True)
     return key, hashlib.sha256(content.encode()).hexdigest()
 
 

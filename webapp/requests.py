@@ -200,6 +200,9 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
             f"Unknown parameter: '{param[:MAX_NAME]}'.{hint}", code="unknown_parameter", param=param[:MAX_NAME]
         )
     code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
+    if first["type"] == "literal_error":  # in OpenAI's words
+        value, supported = cut(str(first["input"]), MAX_NAME), first["ctx"]["expected"]
+        raise RequestError(f"Invalid {param}: {value}. Supported values: {supported}.", code=code, param=param)
     message = first["msg"].removeprefix("Value error, ")
     raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param)
 

@@ -83,15 +83,21 @@ class BatchOptions(BaseModel):
 
 
 class InputFile(BaseModel):
-    input_file_id: str = Field(strict=True)
+    input_file_id: str = Field(strict=True, max_length=64)
+
+
+class Repeatable(BaseModel):
+    idempotency_key: str | None = Field(
+        None, strict=True, min_length=1, max_length=255, description="as the header Idempotency-Key"
+    )
 
 
 # Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
-class CreateBatch(BatchOptions, InputFile):
+class CreateBatch(Repeatable, BatchOptions, InputFile):
     """The body of POST /v1/batches."""
 
 
-class RetryBatch(BaseModel):
+class RetryBatch(Repeatable):
     """The body of POST /v1/batches/{id}/retry: what is left out is as it was in the batch that is repeated."""
 
     model_config = ConfigDict(extra="forbid")
@@ -197,7 +203,7 @@ class Extension(BaseModel):
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
     sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")
-    input_sha256: str
+    input_sha256: str | None = Field(description="null: there was no such file")
     models: dict[str, str] = Field(description="engine of each model")
     post_process: list[dict[str, Any]]
     artifacts: list[ArtifactObject]

@@ -169,6 +169,8 @@ def _outlook(context: AppContext, endpoint: str, sha256: str, size: int) -> Outl
 
     It raises nothing: a batch that cannot be forecast is accepted all the same.
     """
+    if not sha256:
+        return None
     try:
         # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
         # costs less than keeping the first line of every file.
@@ -212,6 +214,17 @@ def input_file(session: Session, project_id: str, file_id: str, *, param: str = 
             param=param,
         )
     return source
+
+
+def input_file_or_none(session: Session, project_id: str, file_id: str) -> File:
+    """Return the file with that id, or one without content if there is none: validation then says so, as OpenAI's does.
+
+    Raises:
+        RequestError: the file has another purpose.
+    """
+    if files.find(session, project_id, file_id) is None:
+        return File(id=file_id, bytes=0, sha256="")
+    return input_file(session, project_id, file_id)
 
 
 def _name_input(session: Session, project_id: str, source: NewInput) -> File:

@@ -25,6 +25,7 @@ from inference.requests.fingerprint import fingerprint
 from store import batches, speeds
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
+from store.leases import Lease
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import progress
@@ -82,6 +83,9 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
             batch = session.get_one(Batch, batch_id)
         if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
             return False
+        if not batch.input_sha256:
+            _reject_missing(context, batch, lease)
+            return True
         report, settings = Report(), context.settings
         validator = Validator(
             context.models,
@@ -114,6 +118,18 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         progress.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(context, batch_id)
     return True
+
+
+def _reject_missing(context: AppContext, batch: Batch, lease: Lease) -> None:
+    """End a batch whose input file did not exist when it was created."""
+    message = (
+        f"Cannot find file '{batch.input_file_id}', or organization {batch.project_id} does not have access to it."
+    )
+    report = Report()
+    report.add(None, LineError("invalid_request", message, "file_id"))
+    with context.database.write() as session:
+        lease.release(session)
+        batches.reject(session, batch.id, report.errors)
 
 
 def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
@@ -194,7 +210,9 @@ class Validator:
         if name not in self._specs:
             served = ", ".join(sorted(self._specs))
             raise LineError(
-                "model_not_found", f"The model {quoted(name)} is not served here; served: {served}.", "body.model"
+                "model_not_found",
+                f"The provided model {quoted(name)} is not supported here; served: {served}.",
+                "body.model",
             )
         model = self._model(name)
         if self._endpoint not in model.spec.endpoints:
@@ -207,7 +225,9 @@ class Validator:
         if validation_error is not None:
             raise LineError("invalid_request", validation_error[1], validation_error[0])
         if body.get("stream"):
-            raise LineError("streaming_unsupported", "A batch cannot stream; leave 'stream' out.", "body.stream")
+            raise LineError(
+                "streaming_unsupported", "Streaming is not supported in batches; leave 'stream' out.", "body.stream"
+            )
         unsupported = model.engine.unsupported(model.spec, self._endpoint, body)
         if unsupported is not None:
             raise LineError("unsupported_parameter", unsupported[1], unsupported[0])
@@ -286,7 +306,8 @@ def check_envelope(request: dict[str, Any], endpoint: str) -> None:
     if request["method"] != "POST":
         raise LineError("invalid_method", "'method' must be 'POST'.", "method")
     if request["url"] != endpoint:
-        url = quoted(request["url"]) if isinstance(request["url"], str) else "given"
-        raise LineError("invalid_url", f"The url {url} is not the batch's endpoint {endpoint!r}.", "url")
+        url = f" It is {quoted(request['url'])}, not {endpoint!r}." if isinstance(request["url"], str) else ""
+        message = f"The URL provided for this request does not match the batch endpoint.{url}"
+        raise LineError("invalid_url", message, "url")
     if not isinstance(request["body"], dict):
         raise LineError("invalid_request", "'body' must be an object.", "body")

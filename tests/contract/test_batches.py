@@ -44,7 +44,7 @@ def test_a_completed_batch_has_its_times_in_order_and_its_usage(mixed: Any) -> N
     ("change", "code", "param"),
     [
         ({"input_file_id": None}, "invalid_type", "input_file_id"),
-        ({"input_file_id": "file-nope"}, "invalid_value", "input_file_id"),
+        ({"input_file_id": "f" * 65}, "invalid_value", "input_file_id"),
         ({"endpoint": "/v1/nope"}, "invalid_value", "endpoint"),
         ({"endpoint": "/v1/responses"}, "invalid_value", "endpoint"),
         ({"completion_window": "5 parsecs"}, "invalid_value", "completion_window"),
@@ -81,6 +81,7 @@ def test_a_missing_parameter_is_named_in_openais_words(http: httpx.Client, body:
 
 def test_an_unknown_endpoint_is_told_the_known_ones(http: httpx.Client, body: Body) -> None:
     message = refusal(http.post("/v1/batches", json=body | {"endpoint": "/v1/x"}))["message"]
+    assert message.startswith("Invalid endpoint: /v1/x. Supported values: ")
     assert all(name in message for name in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"))
 
 
@@ -90,6 +91,24 @@ def test_an_unknown_endpoint_is_told_the_known_ones(http: httpx.Client, body: Bo
 def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, raw: bytes) -> None:
     answer = http.post("/v1/batches", content=raw, headers={"Content-Type": "application/json"})
     assert (answer.status_code, refusal(answer)["code"]) == (400, "invalid_json")
+
+
+def test_a_batch_of_a_file_that_does_not_exist_is_made_and_fails_in_openais_words(
+    stack: RunningStack, http: httpx.Client, body: Body
+) -> None:
+    gone = stack.client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    stack.client.files.delete(gone.id)
+    for file_id in (gone.id, "file-nope"):
+        answer = http.post("/v1/batches", json=body | {"input_file_id": file_id})
+        assert (answer.status_code, answer.json()["status"]) == (200, "validating")
+        batch = stack.wait(stack.client.batches.retrieve(answer.json()["id"]))
+        assert (batch.status, batch.input_file_id, batch.batchyard["input_sha256"]) == ("failed", file_id, None)
+        (error,) = batch.errors.data
+        assert (error.code, error.param, error.line) == ("invalid_request", "file_id", None)
+        assert error.message.startswith(f"Cannot find file '{file_id}', or organization ")
+        (event,) = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+        assert event["type"] == "batch.failed"
+        assert http.post(f"/v1/batches/{batch.id}/retry").status_code == 409
 
 
 def test_a_file_of_another_purpose_is_refused(stack: RunningStack, http: httpx.Client, body: Body) -> None:
@@ -139,6 +158,21 @@ def test_the_same_key_with_another_body_is_a_final_409(http: httpx.Client, body:
     reordered = json.dumps(dict(reversed(body.items())), indent=2)
     assert http.post("/v1/batches", content=reordered, headers=headers).json()["id"] == first["id"]
     assert http.post("/v1/batches", json=body).json()["id"] != first["id"]
+
+
+def test_an_idempotency_key_in_the_body_is_taken_like_the_header(http: httpx.Client, body: Body) -> None:
+    first = http.post("/v1/batches", json=body | {"idempotency_key": "in-body"}).json()
+    assert http.post("/v1/batches", json=body | {"idempotency_key": "in-body"}).json()["id"] == first["id"]
+    headers = {"Idempotency-Key": "in-body"}
+    assert http.post("/v1/batches", json=body, headers=headers).json()["id"] == first["id"]
+    both = http.post("/v1/batches", json=body | {"idempotency_key": "in-body"}, headers=headers)
+    assert both.json()["id"] == first["id"]
+    other = http.post("/v1/batches", json=body | {"idempotency_key": "other"}, headers=headers)
+    assert (other.status_code, refusal(other)["param"]) == (400, "idempotency_key")
+    changed = http.post("/v1/batches", json=body | {"idempotency_key": "in-body", "metadata": {"a": "b"}})
+    assert changed.status_code == 409
+    for key in ("", "k" * 256):
+        assert http.post("/v1/batches", json=body | {"idempotency_key": key}).status_code == 400
 
 
 def test_an_idempotency_key_has_1_to_255_characters(http: httpx.Client, body: Body) -> None:

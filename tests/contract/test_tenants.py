@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.contract.conftest import refusal
+from tests.support.rows import until
 from tests.support.stacks import RunningStack
 
 ROUTES = [
@@ -85,8 +86,10 @@ def test_not_yours_answers_exactly_as_not_there(
 
 def test_anothers_file_is_unknown_as_an_input(stranger: httpx.Client, stack: RunningStack, mixed: Any) -> None:
     body = {"input_file_id": mixed.input_file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    error = refusal(stranger.post("/v1/batches", json=body))
-    assert error["message"] == f"No file found with id '{mixed.input_file_id}'."
+    path = f"/v1/batches/{stranger.post('/v1/batches', json=body).json()['id']}"
+    until(lambda: stranger.get(path).json()["status"] == "failed")
+    error = stranger.get(path).json()["errors"]["data"][0]
+    assert error["message"].startswith(f"Cannot find file '{mixed.input_file_id}', or organization ")
     assert stack.client.files.retrieve(mixed.input_file_id).id == mixed.input_file_id
 
 

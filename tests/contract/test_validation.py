@@ -71,6 +71,20 @@ def test_a_bad_line_is_one_bounded_error_with_its_code_and_number(refused: Any, 
     assert 0 < len(error.message) < 500
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("another url", "The URL provided for this request does not match the batch endpoint."),
+        ("streaming", "Streaming is not supported in batches"),
+        ("a model we do not serve", "The provided model 'gpt-9' is not supported here; served: "),
+    ],
+)
+def test_messages_have_openais_words(refused: Any, name: str, message: str) -> None:
+    number = [kind for kind, *_ in TABLE].index(name)
+    (error,) = [error for error in refused.errors.data if error.line == number + 3]
+    assert error.message.startswith(message)
+
+
 def test_nothing_but_the_bad_lines_is_reported_and_nothing_runs(refused: Any) -> None:
     assert refused.status == "failed"
     assert len(refused.errors.data) == len(TABLE)
@@ -93,13 +107,6 @@ def test_a_byte_order_mark_is_named(stack: RunningStack) -> None:
 @pytest.mark.parametrize("content", [b"", b"\n\n \r\n"])
 def test_nothing_but_blank_lines_is_an_empty_file(stack: RunningStack, content: bytes) -> None:
     assert only(stack.wait(stack.submit(content))) == ("empty_file", None)
-
-
-def test_an_input_that_is_deleted_is_told_of_at_create(stack: RunningStack) -> None:
-    file = stack.client.files.create(file=("in.jsonl", json.dumps(GOOD).encode()), purpose="batch")
-    stack.client.files.delete(file.id)
-    with pytest.raises(Exception, match="No file found"):
-        stack.client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
 
 
 def test_blank_lines_and_crlf_are_accepted(stack: RunningStack) -> None:

@@ -51,7 +51,7 @@ def show(batch_id: str) -> ResponseReturnValue:
     with context.database.read() as session:
         timeline = segments.timeline(session, batch)
         records, _ = events.page(session, batch, after=None, limit=MAX_EVENTS)
-        names = files.names(session, {batch.input_file_id})
+        names = files.names(session, batch.project_id, {batch.input_file_id})
         source = files.find(session, batch.project_id, batch.input_file_id)
     variables: dict[str, Any] = {
         "now": time.time(),

@@ -29,7 +29,7 @@ def show() -> ResponseReturnValue:
         counts = batches.counts(session, owner.project_id)
         running = [] if params.after else batches.running(session, owner.project_id, limit=MAX_RUNNING)
         ended, has_more = batches.ended(session, owner.project_id, after=params.after, limit=params.limit)
-        names = files.names(session, {batch.input_file_id for batch in (*running, *ended)})
+        names = files.names(session, owner.project_id, {batch.input_file_id for batch in (*running, *ended)})
     data = to_wire([*running, *ended])
     return flask.render_template(
         "overview_live.html" if flask.request.headers.get("HX-Request") else "overview.html",

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from store import files, keys
 from store.records import File, Project
 from tasks.context import AppContext
+from tasks.intake import validation
 from tests.support.stacks import RunningStack, a_chat
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -30,6 +31,25 @@ def new_file(context: AppContext, name: str, content: bytes = b"x", purpose: str
             sha256=context.artifacts.put(content),
             expires_after=3600,
         )
+
+
+def test_the_name_of_another_projects_file_is_on_no_page(client: FlaskClient, context: AppContext) -> None:
+    secret = new_file(context, "secret.jsonl")
+    with context.database.write() as session:
+        key = keys.create(session, "other").key
+    app = create_app(context)
+    body = {"input_file_id": secret.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = app.test_client().post("/v1/batches", json=body, headers={"Authorization": f"Bearer {key}"}).get_json()
+    stranger = signed_in(app.test_client(), key)
+
+    def check() -> None:
+        for path in ("/", f"/batches/{batch['id']}"):
+            page = stranger.get(path)
+            assert (page.status_code, "secret.jsonl" in page.text, secret.id in page.text) == (200, False, True)
+
+    check()
+    assert validation.run(context, batch["id"], "test")
+    check()
 
 
 def test_files_are_listed_page_by_page_newest_first(client: FlaskClient, context: AppContext) -> None:

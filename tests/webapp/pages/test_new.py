@@ -102,7 +102,7 @@ def test_a_stored_file_is_used_again(client: FlaskClient, context: AppContext) -
     [
         ({}, "Choose a file", "text"),
         ({"text": "a", "temperature": "hot"}, "Invalid value for &#39;temperature&#39;", "temperature"),
-        ({"text": "a", "run": "/v1/chat/completions gone"}, "is not served here", "run"),
+        ({"text": "a", "run": "/v1/chat/completions gone"}, "is not supported here", "run"),
         ({"text": "a", "run": ""}, "endpoint", "endpoint"),
         ({"text": "a", "completion_window": "400d"}, "supported are 24h", "completion_window"),
         ({"text": "a", "completion_window": "soon"}, "completion_window", "completion_window"),
