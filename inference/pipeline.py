@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import uuid
 from collections.abc import Generator
 from contextlib import closing
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 import ray.data
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.models import ModelSpec
@@ -20,7 +25,7 @@ from inference.engine import JobEngine
 from inference.engines.registry import capabilities
 from inference.engines.start_errors import start_error, start_timed_out
 from inference.ray.caller import answer, raise_failure, unpacked
-from inference.ray_internals import iter_blocks
+from inference.ray_internals import UNPLACED, actor_state, iter_blocks
 from inference.residents import gpu_eviction
 from inference.residents.actor import Started, gpus
 from inference.residents.directory import actor_name, engine_actors, get_or_create_engine
@@ -33,6 +38,8 @@ REQUESTS = ["line", "custom_id", "body"]
 HANG_MARGIN = 30.0
 """Seconds beyond the request timeout after which a silent engine is killed."""
 START_ATTEMPTS = 5
+LOSSES_IN_A_ROW = 3
+"""Callers lost without an answer in between, after which the run ends."""
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +86,39 @@ def run(
     name = uuid.uuid4().hex
     session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight)
     _quieten()
-    size = min(max(in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
+    rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
+    losses = 0
+    try:
+        while losses < LOSSES_IN_A_ROW:
+            answered: list[pa.ChunkedArray] = []
+            try:
+                for table in _answered(spec, endpoint, rows, session, timeouts):
+                    answered.append(table.column("line"))
+                    losses = 0
+                    yield table
+                return
+            except RayTaskError as error:
+                raise EngineError(f"Ray could not run the rows: {error}") from error
+            except RayError as error:
+                losses += 1
+                reason = str(error)
+                log.warning("callers were lost: %s", error, extra={"model": spec.name})
+            for lines in answered:
+                rows = rows.filter(pc.invert(pc.is_in(rows.column("line"), lines.combine_chunks())))
+        raise EngineError(f"Ray could not run the rows: {reason}")
+    finally:
+        _drop(spec, timeouts, name)
+
+
+def _answered(
+    spec: ModelSpec, endpoint: str, rows: pa.Table, session: EngineSession, timeouts: EngineTimeouts
+) -> Generator[pa.Table]:
+    """Map the rows to answers once. Raises RayError if a caller is lost; then some rows have no answer."""
+    size = min(max(session.in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
     blocks = _blocks(rows, size, spec.replicas)
     dataset = ray.data.from_arrow(blocks)
-    dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
+    limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
+    dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, limit)
     dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
@@ -93,22 +129,27 @@ def run(
         batch_format="pyarrow",
         num_cpus=0.1,
         # A caller more fills up while the last one empties, and another is on its way.
-        concurrency=min(math.ceil(in_flight * spec.replicas / size) + 2, len(blocks)),
+        concurrency=min(math.ceil(session.in_flight * spec.replicas / size) + 2, len(blocks)),
+        ray_remote_args_fn=_caller_options,
     )
-    try:
-        with closing(iter_blocks(answered)) as packed:
-            for table in chain.from_iterable(map(unpacked, packed)):
-                raise_failure(table)
-                yield table
-    except RayError as error:
-        raise EngineError(f"Ray could not run the rows: {error}") from error
-    finally:
-        _drop(spec, timeouts, name)
+    with closing(iter_blocks(answered)) as packed:
+        for table in chain.from_iterable(map(unpacked, packed)):
+            raise_failure(table)
+            yield table
+
+
+def _caller_options() -> dict[str, Any]:
+    """Return Ray's options of a caller.
+
+    It runs beside this process, so that the loss of another node loses no caller. Ray must not repeat it: its answers
+    would come in another order, and Ray would drop as many of them as it has seen before.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True), "max_retries": 0}
 
 
 def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:
-    """Split the rows into blocks, with their position. Each replica has its own stretch; the stretches take turns."""
-    rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
+    """Split the rows into blocks. Each replica has its own stretch; the stretches take turns."""
     stretch = math.ceil(rows.num_rows / replicas)
     starts = [first + ahead for ahead in range(0, stretch, size) for first in range(0, rows.num_rows, stretch)]
     ends = [min(start + size, (start // stretch + 1) * stretch) for start in starts]
@@ -130,38 +171,64 @@ def engine_versions(
 
 
 def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:
-    """Start every replica that is not running. Return the first one's versions and capacity."""
+    """Start every replica that is not running. Return versions and capacity of the first that is there.
+
+    The callers take in the others as they come.
+    """
     for _ in range(START_ATTEMPTS):
+        began = time.monotonic()
         handles = [get_or_create_engine(spec, timeouts.request_timeout, replica) for replica in range(spec.replicas)]
+        starts = {handle.ready.remote(timeouts.idle_seconds): handle for handle in handles}
+        done, missing = ray.wait(list(starts), timeout=gpu_eviction.PLACING_SECONDS)
+        if done:
+            # The others get as long again, so that a cold start usually has all of them.
+            _, missing = ray.wait(list(starts), num_returns=len(starts), timeout=time.monotonic() - began)
+        if missing and gpus(spec):
+            gpu_eviction.evict_idle(spec, handles)
+        started = _first(spec, starts, timeouts.start_timeout)
+        if started is not None:
+            return started
+    raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started")
+
+
+def _first(spec: ModelSpec, starts: dict[ray.ObjectRef, ActorHandle], timeout: float) -> Started | None:
+    """Return the first replica that is there. None if all had no work and stopped just now, or died.
+
+    Raises:
+        EngineStartError: no replica is there in time, or none could start.
+    """
+    failure: EngineStartError | None = None
+    until = time.monotonic() + timeout
+    while starts:
+        done, _ = ray.wait(list(starts), timeout=max(0.0, until - time.monotonic()))
+        if not done:
+            for handle in starts.values():
+                ray.kill(handle)
+            raise failure or EngineStartError(start_timed_out(spec, timeout))
+        handle = starts.pop(done[0])
         try:
-            starts = [handle.ready.remote(timeouts.idle_seconds) for handle in handles]
-            if ray.wait(starts, num_returns=len(starts), timeout=gpu_eviction.PLACING_SECONDS)[1] and gpus(spec):
-                gpu_eviction.evict_idle(spec, handles)
-            replicas = ray.get(starts, timeout=timeouts.start_timeout)
-        except GetTimeoutError as error:
-            for handle in handles:
-                ray.kill(handle)
-            raise EngineStartError(start_timed_out(spec, timeouts.start_timeout)) from error
+            started: Started | None = ray.get(done[0])
         except RayTaskError as error:
-            for handle in handles:
-                ray.kill(handle)
-            raise start_error(spec, error) from error
+            ray.kill(handle)
+            failure = start_error(spec, error)
         except RayActorError as error:
-            reason = str(error)  # it had no work and stopped just now, or it died at its start
-            continue
-        if all(started is not None for started in replicas):
-            first: Started = replicas[0]
-            return first
-        reason = "it was stopping"
-    raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started: {reason}")
+            log.info("engine ended at its start: %s", error, extra={"model": spec.name})
+        else:
+            if started is not None:
+                return started
+    if failure is not None:
+        raise failure
+    return None
 
 
 def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
-    """Cancel the run's remaining requests in the engines: nobody waits for them."""
+    """Cancel the run's remaining requests in the engines, and replicas that still wait for room: nobody needs them."""
     alive = engine_actors()
     for replica in range(spec.replicas):
         handle = alive.get(actor_name(spec, timeouts.request_timeout, replica))
-        if handle is not None:
+        if handle is not None and actor_state(handle) in UNPLACED:
+            ray.kill(handle)
+        elif handle is not None:
             handle.drop.remote(name)
 
 

@@ -20,6 +20,8 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data.block import BlockAccessor
 from ray.exceptions import GetTimeoutError
 
+UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+"""States of an actor that waits for resources."""
 ENGINE_STAGE = "vLLMEngineStage"
 """The name that `ray.data.llm` gives to the stage of a processor that calls vLLM."""
 

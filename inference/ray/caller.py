@@ -3,15 +3,20 @@
 It runs in Ray tasks, whose processes are reused: an actor per run would take a new process, at 1.5 s and 2.3 s of CPU
 against 0.07 and 0.1.
 
-When an engine dies, any request in it may be the reason. These requests run again on a fresh engine with nothing else
-in it, in halves, until the one that kills engines is alone. It is answered `engine_died`; all others get their answers.
+A run uses the replicas that are there, and takes in the others as they come. When an engine dies, with its node or
+alone, its requests move to another replica. If there is none, or they were in a second engine that died, any of them
+may be the reason: they run again on a fresh engine with nothing else in it, in halves, until the one that kills engines
+is alone. It is answered `engine_died`; all others get their answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
+import math
+import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from batchyard import output_lines
 from batchyard.errors import EngineDied, EngineError, EngineStartError
@@ -45,6 +50,10 @@ DEATHS = 40
 """Most deaths in one run; each costs an engine start."""
 STRIKES = 2
 PING_SECONDS = 10.0
+JOIN_PAUSES = (0.2, 10.0)
+"""Shortest and longest pause between two starts of a replica, in seconds."""
+RETURN_SECONDS = 30.0
+"""A replica that died and is not back after so long leaves its requests to those that are there."""
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +71,19 @@ class Row:
 
 @dataclass
 class Replica:
-    """One engine actor as this caller sees it."""
+    """One engine actor as this caller sees it: there, with a handle, or joining.
+
+    Attributes:
+        failure: why it could not start; None if it is there or was not tried yet.
+        starting: the actor that does not run yet.
+    """
 
     index: int
     handle: ActorHandle | None = None
     load: int = 0
-    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failure: EngineError | None = None
+    starting: ActorHandle | None = None
+    joining: asyncio.Task[None] | None = None
     isolating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -75,9 +91,9 @@ class Caller:
     """One process's part of a run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
 
     Each replica has its own stretch of the run, because requests with a common prefix stand together there. A replica
-    that is behind by more than its limit in flight gives lists to another.
+    that is not there, or is behind by more than its limit in flight, gives lists to another.
 
-    An error that ends the run (engines die without end, or one does not start again) becomes a table for
+    An error that ends the run (engines die without end, or none starts) becomes a table for
     `raise_failure`, because Ray Data passes an exception on as text only.
     """
 
@@ -87,8 +103,16 @@ class Caller:
         self._session = session
         self._timeouts = timeouts
         self._replicas = [Replica(index) for index in range(spec.replicas)]
+        self._changed = asyncio.Event()
         self._deaths = 0
         self._deaths_in_a_row = 0
+
+    async def close(self) -> None:
+        """Stop to wait for replicas."""
+        tasks = [replica.joining for replica in self._replicas if replica.joining is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
         """Yield answers as they come, those within TOGETHER_SECONDS in one table."""
@@ -97,6 +121,7 @@ class Caller:
         size = max(1, min(bounded, self._session.in_flight // 4))
         pending: set[asyncio.Task[None]] = set()
         try:
+            self._join_missing()
             await self._read_loads()
             lists = {asyncio.create_task(self._answer(rows[at : at + size])): at for at in range(0, len(rows), size)}
             pending = set(lists)
@@ -120,15 +145,17 @@ class Caller:
 
     async def _answer(self, rows: list[Row]) -> None:
         """Set the reply of each row."""
+        deaths = 0
         while rows:
-            replica = self._choose(rows[0].position)
+            replica = await self._choose(rows[0].position)
             replica.load += len(rows)
             try:
                 async with replica.isolating:
                     pass  # rows sent while suspects run alone would become suspects themselves
                 died = await self._call(replica, rows, alone=False)
                 rows = [row for row in rows if row.reply is None]
-                if died:
+                deaths += died
+                if died and (deaths == STRIKES or not self._there()):
                     await self._isolate(replica, rows)
             finally:
                 replica.load -= len(rows)
@@ -136,37 +163,49 @@ class Caller:
 
     async def _read_loads(self) -> None:
         """Read the load of each replica; other processes use them too."""
+        replicas = await self._available()
         if len(self._replicas) == 1:
             return
-        handles = [await self._ready(replica) for replica in self._replicas]
-        calls = (_result(handle.load.remote()) for handle in handles)
-        for replica, load in zip(self._replicas, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-            replica.load = load if isinstance(load, int) else 0  # a dead one is started again at its next call
+        loads = await asyncio.gather(*map(self._load, replicas))
+        for replica, load in zip(replicas, loads, strict=True):
+            replica.load = load
 
-    def _choose(self, position: int) -> Replica:
-        """Choose the replica for the list at `position`."""
+    async def _load(self, replica: Replica) -> int:
+        if replica.handle is None:
+            return 0
+        try:
+            load: int = await asyncio.wait_for(_result(replica.handle.load.remote()), PING_SECONDS)
+        except (TimeoutError, RayActorError):
+            return 0  # a dead one is noticed at its next call
+        return load
+
+    async def _choose(self, position: int) -> Replica:
+        """Choose a replica that is there for the list at `position`. Raises EngineError if there is none."""
         own = self._replicas[position * len(self._replicas) // self._session.rows]
-        least = min(self._replicas, key=lambda replica: replica.load)
-        return own if own.load - least.load <= self._session.in_flight else least
+        least = min(await self._available(), key=lambda replica: replica.load)
+        return own if own.handle is not None and own.load - least.load <= self._session.in_flight else least
 
     async def _isolate(self, replica: Replica, suspects: list[Row]) -> None:
         """Run the rows of a dead engine again with nothing else in it, in halves, down to the one that kills it."""
-        async with replica.isolating:
-            groups = [suspects]
-            while groups:
-                group = groups.pop()
-                died = await self._call(replica, group, alone=True)
-                unanswered = [row for row in group if row.reply is None]
-                if not unanswered:
-                    continue
-                if died and len(group) == 1:
-                    row = group[0]
-                    row.strikes += 1
-                    if row.strikes == STRIKES:
-                        row.reply = (None, None, self._verdict(), 0, 0, 0)
+        groups = [suspects]
+        while groups:
+            async with replica.isolating:
+                while groups and await self._back(replica):
+                    group = groups.pop()
+                    died = await self._call(replica, group, alone=True)
+                    unanswered = [row for row in group if row.reply is None]
+                    if not unanswered:
                         continue
-                middle = len(unanswered) // 2 if died else 0
-                groups += [half for half in (unanswered[middle:], unanswered[:middle]) if half]
+                    if died and len(group) == 1:
+                        row = group[0]
+                        row.strikes += 1
+                        if row.strikes == STRIKES:
+                            row.reply = (None, None, self._verdict(), 0, 0, 0)
+                            continue
+                    middle = len(unanswered) // 2 if died else 0
+                    groups += [half for half in (unanswered[middle:], unanswered[:middle]) if half]
+            if groups:
+                replica = await self._choose(groups[-1][0].position)
 
     def _verdict(self) -> dict[str, str]:
         message = f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone"
@@ -175,7 +214,9 @@ class Caller:
 
     async def _call(self, replica: Replica, rows: list[Row], *, alone: bool) -> bool:
         """Call the engine once and set the rows' replies. Return True if it died with these rows in it."""
-        handle = await self._ready(replica)
+        handle = replica.handle
+        if handle is None:
+            return False
         permit = None
         if alone:
             try:
@@ -234,38 +275,86 @@ class Caller:
         except RayTaskError as error:
             raise EngineError(f"engine {self._spec.engine} of model {self._spec.name}: {error.cause!r}") from error
 
-    async def _ready(self, replica: Replica) -> ActorHandle:
-        """Return the replica's engine, started."""
-        async with replica.starting:
-            while replica.handle is None:
-                handle = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
-                if await self._started(handle):
-                    replica.handle = handle
-            return replica.handle
+    def _there(self) -> list[Replica]:
+        return [replica for replica in self._replicas if replica.handle is not None]
 
-    async def _started(self, handle: ActorHandle) -> bool:
+    async def _available(self) -> list[Replica]:
+        """Return the replicas that are there, at least one.
+
+        Raises:
+            EngineError: none can start, or none does in time.
+        """
+        while not (replicas := self._there()):
+            failures = [replica.failure for replica in self._replicas if replica.failure is not None]
+            if len(failures) == len(self._replicas):
+                raise failures[0]
+            if not await self._change(self._timeouts.start_timeout):
+                for replica in self._replicas:
+                    if replica.starting is not None:
+                        ray.kill(replica.starting)
+                timed_out = EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout))
+                raise failures[0] if failures else timed_out
+        return replicas
+
+    async def _back(self, replica: Replica) -> bool:
+        """Wait until a replica that died is there again. Return False if another has to take its rows."""
+        waited_since = time.monotonic()
+        while replica.handle is None:
+            waited = time.monotonic() - waited_since
+            if replica.failure is not None or waited > (RETURN_SECONDS if self._there() else math.inf):
+                return False
+            if not await self._change(min(RETURN_SECONDS, self._timeouts.start_timeout)) and not self._there():
+                return False
+        return True
+
+    async def _change(self, seconds: float) -> bool:
+        """Wait until a replica joins or cannot. Return False if none does within `seconds`."""
+        self._changed.clear()
         try:
-            started = await asyncio.wait_for(
-                _result(handle.ready.remote(self._timeouts.idle_seconds)), self._timeouts.start_timeout
-            )
-        except TimeoutError as error:
-            ray.kill(handle)
-            raise EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout)) from error
-        except RayActorError as error:
-            # A dead actor keeps its name until the cluster has noted its death, so this may be the old engine.
-            self._count_death(_why(error))
-            await asyncio.sleep(0.2)
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
             return False
-        except RayTaskError as error:
-            ray.kill(handle)
-            raise start_error(self._spec, error) from error
-        return started is not None
+        return True
+
+    def _join_missing(self) -> None:
+        for replica in self._replicas:
+            if replica.handle is None and (replica.joining is None or replica.joining.done()):
+                replica.failure = None
+                replica.joining = asyncio.create_task(self._join(replica))
+
+    async def _join(self, replica: Replica) -> None:
+        """Take in a replica as soon as it is there, however long that takes. Starts that fail are repeated."""
+        shortest, longest = JOIN_PAUSES
+        for failures in itertools.count():
+            handle = replica.starting = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
+            try:
+                if await _result(handle.ready.remote(self._timeouts.idle_seconds)) is not None:
+                    replica.handle, replica.load, replica.failure, replica.starting = handle, 0, None, None
+                    self._changed.set()
+                    return
+            except ActorUnavailableError as error:
+                log.info("engine is out of reach: %s", error, extra={"model": self._spec.name})
+            except RayActorError as error:
+                # A dead actor keeps its name until the cluster has noted its death, so this may be the old engine.
+                if not self._there():
+                    try:
+                        self._count_death(_why(error))
+                    except EngineError as failure:
+                        replica.failure = failure
+            except RayTaskError as error:
+                ray.kill(handle)
+                replica.failure = start_error(self._spec, error)
+            if replica.failure is not None:
+                log.warning("replica cannot start: %s", replica.failure, extra={"model": self._spec.name})
+                self._changed.set()
+            await asyncio.sleep(min(shortest * 2**failures, longest))
 
     def _replace(self, replica: Replica, handle: ActorHandle) -> None:
         """Forget an engine that stopped or died, so that the next call gets another."""
         if replica.handle is handle:
             replica.handle = None
             ray.kill(handle)
+            self._join_missing()
 
     def _lost(self, replica: Replica, handle: ActorHandle, reason: str) -> None:
         """Count the death of an engine once, though every list that was in it reports it."""
@@ -297,6 +386,8 @@ def answer(
     A packed table is one row, which Ray Data passes on at once; of several rows it would wait for more.
     """
     if session.name not in _callers:
+        for caller in _callers.values():
+            _runner.run(caller.close())
         _callers.clear()
         _callers[session.name] = Caller(spec, endpoint, session, timeouts)
     answers = _callers[session.name].answers(table)

@@ -11,6 +11,7 @@ from ray.actor import ActorHandle
 
 from batchyard import __version__
 from batchyard.models import ModelSpec
+from inference.ray_internals import UNPLACED, actor_state
 from inference.residents.actor import EngineActor, gpus
 
 NAMESPACE = "batchyard"
@@ -58,8 +59,11 @@ def engine_actors() -> dict[str, ActorHandle]:
 
 
 def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
-    """Return `EngineActor.state` of each actor. A starting actor does not answer in time and has only its `model`."""
-    handles = engine_actors()
+    """Return `EngineActor.state` of each actor that has its resources.
+
+    A starting actor does not answer in time and has only its `model`.
+    """
+    handles = {name: handle for name, handle in engine_actors().items() if actor_state(handle) not in UNPLACED}
     references = {name: handle.state.remote() for name, handle in handles.items()}
     if references:
         ray.wait(list(references.values()), num_returns=len(references), timeout=timeout)

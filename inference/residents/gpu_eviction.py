@@ -12,13 +12,12 @@ from ray.actor import ActorHandle
 
 from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
-from inference.ray_internals import actor_state
+from inference.ray_internals import UNPLACED, actor_state
 from inference.residents import directory
 
 PLACING_SECONDS = 5.0
 """A replica whose process has not started after this long waits for a GPU."""
 PATIENCE_SECONDS = 30.0
-UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +25,8 @@ log = logging.getLogger(__name__)
 def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
     """Stop idle engines of other models, the longest idle first, until each of the model's replicas is placed.
 
-    Returns too if no engine of ours holds a GPU: then the start's own time limit reports what is missing.
+    Returns too if one is placed and no engine is idle: the others wait for a GPU in Ray's queue. And if no engine of
+    ours holds a GPU: then the start's own time limit reports what is missing.
 
     Raises:
         GpuBusy: other models' engines are at work on the GPUs. The replicas without a GPU are stopped.
@@ -39,6 +39,8 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
         name = max(others, key=lambda name: others[name]["idle_seconds"])
         if others[name]["idle_seconds"] > 0 and directory.evict(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
+        elif len(unplaced) < len(replicas):
+            return
         elif time.monotonic() > until:
             for handle in unplaced:
                 ray.kill(handle)

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import ray
 
 from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import directory, gpu_eviction
-from tests.support.rows import chat, table, until
+from tests.support.ray_nodes import gpu_node
+from tests.support.rows import chat, table
 
 CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def gpu(cluster: str) -> Iterator[None]:
-    """A second node with one GPU, or so Ray believes: the engines here ask for one and use none."""
-    command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={cluster}", "--block"]
-    options = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
-    node = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: ray.cluster_resources().get("GPU"), seconds=60)
-    yield
-    node.terminate()
-    node.wait(30)
-    until(lambda: not ray.cluster_resources().get("GPU"), seconds=60)
+    """A second node with one GPU."""
+    with gpu_node(cluster):
+        yield
 
 
 @pytest.fixture(autouse=True)

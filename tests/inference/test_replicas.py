@@ -1,0 +1,81 @@
+"""A model runs with the replicas that are there, takes in more as they come, and outlives the loss of a node."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from batchyard.errors import EngineStartError
+from batchyard.models import ModelSpec
+from inference import pipeline
+from inference.residents import directory
+from tests.support.ray_nodes import gpu_node
+from tests.support.rows import chat, table
+
+CHAT = "/v1/chat/completions"
+IN_FLIGHT, LATENCY = 32, 0.5
+
+
+@pytest.fixture(autouse=True)
+def no_engine_left(cluster: str) -> Iterator[None]:
+    yield
+    directory.stop_all()
+
+
+def a_model(replicas: int = 2) -> ModelSpec:
+    """A model of which each replica needs a GPU, and answers IN_FLIGHT rows in LATENCY seconds."""
+    arguments = {"latency_ms": 1000 * LATENCY}
+    return ModelSpec(
+        name="m", engine="echo", replicas=replicas, num_gpus=1, max_in_flight=IN_FLIGHT, engine_args=arguments
+    )
+
+
+def answers(rows: int, start_timeout: float = 60, replicas: int = 2) -> Iterator[int]:
+    """The lines of rows that were answered, as they come. None may be an error."""
+    timeouts = {"request_timeout": 30.0, "start_timeout": start_timeout, "idle_seconds": 60.0}
+    for answered in pipeline.run(a_model(replicas), CHAT, table(chat(*map(str, range(rows)))), **timeouts):
+        for row in answered.to_pylist():
+            assert row["ok"], json.loads(row["answer"])
+            yield row["line"]
+
+
+def requests() -> list[int]:
+    return sorted(state["requests"] for state in directory.states().values())
+
+
+def test_a_model_runs_with_the_replicas_that_find_room(cluster: str) -> None:
+    with gpu_node(cluster):
+        assert sorted(answers(100, start_timeout=8)) == list(range(100))
+        assert requests() == [100]
+
+
+def test_a_model_without_any_replica_is_a_start_error() -> None:
+    with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
+        list(answers(1, start_timeout=2))
+
+
+def test_a_replica_that_comes_later_takes_its_part(cluster: str) -> None:
+    with gpu_node(cluster):
+        run = answers(1500)
+        lines = [next(run)]
+        with gpu_node(cluster):
+            lines += run
+            assert sorted(lines) == list(range(1500))
+            assert len(requests()) == 2 and requests()[0] >= 200
+
+
+def test_the_rows_of_a_replica_that_is_killed_with_its_node_move_to_the_other(cluster: str) -> None:
+    with gpu_node(cluster), gpu_node(cluster) as kill:
+        assert len(list(answers(200))) == 200
+        assert min(requests()) > 0, "both are there"
+        began = time.monotonic()
+        run = answers(1200)
+        lines = [next(run)]
+        kill()
+        lines += run
+        seconds = time.monotonic() - began
+    assert sorted(lines) == list(range(1200))
+    assert seconds < 1.2 * 1200 / IN_FLIGHT * LATENCY, "longer than one replica needs"
