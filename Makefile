@@ -3,7 +3,7 @@ PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
 
-.PHONY: help install dev demo test lint bench screenshots clean
+.PHONY: help install dev demo test chaos lint bench screenshots clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
@@ -11,6 +11,7 @@ help:
 	@echo "make test         lint, type check and the whole test suite"
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
+	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
 	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
@@ -25,6 +26,12 @@ demo: install
 
 test: dev lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+MINUTES ?= 10
+SEED ?= 1
+
+chaos: dev
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --report chaos-$(SEED).md
 
 lint: dev
 	$(BIN)/ruff check .

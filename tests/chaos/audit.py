@@ -1,0 +1,129 @@
+"""The audit at the end of a campaign: every batch has ended, every line is there once, and the numbers agree."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+
+from batchyard.statuses import TERMINAL
+from tests.chaos.deployment import ECHOES, PROJECTS, Deployment
+from tests.chaos.monitor import CallLog
+
+OF_ENDINGS = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
+"""The error code of lines that have no answer, by the status of their batch."""
+
+
+@dataclass
+class Audit:
+    """What became of all batches.
+
+    Attributes:
+        ends: batches by status.
+        lost, doubled: lines of inputs that no file has, and that are there more than once.
+        codes: error lines by status of the batch and code.
+        wrong: everything else that is not as it must be.
+        answered, calls: requests that an echo engine has answered, and that its log says it ran.
+        invented: answers without a call.
+        redone: calls more than answers, of batches that were completed.
+        abandoned: the same of batches that were cancelled or expired.
+    """
+
+    ends: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+    lost: int = 0
+    doubled: int = 0
+    not_ended: int = 0
+    codes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    answered: int = 0
+    calls: int = 0
+    invented: int = 0
+    redone: int = 0
+    abandoned: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.doubled or self.not_ended or self.invented or self.wrong)
+
+
+def audit(deployment: Deployment, calls: CallLog, sent: list[str]) -> Audit:
+    """Look at every batch of every project, and at the engines' own logs."""
+    found = Audit()
+    answers: Counter[str] = Counter()
+    ended_early: set[str] = set()
+    there = set()
+    for project in PROJECTS:
+        client = deployment.client(project)
+        for batch in client.batches.list(limit=100):
+            there.add(batch.id)
+            _batch(found, client, batch, answers, ended_early)
+    found.wrong += [f"{id_}: created and not listed" for id_ in sent if id_ not in there]
+    found.answered = sum(answers.values())
+    found.calls = sum(calls.counts.values())
+    for name in calls.counts.keys() | answers.keys():
+        more = calls.counts.get(name, 0) - answers[name]
+        found.invented += max(0, -more)
+        if name in ended_early:
+            found.abandoned += max(0, more)
+        else:
+            found.redone += max(0, more)
+    return found
+
+
+def _batch(found: Audit, client: openai.OpenAI, batch: Any, answers: Counter[str], ended_early: set[str]) -> None:
+    found.ends[batch.status] += 1
+    if batch.status not in TERMINAL:
+        found.not_ended += 1
+        return
+    inputs = {line["custom_id"]: line for line in _lines(client, batch.input_file_id)}
+    found.lines += len(inputs)
+    good, bad = _lines(client, batch.output_file_id), _lines(client, batch.error_file_id)
+    if batch.status == "failed":
+        found.wrong.append(f"{batch.id}: failed: {batch.errors}")
+        return
+    if batch.in_progress_at is None:
+        return  # it was over before it was validated: it has no lines
+    there = Counter(line["custom_id"] for line in good + bad)
+    found.lost += sum(name not in there for name in inputs)
+    found.doubled += sum(number - 1 for number in there.values() if number > 1)
+
+    def expect(condition: bool, what: str) -> None:
+        if not condition:
+            found.wrong.append(f"{batch.id} ({batch.status}): {what}")
+
+    expect(there.keys() <= inputs.keys(), "answers to lines that the input does not have")
+    counts = batch.request_counts
+    expect(counts.total == len(inputs), f"total is {counts.total}, lines {len(inputs)}")
+    expect(counts.completed == len(good), f"completed is {counts.completed}, lines of the output file {len(good)}")
+    codes = Counter((line["error"] or {}).get("code") or str(line["response"]["status_code"]) for line in bad)
+    failed = len(bad) - sum(codes[code] for code in OF_ENDINGS.values())
+    expect(counts.failed == failed, f"failed is {counts.failed}, failed lines of the error file {failed}")
+    found.codes.update({(batch.status, code): number for code, number in codes.items()})
+    for status, code in OF_ENDINGS.items():
+        expect(code not in codes or batch.status == status, f"{codes[code]} lines say {code}")
+    expect("engine_unavailable" not in codes, f"{codes['engine_unavailable']} lines say engine_unavailable")
+    tokens = Counter[str]()
+    for line in good:
+        body, request = line["response"]["body"], inputs[line["custom_id"]]["body"]
+        tokens["input"] += body["usage"]["prompt_tokens"]
+        tokens["output"] += body["usage"]["completion_tokens"]
+        if request["model"] in ECHOES:
+            text = request["messages"][0]["content"]
+            expect(body["choices"][0]["message"]["content"] == text, f"{line['custom_id']} has another's answer")
+    usage = (batch.usage.input_tokens, batch.usage.output_tokens)
+    expect(usage == (tokens["input"], tokens["output"]), f"usage is {usage}, tokens of its lines {dict(tokens)}")
+    for line in good + [line for line in bad if line["response"] is not None]:
+        if inputs[line["custom_id"]]["body"]["model"] in ECHOES:
+            answers[line["custom_id"]] += 1
+    if batch.status != "completed":
+        ended_early |= inputs.keys()
+
+
+def _lines(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
+    if file_id is None:
+        return []
+    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
