@@ -1,4 +1,7 @@
-"""Holds: models whose engine cannot start. That is the deployment's fault, so their batches wait and say why."""
+"""Holds: models that cannot run, which is the deployment's fault, so their batches wait and say why.
+
+Either a model's engine cannot start, or the model is not served any more.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ from store.records import Batch, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
 """Between two attempts to start a model's engine."""
+UNSERVED = (
+    "The model is not served any more: it was removed from models.toml. Its requests run once it is there again. "
+    "Shortly before the completion window ends they get the error model_not_found."
+)
+"""The reason of a model's hold for which nothing is tried."""
 LAST_SECONDS = 60
 LAST_SHARE = 10
 """A segment waits until LAST_SECONDS before its completion window ends, or 1/LAST_SHARE of a shorter window."""
@@ -22,24 +30,45 @@ LAST_SHARE = 10
 
 def hold(session: Session, model: str, reason: str) -> Hold:
     """Hold a model after a failed start, or extend its hold. Emit `batch.held` for each batch that waits for it."""
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
-    session.execute(insert(Hold).on_conflict_do_nothing(), first)
-    record = session.get_one(Hold, model, with_for_update=True)
+    record = _locked(session, model, reason)
     record.reason, record.attempts = reason, record.attempts + 1
     record.retry_at = time.time() + BACKOFF.seconds(record.attempts)
-    session.flush()
-    announced = select(Event.id).where(
-        Event.batch_id == Batch.id, Event.type == "batch.held", Event.created_at >= record.since
-    )
-    for batch in session.scalars(select(Batch).where(_waits_for(model), ~announced.exists())):
-        events.record(session, batch, "batch.held", model=model, reason=reason)
+    _announce(session, record)
     return record
 
 
+def hold_unserved(session: Session, model: str) -> None:
+    """Hold a model that is not served any more. Emit `batch.held` for each batch that waits for it."""
+    record = _locked(session, model, UNSERVED)
+    record.reason, record.attempts, record.retry_at = UNSERVED, 0, 0.0
+    _announce(session, record)
+
+
+def _locked(session: Session, model: str, reason: str) -> Hold:
+    """Return a model's hold, a new one if there is none. Nobody else changes it until the transaction ends."""
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
+    session.execute(insert(Hold).on_conflict_do_nothing(), first)
+    return session.get_one(Hold, model, with_for_update=True)
+
+
+def _announce(session: Session, hold: Hold) -> None:
+    session.flush()
+    announced = select(Event.id).where(
+        Event.batch_id == Batch.id, Event.type == "batch.held", Event.created_at >= hold.since
+    )
+    for batch in session.scalars(select(Batch).where(_waits_for(hold.model), ~announced.exists())):
+        events.record(session, batch, "batch.held", model=hold.model, reason=hold.reason)
+
+
 def release(session: Session, model: str) -> None:
-    """End a model's hold: its engine has started."""
+    """End a model's hold: its engine has started, or it is served again."""
     session.execute(delete(Hold).where(Hold.model == model))
+
+
+def unserved(session: Session) -> set[str]:
+    """Return the models on hold because they are not served any more."""
+    return set(session.scalars(select(Hold.model).where(Hold.reason == UNSERVED)))
 
 
 def find(session: Session, model: str) -> Hold | None:
@@ -68,7 +97,8 @@ def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, Hold]:
 
 def may_start() -> ColumnElement[bool]:
     """Return the condition for segments whose model is not on hold now, or whose batch has no time to wait."""
-    held = select(Hold.model).where(Hold.model == Segment.model, Hold.retry_at > time.time())
+    waits = or_(Hold.retry_at > time.time(), Hold.reason == UNSERVED)
+    held = select(Hold.model).where(Hold.model == Segment.model, waits)
     return or_(~held.exists(), Batch.expires_at - _last_seconds() <= now())
 
 

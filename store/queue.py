@@ -22,7 +22,7 @@ class ModelQueue:
 
     Attributes:
         rows_per_second, tokens_per_second: over the last minute; None without measurements.
-        held: why its engine cannot be started; None if it can.
+        held: why its batches wait, see store.holds; None if nothing is known against it.
         oldest_seconds: age of the oldest batch with a pending segment; None if no segment is pending.
     """
 

@@ -239,7 +239,7 @@ class ResultChunk(Answered, Base):
 
 
 class Hold(Base):
-    """A model whose engine cannot start: its segments wait.
+    """A model that cannot run (store.holds): its segments wait.
 
     `attempts` counts the failed starts since `since`; the next attempt is not before `retry_at` (Unix seconds).
     """

@@ -41,7 +41,7 @@ class SegmentLease:
     cache_bytes: int | None
     chunks: Sequence[str]
     held: str | None
-    """Why the model's engine could not be started when it was tried last."""
+    """Why the model is on hold, see store.holds."""
     last_chance: bool
     """The batch can wait for a held model no longer."""
 

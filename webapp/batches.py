@@ -138,7 +138,7 @@ def _eta(forecast: Forecast | None) -> dict[str, float | None]:
 
 def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:
     if hold is not None:
-        retry_at = math.ceil(hold.retry_at)
+        retry_at = None if hold.reason == holds.UNSERVED else math.ceil(hold.retry_at)
         return wire.Held(
             reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at
         )

@@ -46,7 +46,10 @@ class ModelQueueObject(BaseModel):
     oldest_seconds: float | None
     rows_per_second: float | None
     tokens_per_second: float | None
-    held: str | None = Field(description="why its engine cannot be started; null: nothing is known against it")
+    held: str | None = Field(
+        description="why its batches wait: its engine cannot be started, or it is not served any more; null: nothing "
+        "is known against it"
+    )
 
 
 class EngineObject(BaseModel):
@@ -144,7 +147,7 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
     ):
         yield _gauge(name, meaning, ["model"], [((entry.model,), getattr(entry, name)) for entry in models])
     held = [((entry.model,), float(entry.held is not None)) for entry in models]
-    yield _gauge("model_held", "1 if the model's engine cannot be started and its batches wait.", ["model"], held)
+    yield _gauge("model_held", "1 if the model cannot run and its batches wait.", ["model"], held)
     engines = snapshot.engines or []
     engine_states = sorted({(engine.model, engine.state) for engine in engines})
     yield _gauge(

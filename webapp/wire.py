@@ -182,10 +182,15 @@ class Held(BaseModel):
     """Why a batch does not move, though it has not ended: this is tried again."""
 
     reason: str
-    model: str | None = Field(description="the model whose engine cannot start; null: validation or finishing fails")
-    since: int | None = Field(description="when the model's engine could not be started for the first time")
+    model: str | None = Field(
+        description="the model that cannot run: its engine cannot start, or it is not served any more; null: "
+        "validation or finishing fails"
+    )
+    since: int | None = Field(description="since when the model cannot run")
     attempts: int = Field(description="in a row, without those in which a part of the deployment was away")
-    retry_at: int = Field(description="when it is tried next, at the earliest")
+    retry_at: int | None = Field(
+        description="when it is tried next, at the earliest; null: as soon as the model is served again"
+    )
 
 
 class Extension(BaseModel):

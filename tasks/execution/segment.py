@@ -143,10 +143,10 @@ def _answer(
     if rows.num_rows == 0:
         return None
     duplicates, to_run = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
-    reason = _no_engine(context, segment)
-    if reason is not None:
+    error = _no_engine(context, segment)
+    if error is not None:
         writer = ChunkWriter(context, segment, heartbeat.stopped)  # no meter: no engine answers these
-        writer.add(_engine_error(rows, reason))
+        writer.add(_engine_error(rows, *error))
         writer.flush()
         return None
     cluster.connect(context.settings.ray_address)
@@ -228,20 +228,25 @@ def _configuration(context: AppContext, segment: segments.SegmentLease) -> Model
     return current
 
 
-def _no_engine(context: AppContext, segment: segments.SegmentLease) -> str | None:
-    """Return why no engine will answer the segment's requests; None if one may."""
+def _no_engine(context: AppContext, segment: segments.SegmentLease) -> tuple[str, str] | None:
+    """Return the code and the message of why no engine will answer the segment's requests; None if one may."""
     if segment.attempts >= context.settings.segment_attempts:
-        return f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
-    if segment.held is not None and segment.last_chance:
-        return f"The engine could not be started before the completion window ended: {segment.held}"
+        message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
+        return "engine_unavailable", message
+    if segment.held is None or not segment.last_chance:
+        return None
+    if segment.held != holds.UNSERVED:
+        message = f"The engine could not be started before the completion window ended: {segment.held}"
+        return "engine_unavailable", message
+    if segment.model["name"] not in context.models:
+        message = f"The model '{segment.model['name']}' was removed from this deployment before it ran this request."
+        return "model_not_found", message
     return None
 
 
-def _engine_error(rows: pa.Table, reason: str) -> pa.Table:
+def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:
     """Return error lines for requests that no engine will answer."""
-    answers = output_lines.unanswered(
-        rows["line"].to_pylist(), rows["custom_id"].to_pylist(), "engine_unavailable", reason
-    )
+    answers = output_lines.unanswered(rows["line"].to_pylist(), rows["custom_id"].to_pylist(), code, message)
     none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
     columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
     return pa.table(columns)

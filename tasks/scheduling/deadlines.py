@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, cast
 
 import redis
@@ -52,11 +52,14 @@ def tick(context: AppContext) -> None:
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
         held = holds.all_of(session)
-        entries = [entry for entry in queue.backlog(session) if entry.model not in held]  # they wait, and hold up none
+        backlog, unserved = queue.backlog(session), holds.unserved(session)
+        # Those on hold wait, and hold up none.
+        entries = [entry for entry in backlog if entry.model not in held and entry.model in context.models]
         configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
         throughputs = speeds.throughputs(session, configurations)
         limits = dispatch.limits(context, session)
         recent_usage = RecentUsage(speeds.recent_usage(session, {entry.project_id for entry in entries}, now), now)
+    _hold_unserved(context, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
     forecasts = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
@@ -69,6 +72,26 @@ def tick(context: AppContext) -> None:
             with context.database.write() as session:
                 batches.set_infeasible(session, batch, infeasible=infeasible)
             log.info("batch is %s reach", "out of" if infeasible else "within", extra={"batch_id": batch.id})
+
+
+def _hold_unserved(context: AppContext, waiting: Set[str], unserved: Set[str]) -> None:
+    """Hold the models with waiting requests that are not in models.toml any more; release those that are back.
+
+    Args:
+        unserved: the models on hold for that reason.
+    """
+    gone, back = waiting - context.models.keys() - unserved, unserved & context.models.keys()
+    if not gone and not back:
+        return
+    with context.database.write() as session:
+        for model in gone:
+            holds.hold_unserved(session, model)
+        for model in back:
+            holds.release(session, model)
+    for model in gone:
+        log.error("model on hold: it is not served any more", extra={"model": model})
+    for model in back:
+        log.info("model is served again", extra={"model": model})
 
 
 def _publish(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from store import projects, segments, speeds
+from store import holds, projects, segments, speeds
 from tasks import messages
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
@@ -34,8 +34,10 @@ def run(context: AppContext) -> None:
         project_ids = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
         recent_usage = RecentUsage(speeds.recent_usage(session, project_ids, now), now)
         allowed = limits(context, session)
+        # Of models that are not served any more, only what can wait no longer is waiting: it gets its error lines.
+        unserved = dict.fromkeys(holds.unserved(session), total)
         blocked = gpu_sharing.blocked(demands, waiting)
-        allowed = replace(allowed, models={**allowed.models, **dict.fromkeys(blocked, 0)})
+        allowed = replace(allowed, models={**unserved, **allowed.models, **dict.fromkeys(blocked, 0)})
         selection = choose(waiting, active, allowed, recent_usage)
         seconds = context.settings.queue_seconds
         admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in selection]

@@ -29,6 +29,7 @@ def show() -> ResponseReturnValue:
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
             for name in context.models
         },
+        unserved=[queue for queue in snapshot.queue.models if queue.held and queue.model not in context.models],
         queues={queue.model: queue for queue in snapshot.queue.models},
         engines=None
         if snapshot.engines is None

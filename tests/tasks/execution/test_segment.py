@@ -361,6 +361,19 @@ def test_a_held_batch_with_answers_keeps_the_configuration_that_gave_them(
     assert reload(context.database, batch).models["echo"].get("engine_args", {}) == {}
 
 
+def test_a_model_that_is_served_again_answers_even_in_the_last_minute(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    with context.database.write() as session:
+        holds.hold_unserved(session, "echo")
+        expires_at = int(time.time()) + 30
+        session.execute(update(Batch).values(expires_at=expires_at, created_at=expires_at - 86400))
+    assert run(context, batch)
+    assert reload(context.database, batch).completed == 5
+    with context.database.read() as session:
+        assert session.scalars(select(Hold)).all() == []
+
+
 @pytest.mark.parametrize(("window", "last"), [(86400, 60), (100, 10)])
 def test_a_held_batch_answers_with_the_reason_only_when_its_window_is_nearly_over(
     context: AppContext, batch: Batch, engine: DirectedEngine, window: int, last: int

@@ -6,12 +6,16 @@ import re
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import select
 
 from store import keys, speeds
+from store.records import Project
 from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState
+from tasks.scheduling import deadlines
+from tests.support.planned import plan_batch
 from tests.webapp.pages.conftest import signed_in
 from webapp import create_app
 from webapp.pages.formats import NOTHING
@@ -22,6 +26,24 @@ def test_a_model_that_was_not_measured_says_so(client: FlaskClient) -> None:
     assert "Not measured yet." in page
     assert "simulated" in page
     assert "Engines are not known: Redis is away." in page
+
+
+def test_a_model_that_is_gone_says_so_where_its_batches_are_shown(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
+        key = keys.create(session, "default").key
+        project_id = session.scalars(select(Project.id)).one()
+    batch = plan_batch(context, project_id, ["one", "two"])
+    del context.models["echo"]
+    deadlines.tick(context)
+    answer = client.get(f"/v1/batches/{batch.id}", headers={"Authorization": f"Bearer {key}"}).get_json()
+    held = answer["batchyard"]["held"]
+    assert (held["model"], held["attempts"], held["retry_at"]) == ("echo", 0, None)
+    for path in ("/", f"/batches/{batch.id}", "/models"):
+        page = client.get(path).text
+        assert "not served any more" in page, path
+        assert "cannot be started" not in page, path
+    queue = client.get("/v1/queue", headers={"Authorization": f"Bearer {key}"}).get_json()
+    assert [model["held"] for model in queue["models"]] == [held["reason"]]
 
 
 def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
