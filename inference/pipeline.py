@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import ray
 import ray.data
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from batchyard.errors import EngineError, EngineStartError
+from batchyard.errors import EngineError, EngineStartError, UnavailableError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
@@ -196,8 +196,9 @@ def _first(spec: ModelSpec, starts: dict[ray.ObjectRef, ActorHandle], timeout: f
 
     Raises:
         EngineStartError: no replica is there in time, or none could start.
+        UnavailableError: the nodes of the replicas do not answer.
     """
-    failure: EngineStartError | None = None
+    failure: EngineStartError | UnavailableError | None = None
     until = time.monotonic() + timeout
     while starts:
         done, _ = ray.wait(list(starts), timeout=max(0.0, until - time.monotonic()))
@@ -211,6 +212,8 @@ def _first(spec: ModelSpec, starts: dict[ray.ObjectRef, ActorHandle], timeout: f
         except RayTaskError as error:
             ray.kill(handle)
             failure = start_error(spec, error)
+        except ActorUnavailableError as error:
+            failure = failure or UnavailableError(f"the Ray node of model {spec.name} does not answer: {error}")
         except RayActorError as error:
             log.info("engine ended at its start: %s", error, extra={"model": spec.name})
         else:

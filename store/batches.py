@@ -282,7 +282,10 @@ def give_up(session: Session) -> list[str]:
     ended = []
     for batch in session.scalars(statement.with_for_update()).all():
         work = "validated" if batch.plan_sha256 is None else "finished"
-        message = f"The batch could not be {work} in {max(batch.attempts, 1)} attempts: {batch.attempt_error}"
+        if batch.attempts >= ATTEMPTS:
+            message = f"The batch could not be {work} in {batch.attempts} attempts: {batch.attempt_error}"
+        else:
+            message = f"The batch was not {work} in time; the last attempt failed: {batch.attempt_error}"
         code = {"validated": "validation_failed", "finished": "finishing_failed"}[work]
         errors = [{"code": code, "line": None, "message": message, "param": None}]
         after = "cancelled" if batch.status == "cancelling" else "failed"

@@ -9,7 +9,7 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 
 from batchyard import logs, settings
-from batchyard.errors import UnavailableError
+from batchyard.errors import LeaseLost, UnavailableError
 from tasks import advance, housekeeping, metrics
 from tasks.context import context
 from tasks.execution import result_cache
@@ -34,6 +34,9 @@ class _Task(Task):  # type: ignore[misc]  # Celery has no types
     def __call__(self, *args: object, **kwargs: object) -> object:
         try:
             return super().__call__(*args, **kwargs)
+        except LeaseLost as error:
+            log.warning("%s stops: %s", self.name, error)
+            raise Ignore from error
         except UnavailableError as error:
             log.warning("%s waits: %s", self.name, error)
             if self.name.startswith(("batch.", "post.")) and self.request.retries < RETRIES:

@@ -102,7 +102,7 @@ def test_a_batch_whose_input_is_lost_ends_with_its_reason_when_its_window_does(
     assert batch.status == "failed"
     code, message = the_error(batch)
     assert code == "validation_failed"
-    assert "1 attempts" in message and "is missing in the artifact store" in message
+    assert "not validated in time" in message and "is missing in the artifact store" in message
 
 
 def test_finishing_that_fails_without_end_ends_the_batch_with_its_reason(
