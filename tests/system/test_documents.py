@@ -134,7 +134,7 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
     for block in blocks("sh"):
         checked = subprocess.run(["bash", "-n"], input=block.text.replace("<batch>", "B"), text=True, check=False)
         assert checked.returncode == 0, block.text
-        for name in re.findall(r"docker compose (?:run --rm|exec -T|logs --follow) (\w+)", block.text):
+        for name in re.findall(r"docker compose (?:run --rm|exec(?: -T)?|logs --follow) (\w+)", block.text):
             assert name in services
         for names in re.findall(r"docker compose stop ([\w ]+)", block.text):
             assert set(names.split()) <= services.keys()
@@ -173,7 +173,7 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
 
 
 def test_every_setting_that_the_documents_name_is_one() -> None:
-    settings = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_DOCKERFILE", "BATCHYARD_COMPLETE"}
+    settings = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_COMPLETE"}
     for document in DOCUMENTS:
         named = set(re.findall(r"BATCHYARD_\w*[A-Z]", (ROOT / document).read_text()))
         assert named <= settings, document

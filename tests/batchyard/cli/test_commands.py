@@ -22,6 +22,8 @@ from batchyard.errors import ConfigurationError
 from batchyard.local import process
 from batchyard.models import ENDPOINTS
 from inference import catalog
+from store import keys
+from store.database import Database
 from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
@@ -55,6 +57,28 @@ def questions(tmp_path: Path) -> Path:
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
+
+
+def test_migrate_makes_an_admin_key_where_none_is_in_use(tmp_path: Path, database_url: str) -> None:
+    def migrate() -> str:
+        return batchyard("migrate", "--admin-key", folder=tmp_path, DATABASE_URL=database_url).stdout
+
+    file = tmp_path / "data" / "admin.key"
+    file.parent.mkdir()
+    file.write_text("of another database")
+    assert str(file) in migrate()
+    assert file.stat().st_mode & 0o777 == 0o600
+    database = Database(database_url)
+    with database.read() as session:
+        admin = keys.authenticate(session, file.read_text())
+    assert admin is not None and admin.admin
+    file.unlink()
+    assert migrate() == ""
+    assert not file.exists()
+    with database.write() as session:
+        keys.revoke(session, admin.key_id)
+    database.close()
+    assert str(file) in migrate()
 
 
 def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, questions: Path, tmp_path: Path) -> None:
