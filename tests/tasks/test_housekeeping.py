@@ -120,7 +120,7 @@ def test_finishing_that_fails_without_end_ends_the_batch_with_its_reason(
     batch = reload(database, batch)
     assert (batch.status, batch.output_file_id) == ("failed", None)
     assert the_error(batch)[0] == "finishing_failed"
-    assert "10 attempts: lines " in the_error(batch)[1]
+    assert "10 attempts: " in the_error(batch)[1] and "lines with two answers: 1" in the_error(batch)[1]
 
 
 def test_work_that_kills_its_worker_each_time_ends_too(
