@@ -31,7 +31,7 @@ class RunningStack:
     data: Path
     url: str
     key: str
-    environment: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
     """The settings it was started with."""
     client: openai.OpenAI = field(init=False)
 

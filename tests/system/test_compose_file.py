@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from sqlalchemy import create_engine, make_url, text
@@ -172,8 +173,8 @@ class Deployment:
         return (self.folder / f"{name}.log").read_text()
 
     def _command(self, command: list[str]) -> list[str]:
-        if command[:2] == ["sh", "-c"]:
-            return ["sh", "-c", self._localized(command[2])]
+        if command[1] == "-c":
+            return [*command[:2], self._localized(command[2])]
         words = [self._localized(word) for word in command]
         return [option for word in words for option in (word.split() if word.startswith("--port=") else [word])]
 
@@ -242,6 +243,17 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
     batch = client.wait(client.submit([a_chat(f"r{number}", "hello") for number in range(10)]))
     assert batch.status == "completed", json.dumps(batch.to_dict())
     assert len(client.lines(batch.output_file_id)) == 10
+
+
+def test_a_worker_ends_with_its_ray_node_so_that_it_is_restarted(deployment: Deployment) -> None:
+    worker = deployment.processes["worker"]
+    raylets = [child for child in psutil.Process(worker.pid).children(recursive=True) if child.name() == "raylet"]
+    assert raylets
+    for raylet in raylets:
+        raylet.kill()
+    worker.wait(60)
+    deployment.start("worker")
+    eventually(lambda: deployment.healthy("worker"), deployment, "worker")
 
 
 def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment) -> None:
