@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# The tests of running stacks that are run again on PostgreSQL and S3.
+ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py
 
 .PHONY: help install dev demo test chaos lint bench screenshots clean
 
@@ -25,7 +28,8 @@ demo: install
 	@$(BIN)/batchyard demo
 
 test: dev lint
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL) --backends servers $(ON_SERVERS)
 
 MINUTES ?= 10
 SEED ?= 1
