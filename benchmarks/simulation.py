@@ -121,12 +121,14 @@ def kept(
     min_share: float,
     urgency: Urgency,
     estimate: Estimate | None = None,
+    speed: float = 1.0,
 ) -> dict[str, float]:
     """Return the share of batches that ended in time, of all and of the worst project, and the number of segments.
 
     Args:
         urgency: replaces a batch's due time in the policy.
         estimate: None if the policy does not ask which batches can still end in time.
+        speed: of an engine, relative to the one that the batches' work is measured in.
     """
     limits = Limits(sum(engines.values()), engines, min_share=min_share)
     remaining = [batch.work for batch in batches]
@@ -156,7 +158,7 @@ def kept(
 
     for number, batch in enumerate(batches):
         record(replay.run(until=batch.at))
-        cost = SegmentCost(LEAD_SECONDS, batch.work / segments[number])
+        cost = SegmentCost(LEAD_SECONDS, batch.work / segments[number] / speed)
         for index in range(segments[number]):
             due = urgency(batch)
             replay.submit(PendingSegment(False, due, str(number), index, next_id, batch.model, batch.project_id), cost)

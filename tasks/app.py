@@ -97,7 +97,7 @@ def update_forecasts() -> None:
 
 @app.task(name="housekeeping.metrics")
 def write_metrics() -> None:
-    metrics.write(context())
+    metrics.tick(context())
 
 
 @app.task(name="schedule.tick")

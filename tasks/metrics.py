@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.engine_status import EngineState
-from tasks.scheduling import deadlines
+from tasks.scheduling import deadlines, demand
+from tasks.scheduling.demand import Demand
 from tasks.scheduling.forecast import Forecast
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Snapshot:
         at: Unix time.
         messages: number in each of Celery's queues. While Redis is away it is None, like engines and totals.
         totals: requests, tokens, errors and retries by (name, model), since Redis last lost its data.
+        demand: replicas of each served model.
         deliveries: number of unfinished webhook deliveries by state.
         processes: (resident bytes, CPU seconds) of each local process and its descendants.
     """
@@ -60,6 +63,7 @@ class Snapshot:
     messages: dict[str, int] | None
     engines: list[EngineState] | None
     totals: dict[tuple[str, str], int] | None
+    demand: dict[str, Demand]
     deliveries: dict[str, int]
     processes: dict[str, tuple[int, float]]
 
@@ -85,7 +89,18 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         log.warning("metrics without Redis: %s", error)
     batches = [_state(batch, forecasts.get(batch.id), now) for batch in due_first]
     processes = _processes(context.settings.data) if with_processes else {}
-    return Snapshot(now, unfinished, batches, messages, engines, totals, deliveries, processes)
+    return Snapshot(now, unfinished, batches, messages, engines, totals, demand.read(context), deliveries, processes)
+
+
+def tick(context: AppContext) -> None:
+    """Publish the demand, and write `metrics.json`."""
+    try:
+        engines = engine_status.read(context)
+    except redis.RedisError as error:
+        log.warning("demand without Redis: %s", error)
+    else:
+        demand.update(context, Counter(engine.model for engine in engines if engine.state != "starting"))
+    write(context)
 
 
 def write(context: AppContext) -> None:

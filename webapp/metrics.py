@@ -18,8 +18,9 @@ from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution.engine_status import State
 from tasks.metrics import Snapshot
+from tasks.scheduling import demand
 from webapp.document import operation
-from webapp.requests import caller, current_context
+from webapp.requests import administrator, caller, current_context
 
 routes = Blueprint("metrics", __name__)
 
@@ -81,6 +82,22 @@ class QueueObject(BaseModel):
         description="waiting for a worker, by Celery queue; null: Redis is away, or no admin key"
     )
     engines: list[EngineObject] | None = Field(description="null: Redis is away, or no admin key")
+
+
+class ModelDemandObject(BaseModel):
+    """The replicas of one model. Null: nobody knows, because the model was never measured or no worker runs."""
+
+    model: str
+    replicas_needed: int | None = Field(description="the least that keep the deadlines of the queue")
+    replicas_running: int = Field(description="as they were seen last")
+    replicas: int = Field(description="the most that models.toml allows")
+
+
+class DemandObject(BaseModel):
+    """How many replicas of each model the queue needs to keep its deadlines."""
+
+    object: Literal["demand"] = "demand"
+    models: list[ModelDemandObject]
 
 
 class _Deployment(Collector):
@@ -148,6 +165,8 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         yield _gauge(name, meaning, ["model"], [((entry.model,), getattr(entry, name)) for entry in models])
     held = [((entry.model,), float(entry.held is not None)) for entry in models]
     yield _gauge("model_held", "1 if the model cannot run and its batches wait.", ["model"], held)
+    demands = [((model,), entry.needed) for model, entry in snapshot.demand.items()]
+    yield _gauge("replicas_needed", "Replicas that keep the deadlines of what is queued.", ["model"], demands)
     engines = snapshot.engines or []
     engine_states = sorted({(engine.model, engine.state) for engine in engines})
     yield _gauge(
@@ -242,3 +261,21 @@ def own_snapshot() -> Snapshot:
     owner = caller()
     project_id = None if owner.admin else owner.project_id
     return metrics.collect(current_context(), with_processes=False, project_id=project_id)
+
+
+@routes.get("/v1/demand")
+@operation(DemandObject, refusals=(403,))
+def need() -> DemandObject:
+    """Look up how many replicas of each model the queue needs to keep its deadlines, for an autoscaler."""
+    administrator()
+    context = current_context()
+    models = [
+        ModelDemandObject(
+            model=name,
+            replicas_needed=entry.needed,
+            replicas_running=entry.running,
+            replicas=context.models[name].replicas,
+        )
+        for name, entry in demand.read(context).items()
+    ]
+    return DemandObject(models=models)

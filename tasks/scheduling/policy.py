@@ -42,6 +42,9 @@ class RecentUsage:
         self._seconds = dict(seconds)
         self._at = at
 
+    def copy(self) -> RecentUsage:
+        return RecentUsage(self._seconds, self._at)
+
     def add(self, project_id: str, seconds: float, now: float) -> None:
         # New seconds grow instead of old ones shrinking; the shares are the same.
         age = (now - self._at) / USAGE_SECONDS

@@ -7,6 +7,7 @@ import openai
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.conftest import refusal
+from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 
 
@@ -67,3 +68,17 @@ def test_the_queue_of_another_project_has_nothing_of_this_one(
 def test_the_queue_needs_a_key(http: httpx.Client) -> None:
     answer = httpx.get(f"{http.base_url}/v1/queue")
     assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
+
+
+def test_an_autoscaler_reads_how_many_replicas_are_needed(stack: RunningStack, http: httpx.Client) -> None:
+    stack.wait(stack.submit([a_chat("id-0", "x", model="echo")]))
+    until(lambda: ("batchyard_replicas_needed", frozenset({("model", "echo")})) in samples(http))
+    demand = {entry["model"]: entry for entry in http.get("/v1/demand").json()["models"]}
+    assert demand["echo"]["replicas_needed"] == 0 and demand["echo"]["replicas"] == 1
+    assert set(demand) == {model["id"] for model in http.get("/v1/models").json()["data"]}
+
+
+def test_the_demand_is_for_administrators(http: httpx.Client) -> None:
+    key = http.post("/v1/keys", json={"project": "curious"}).json()["key"]
+    answer = http.get("/v1/demand", headers={"Authorization": f"Bearer {key}"})
+    assert (answer.status_code, refusal(answer)["code"]) == (403, "insufficient_permissions")

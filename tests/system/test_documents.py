@@ -47,11 +47,12 @@ NOT_RUN = {
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
     ("docs/operations.md", "docker compose exec -T postgres pg_dump"): "needs Docker",
+    ("docs/operations.md", "needed=$(curl"): "needs SLURM",
     ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
 }
 # Blocks of these kinds are checked; blocks of another kind, or of none, are only for people.
 CHECKED = {"sh", "python", "toml", "json"}
-SHOWN = {"": "a drawing", "ini": "a unit of systemd"}
+SHOWN = {"": "a drawing", "ini": "a unit of systemd", "yaml": "an object of Kubernetes"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,147 @@
+"""Demand: how many replicas of each model the queue needs to keep its deadlines, for an autoscaler.
+
+The whole queue is forecast with k replicas of a model, which are k times as fast as one. The speed of one is the
+measured speed divided by the replicas that were there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import redis
+
+from store import queue, speeds
+from store.queue import BacklogEntry
+from store.speeds import Throughput
+from tasks.context import AppContext
+from tasks.scheduling import dispatch, forecast
+from tasks.scheduling.forecast import Answered
+from tasks.scheduling.policy import Limits, RecentUsage
+
+log = logging.getLogger(__name__)
+
+DEMAND = "batchyard:demand"
+MOST = 64
+"""The most replicas that a model is said to need."""
+FRESH_SECONDS = 60.0
+"""A published demand that is older says nothing any more."""
+
+
+_Published = dict[str, int | None]
+"""needed, running, and measured_with: how many replicas there were when the speed was measured."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The replicas of one model.
+
+    Attributes:
+        needed: how many the queue needs; None if nobody knows, because the model was never measured.
+        running: how many there were last.
+    """
+
+    needed: int | None
+    running: int
+
+
+def replicas_needed(
+    entries: Sequence[BacklogEntry],
+    answered: Mapping[str, Answered],
+    throughputs: Mapping[tuple[str, str], Throughput],
+    limits: Limits,
+    recent_usage: RecentUsage,
+    now: float,
+) -> dict[str, int | None]:
+    """Return the least number of replicas of each queued model that keeps every deadline which MOST would keep.
+
+    None for a model that was never measured. Its work is left out, as nobody knows how long it holds up others.
+
+    Args:
+        throughputs: of one replica, by model and request class.
+    """
+    needed: dict[str, int | None] = dict.fromkeys(sorted({entry.model for entry in entries}))
+    # What is out of reach today is not with more replicas.
+    measured = [
+        entry._replace(infeasible=False)
+        for entry in entries
+        if forecast.throughput_of(entry.model, entry.request_class, throughputs) is not None
+    ]
+    due = {entry.batch_id: entry.due_at for entry in measured}
+
+    def kept(replicas: Mapping[str, int]) -> set[str]:
+        fast = {
+            (model, kind): replace(speed, work_per_second=speed.work_per_second * replicas.get(model, 1))
+            for (model, kind), speed in throughputs.items()
+        }
+        forecasts = forecast.forecast(measured, answered, fast, limits, recent_usage.copy(), now)
+        return {batch_id for batch_id, expected in forecasts.items() if expected.at <= due[batch_id]}
+
+    replicas = dict.fromkeys(sorted({entry.model for entry in measured}), MOST)
+    possible = kept(replicas)
+    work = forecast.work_due([entry for entry in measured if entry.batch_id in possible], answered, throughputs)
+    for model in replicas:
+        # No order of the work does with less than this, so the search need not begin at one.
+        least = max((seconds / (due_at - now) for due_at, seconds in work.get(model, [])), default=0.0)
+        enough = (
+            number
+            for number in range(max(1, math.ceil(least - 1e-9)), MOST)
+            if possible <= kept({**replicas, model: number})
+        )
+        replicas[model] = next(enough, MOST)
+    return needed | replicas
+
+
+def update(context: AppContext, running: Mapping[str, int]) -> None:
+    """Work out and publish the demand of every served model. `running`: replicas that are there now, by model."""
+    now = time.time()
+    with context.database.read() as session:
+        answered = forecast.answered(queue.unfinished(session))
+        entries = queue.backlog(session)
+        configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
+        throughputs = speeds.throughputs(session, configurations)
+        limits = dispatch.limits(context, session)
+        recent_usage = RecentUsage(speeds.recent_usage(session, {entry.project_id for entry in entries}, now), now)
+    try:
+        _, before = _published(context)
+        # Nothing is measured while no replica is there, so the last speed is that of the last replicas.
+        measured_with = {
+            name: running.get(name) or before.get(name, {}).get("measured_with") or spec.replicas
+            for name, spec in context.models.items()
+        }
+        of_one = {
+            key: replace(speed, work_per_second=speed.work_per_second / measured_with[key[0]])
+            for key, speed in throughputs.items()
+        }
+        needed = replicas_needed(entries, answered, of_one, limits, recent_usage, now)
+        models = {
+            name: {"needed": needed.get(name, 0), "running": running.get(name, 0), "measured_with": replicas}
+            for name, replicas in measured_with.items()
+        }
+        context.redis.set(DEMAND, json.dumps([now, models]))
+    except redis.RedisError as error:
+        log.warning("demand not published: %s", error)
+
+
+def read(context: AppContext) -> dict[str, Demand]:
+    """Return the published demand of each served model; unknown if it is old or Redis is away."""
+    try:
+        at, models = _published(context)
+    except redis.RedisError as error:
+        log.warning("demand not read: %s", error)
+        at, models = 0.0, {}
+    if time.time() - at > FRESH_SECONDS:
+        models = {}
+    unknown: _Published = {"needed": None, "running": 0}
+    entries = {name: models.get(name, unknown) for name in context.models}
+    return {name: Demand(entry["needed"], entry["running"] or 0) for name, entry in entries.items()}
+
+
+def _published(context: AppContext) -> tuple[float, dict[str, _Published]]:
+    at, models = json.loads(cast(str | None, context.redis.get(DEMAND)) or "[0, {}]")
+    return at, models
