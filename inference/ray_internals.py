@@ -38,11 +38,11 @@ def is_same_cluster(address: str) -> bool:
 
 
 def actor_state(handle: ActorHandle) -> str:
-    """The state of an actor, such as `PENDING_CREATION` or `ALIVE`.
+    """The state of an actor, such as `PENDING_CREATION` or `ALIVE`; `DEAD` if the cluster does not know it.
 
     Ray's public call for it, `ray.util.state.get_actor`, needs the dashboard, which the clusters here may lack.
     """
-    state: str = actors(handle._actor_id.hex())["State"]
+    state: str = actors(handle._actor_id.hex()).get("State", "DEAD")
     return state
 
 

@@ -205,6 +205,22 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
 
 
+def test_callers_that_are_killed_lose_and_double_no_row(tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    spec = echo(latency_ms=400, call_log=str(log), max_in_flight=32)
+    lines: list[int] = []
+    killed: list[psutil.Process] = []
+    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(512)))), **TERMS):
+        lines += answers.column("line").to_pylist()
+        if not killed and len(lines) > 100:
+            killed = callers()
+            for process in killed:
+                process.kill()
+    assert killed
+    assert sorted(lines) == list(range(512))
+    assert set(Counter(log.read_text().splitlines()).values()) == {1}, "the engine keeps what it had in hand"
+
+
 def test_an_engine_that_hangs_is_killed_and_its_row_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "HANG_MARGIN", 0.5)
     texts = ["fine", "hang", "fine too", "also fine"]
