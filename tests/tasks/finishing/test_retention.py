@@ -145,7 +145,7 @@ def test_nothing_unfinished_is_purged_and_the_rest_is(
             for record, number in ((Segment, 2 * planned), (ResultChunk, 2 * planned), (Artifact, 1), (ScheduleRun, 1)):
                 of_batch = select(func.count()).select_from(record).where(record.batch_id == batch.id)
                 assert session.scalar(of_batch) == number, record
-            assert files.names(session, [batch.input_file_id]) != {}, "the page of a batch names its input"
+            assert files.names(session, batch.project_id, [batch.input_file_id]) == {batch.input_file_id: "in.jsonl"}
     after = counts(context)
     purge(context)
     assert counts(context) == after
