@@ -29,7 +29,7 @@ class ModelSpec(BaseModel):
     engine: str
     source: str = ""
     endpoints: tuple[Endpoint, ...] = ("/v1/chat/completions", "/v1/completions")
-    replicas: PositiveInt = 1
+    replicas: PositiveInt = Field(1, description="the most there may be: a model runs with those that have room")
     max_replicas: PositiveInt | None = Field(None, description="engine vllm-job: as many as there is room and work for")
     max_segments: PositiveInt = Field(2, description="two overlap, so that a resident engine never drains")
     max_in_flight: PositiveInt | None = Field(None, description="requests in one replica at once; see in_flight")

@@ -78,4 +78,4 @@ def test_the_rows_of_a_replica_that_is_killed_with_its_node_move_to_the_other(cl
         lines += run
         seconds = time.monotonic() - began
     assert sorted(lines) == list(range(1200))
-    assert seconds < 1.2 * 1200 / IN_FLIGHT * LATENCY, "longer than one replica needs"
+    assert seconds < 1.4 * 1200 / IN_FLIGHT * LATENCY, "much longer than one replica needs"

@@ -26,7 +26,6 @@ def gpu_node(cluster: str) -> Iterator[Callable[[], None]]:
     command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={cluster}", "--block"]
     options = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
     node = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: gpus() == before + 1, seconds=60)
 
     def kill() -> None:
         root = psutil.Process(node.pid)
@@ -34,10 +33,11 @@ def gpu_node(cluster: str) -> Iterator[Callable[[], None]]:
             process.kill()
 
     try:
+        until(lambda: gpus() == before + 1, seconds=120)
         yield kill
     finally:
         if node.poll() is None:
             directory.stop_all()  # a node with engines takes half a minute to stop
         node.terminate()
         node.wait(30)
-        until(lambda: gpus() <= before, seconds=60)
+        until(lambda: gpus() <= before, seconds=120)
