@@ -169,7 +169,8 @@ def changed(session: Session, statement: Update) -> int:
 def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> Engine:
     """Create a PostgreSQL engine, whose statements fail after `statement_seconds`; None for no limit.
 
-    The server's own `statement_timeout` is not enough: a server that hangs keeps no time.
+    The server's own `statement_timeout` is not enough: a server that hangs keeps no time. Nor is the client's limit: a
+    server that does not learn that a client was cut off keeps its locks, and its place in the queues for others.
     """
     engine = create_engine(url, connect_args=_POSTGRESQL, **options)
     if url.get_driver_name() != "psycopg":
@@ -191,7 +192,20 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Any:
-        return LimitedConnection.connect(*arguments, **keywords)
+        connection = LimitedConnection.connect(*arguments, **keywords)
+        milliseconds = int(1000 * statement_seconds)
+        limits = {
+            # Longer than the client's own, whose errors say more.
+            "statement_timeout": milliseconds + 1000,
+            "idle_in_transaction_session_timeout": 2 * milliseconds,
+            "tcp_keepalives_idle": 5,
+            "tcp_keepalives_interval": 2,
+            "tcp_keepalives_count": 3,
+        }
+        for name, value in limits.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+        connection.commit()
+        return connection
 
     return engine
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 
 from batchyard.errors import ConfigurationError, UnavailableError
+from store import keys
 from store.database import WAIT_SECONDS, Database
 from store.records import Base, Project
 
@@ -100,6 +101,38 @@ def test_a_statement_that_hangs_is_unavailable_within_the_time_limit(postgresql_
     assert time.monotonic() - began < 5
     database.ping()
     database.close()
+
+
+def test_locks_of_a_client_that_is_cut_off_are_free_soon(postgresql_url: str) -> None:
+    silent, other = Database(postgresql_url, wait_seconds=0.5), Database(postgresql_url)
+    with other.write() as session:
+        keys.create(session, "default")
+    with pytest.raises(UnavailableError), silent.write() as session:
+        session.execute(update(Project).values(created_at=1))
+        with other.write() as waiting:
+            waiting.execute(update(Project).values(created_at=2))
+    with other.read() as session:
+        assert session.scalar(select(Project.created_at)) == 2
+    silent.close()
+    other.close()
+
+
+def test_a_statement_that_nobody_waits_for_any_more_ends(postgresql_url: str) -> None:
+    database, observer = Database(postgresql_url, wait_seconds=0.5), Database(postgresql_url)
+    with pytest.raises(UnavailableError), database.read() as session:
+        session.execute(text("SELECT pg_sleep(30)"))
+    running = text("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(30)' AND state = 'active'")
+    deadline = time.monotonic() + 5
+
+    def active() -> bool:
+        with observer.read() as session:
+            return bool(session.scalar(running))
+
+    while active():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    database.close()
+    observer.close()
 
 
 def test_a_writer_that_waits_too_long_for_another_is_unavailable(sqlite_url: str) -> None:
