@@ -13,7 +13,7 @@ from tests.chaos.monitor import Monitor
 from tests.chaos.report import Result
 from tests.chaos.workload import Workload
 
-GAP_SECONDS = 4.5
+GAP_SECONDS = 3.5
 """Seconds from one fault to the next, in the mean."""
 SETTLE_SECONDS = 300
 """All batches end within this long after the last fault."""
