@@ -28,8 +28,9 @@ demo: install
 	@$(BIN)/batchyard demo
 
 test: dev lint
-	$(BIN)/pytest $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL) --ignore tests/chaos
 	$(BIN)/pytest $(PARALLEL) --backends servers $(ON_SERVERS)
+	$(BIN)/pytest tests/chaos
 
 MINUTES ?= 10
 SEED ?= 1

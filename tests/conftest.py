@@ -35,7 +35,6 @@ settings.load_profile("batchyard")
 
 LONGEST = (
     "tests/inference/engines/vllm/test_job.py",
-    "tests/chaos/test_campaign.py",
     "tests/system/test_faults.py",
     "tests/inference/engines/vllm/test_engine.py",
     "tests/batchyard/local/test_stack.py",
