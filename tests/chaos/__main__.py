@@ -16,7 +16,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults happen [10]")
     parser.add_argument("--seed", type=int, default=1, help="of the plan of faults and batches [1]")
     parser.add_argument("--gap", type=float, default=campaign.GAP_SECONDS, help="seconds between faults, in the mean")
-    parser.add_argument("--nano", action="store_true", help="one more model, on engine transformers")
     parser.add_argument("--keep", action="store_true", help="keep the hosts' logs if something was wrong")
     parser.add_argument("--report", type=Path, help="a file for the report; else standard output")
     options = parser.parse_args()
@@ -26,7 +25,7 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("tests.chaos").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the hosts are removed in either case
-    result = campaign.run(options.minutes, options.seed, gap=options.gap, nano=options.nano, keep=options.keep)
+    result = campaign.run(options.minutes, options.seed, gap=options.gap, keep=options.keep)
     text = result.markdown()
     if options.report:
         options.report.write_text(text)

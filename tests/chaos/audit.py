@@ -10,7 +10,7 @@ from typing import Any
 import openai
 
 from batchyard.statuses import TERMINAL
-from tests.chaos.deployment import ECHOES, PROJECTS, Deployment
+from tests.chaos.deployment import PROJECTS, Deployment
 from tests.chaos.monitor import CallLog
 
 OF_ENDINGS = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
@@ -52,7 +52,7 @@ class Audit:
 
 def audit(deployment: Deployment, calls: CallLog, sent: list[str]) -> Audit:
     """Look at every batch of every project, and at the engines' own logs."""
-    found = Audit()
+    result = Audit()
     answers: Counter[str] = Counter()
     ended_early: set[str] = set()
     there = set()
@@ -60,39 +60,39 @@ def audit(deployment: Deployment, calls: CallLog, sent: list[str]) -> Audit:
         client = deployment.client(project)
         for batch in client.batches.list(limit=100):
             there.add(batch.id)
-            _batch(found, client, batch, answers, ended_early)
-    found.wrong += [f"{id_}: created and not listed" for id_ in sent if id_ not in there]
-    found.answered = sum(answers.values())
-    found.calls = sum(calls.counts.values())
+            _batch(result, client, batch, answers, ended_early)
+    result.wrong += [f"{id_}: created and not listed" for id_ in sent if id_ not in there]
+    result.answered = sum(answers.values())
+    result.calls = sum(calls.counts.values())
     for name in calls.counts.keys() | answers.keys():
         more = calls.counts.get(name, 0) - answers[name]
-        found.invented += max(0, -more)
+        result.invented += max(0, -more)
         if name in ended_early:
-            found.abandoned += max(0, more)
+            result.abandoned += max(0, more)
         else:
-            found.redone += max(0, more)
-    return found
+            result.redone += max(0, more)
+    return result
 
 
-def _batch(found: Audit, client: openai.OpenAI, batch: Any, answers: Counter[str], ended_early: set[str]) -> None:
-    found.ends[batch.status] += 1
+def _batch(result: Audit, client: openai.OpenAI, batch: Any, answers: Counter[str], ended_early: set[str]) -> None:
+    result.ends[batch.status] += 1
     if batch.status not in TERMINAL:
-        found.not_ended += 1
+        result.not_ended += 1
         return
     inputs = {line["custom_id"]: line for line in _lines(client, batch.input_file_id)}
-    found.lines += len(inputs)
+    result.lines += len(inputs)
     good, bad = _lines(client, batch.output_file_id), _lines(client, batch.error_file_id)
     if batch.in_progress_at is None:  # it was over before it was validated: it has no lines
         if batch.status == "failed" and batch.failed_at < batch.expires_at:
-            found.wrong.append(f"{batch.id}: failed within its window: {batch.errors}")
+            result.wrong.append(f"{batch.id}: failed within its window: {batch.errors}")
         return
     there = Counter(line["custom_id"] for line in good + bad)
-    found.lost += sum(name not in there for name in inputs)
-    found.doubled += sum(number - 1 for number in there.values() if number > 1)
+    result.lost += sum(name not in there for name in inputs)
+    result.doubled += sum(number - 1 for number in there.values() if number > 1)
 
     def expect(condition: bool, what: str) -> None:
         if not condition:
-            found.wrong.append(f"{batch.id} ({batch.status}): {what}")
+            result.wrong.append(f"{batch.id} ({batch.status}): {what}")
 
     expect(there.keys() <= inputs.keys(), "answers to lines that the input does not have")
     counts = batch.request_counts
@@ -101,7 +101,7 @@ def _batch(found: Audit, client: openai.OpenAI, batch: Any, answers: Counter[str
     codes = Counter((line["error"] or {}).get("code") or str(line["response"]["status_code"]) for line in bad)
     failed = len(bad) - sum(codes[code] for code in OF_ENDINGS.values())
     expect(counts.failed == failed, f"failed is {counts.failed}, failed lines of the error file {failed}")
-    found.codes.update({(batch.status, code): number for code, number in codes.items()})
+    result.codes.update({(batch.status, code): number for code, number in codes.items()})
     for status, code in OF_ENDINGS.items():
         expect(code not in codes or batch.status == status, f"{codes[code]} lines say {code}")
     expect("engine_unavailable" not in codes, f"{codes['engine_unavailable']} lines say engine_unavailable")
@@ -110,14 +110,12 @@ def _batch(found: Audit, client: openai.OpenAI, batch: Any, answers: Counter[str
         body, request = line["response"]["body"], inputs[line["custom_id"]]["body"]
         tokens["input"] += body["usage"]["prompt_tokens"]
         tokens["output"] += body["usage"]["completion_tokens"]
-        if request["model"] in ECHOES:
-            text = request["messages"][0]["content"]
-            expect(body["choices"][0]["message"]["content"] == text, f"{line['custom_id']} has another's answer")
+        text = request["messages"][0]["content"]
+        expect(body["choices"][0]["message"]["content"] == text, f"{line['custom_id']} has another's answer")
     usage = (batch.usage.input_tokens, batch.usage.output_tokens)
     expect(usage == (tokens["input"], tokens["output"]), f"usage is {usage}, tokens of its lines {dict(tokens)}")
     for line in good + [line for line in bad if line["response"] is not None]:
-        if inputs[line["custom_id"]]["body"]["model"] in ECHOES:
-            answers[line["custom_id"]] += 1
+        answers[line["custom_id"]] += 1
     if batch.status != "completed":
         ended_early |= inputs.keys()
 

@@ -27,11 +27,10 @@ def run(
     *,
     gap: float = GAP_SECONDS,
     light: bool = False,
-    nano: bool = False,
     keep: bool = False,
 ) -> Result:
     """Run a campaign, and return what it has shown. With `keep` the hosts' folder stays if something was wrong."""
-    deployment = Deployment(nano=nano)
+    deployment = Deployment()
     wrong = True
     try:
         deployment.start()
@@ -54,8 +53,8 @@ def run(
         settled = time.monotonic() - stopped
         monitor.close()
         log.info("audit after %.0f s", settled)
-        found = audit(deployment, monitor.calls, [sent.id for sent in workload.sent])
-        result = Result(minutes, seed, injector, workload, monitor, found, settled)
+        audited = audit(deployment, monitor.calls, [sent.id for sent in workload.sent])
+        result = Result(minutes, seed, injector, workload, monitor, audited, settled)
         wrong = bool(result.problems)
         return result
     finally:

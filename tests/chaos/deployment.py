@@ -59,15 +59,7 @@ latency_ms = 500
 fail_every = 50
 call_log = "{here}/calls"
 """
-NANO = """
-[models.nano]
-engine = "transformers"
-source = "{root}/examples/models/nano"
-[models.nano.engine_args]
-dtype = "float32"
-max_model_len = 512
-"""
-ECHOES = ("quick", "steady", "moody")
+SERVED = ("quick", "steady", "moody")
 CLOCK_HOST = "second"
 """The host whose clock is set off; so is beat's, on the first one."""
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
@@ -80,12 +72,10 @@ class Deployment:
     a worker each; `storage` has PostgreSQL and S3.
     """
 
-    def __init__(self, nano: bool = False) -> None:
+    def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: the path of a socket is limited
         self.folder.chmod(0o755)  # PostgreSQL does not run as root
         self.network = Network(self.folder)
-        self.models = (*ECHOES, "nano") if nano else ECHOES
-        self._nano = nano
         self.keys: dict[str, str] = {}
 
     @property
@@ -120,9 +110,7 @@ class Deployment:
         self._wait("PostgreSQL", self._postgresql_answers)
         for host in self.workers:
             self._plan_worker(host)
-        (self.folder / "models.toml").write_text(
-            (MODELS + NANO * self._nano).format(here=self.folder / "here", root=ROOT)
-        )
+        (self.folder / "models.toml").write_text(MODELS.format(here=self.folder / "here"))
         self.first.start()
         self.first.run(str(BIN / "batchyard"), "migrate", environment=self.environment)
         for project in PROJECTS:

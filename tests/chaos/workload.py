@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import openai
 
 from batchyard.statuses import TERMINAL
-from tests.chaos.deployment import PROJECTS, Deployment
+from tests.chaos.deployment import PROJECTS, SERVED, Deployment
 
 T = TypeVar("T")
 OPEN_BATCHES = 8
@@ -92,10 +92,9 @@ class Workload:
             self._end.wait(0.5)
 
     def _create(self, client: openai.OpenAI, project: str, random_: random.Random, number: int) -> Any:
-        model = random_.choice(self._deployment.models)
+        model = random_.choice(SERVED)
         tag = f"{project}-{number}"
-        most = 60 if model == "nano" else 300
-        lines = [_request(f"{tag}-{n}", model, random_) for n in range(random_.randint(20, most))]
+        lines = [_request(f"{tag}-{n}", model, random_) for n in range(random_.randint(20, 300))]
         window = f"{random_.randint(10, 60)}s" if random_.random() < 0.2 else "24h"
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         file = self._try("upload", lambda: client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"))
@@ -153,7 +152,5 @@ class Workload:
 def _request(name: str, model: str, random_: random.Random) -> dict[str, Any]:
     """Return a request whose text is unlike every other's: its first word names it."""
     text = " ".join([name, *(f"w{random_.randrange(1000)}" for _ in range(random_.randrange(1, 12)))])
-    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}]}
-    if model == "nano":
-        body |= {"max_tokens": 8, "temperature": 0}
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
     return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
