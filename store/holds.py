@@ -66,6 +66,11 @@ def release(session: Session, model: str) -> None:
     session.execute(delete(Hold).where(Hold.model == model))
 
 
+def end_failed_start(session: Session, model: str) -> None:
+    """End a model's hold after a failed start: an engine of it answers, so nobody need wait for the next attempt."""
+    session.execute(delete(Hold).where(Hold.model == model, Hold.reason != UNSERVED))
+
+
 def unserved(session: Session) -> set[str]:
     """Return the models on hold because they are not served any more."""
     return set(session.scalars(select(Hold.model).where(Hold.reason == UNSERVED)))

@@ -210,6 +210,8 @@ def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> bool:
         .values({name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS})
     )
     session.add(chunk)
+    if chunk.completed > (chunk.shared_requests or 0):
+        holds.end_failed_start(session, segment.model["name"])
     return True
 
 

@@ -338,6 +338,16 @@ def test_a_held_batch_completes_once_its_engine_starts(
         assert session.scalars(select(Hold)).all() == []
 
 
+def test_an_engine_that_answers_ends_the_hold_that_another_start_has_caused(
+    context: AppContext, project: str, batch: Batch, engine: DirectedEngine
+) -> None:
+    running = started(context.database, plan_batch(context, project, ["one", "two"]))
+    hold(context, batch, engine)
+    assert offered(context) == set()
+    append(context, running, answers([1]))
+    assert offered(context) == {batch.id}
+
+
 def test_a_held_batch_takes_the_configuration_in_which_the_fault_was_mended(
     context: AppContext, batch: Batch, engine: DirectedEngine
 ) -> None:
