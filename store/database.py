@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,15 +29,15 @@ WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.002
 # A web process has 32 threads; each may hold one connection.
 _POOL = {"pool_size": 8, "max_overflow": 32, "pool_timeout": WAIT_SECONDS}
-# A host that is cut off closes no connection: the kernel has to give it up.
+# A host that is cut off closes no connection: the kernels of both sides have to give it up.
+_KEEPALIVES = {"idle": 5, "interval": 2, "count": 3}
 _POSTGRESQL = {
     "connect_timeout": 5,
     "tcp_user_timeout": int(1000 * WAIT_SECONDS),
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
+    **{f"keepalives_{name}": value for name, value in _KEEPALIVES.items()},
 }
-_DISPATCH_LOCK = 0x6261746368  # an arbitrary number, the same in every process
+# The number is arbitrary, and the same in every process.
+_SERIAL = text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=0x6261746368)
 
 
 class Database:
@@ -56,7 +57,7 @@ class Database:
             self._wait_seconds = wait_seconds
             if self.sqlite:
                 self._reader = _sqlite(url, _begin, wait_seconds, wait_seconds)
-                self._writer = _sqlite(url, _begin_alone, wait_seconds, 0.0)
+                self._writer = _sqlite(url, partial(_begin_alone, wait_seconds), wait_seconds, 0.0)
             else:
                 self._reader = self._writer = _postgresql(self.url, wait_seconds, pool_pre_ping=True, **_POOL)
             self._write_lock = threading.Lock()
@@ -79,7 +80,7 @@ class Database:
         """
         with self._turn(), self._session(self._writer) as session, session.begin():
             if serial and not self.sqlite:  # SQLite has one writer anyway
-                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
+                session.execute(_SERIAL)
             yield session
 
     @contextmanager
@@ -157,7 +158,7 @@ class Database:
             return
         engine = _postgresql(self.url, None, poolclass=NullPool)
         with engine.begin() as connection:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _DISPATCH_LOCK})
+            connection.execute(_SERIAL)
             yield connection
 
 
@@ -192,19 +193,18 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Any:
-        connection = LimitedConnection.connect(*arguments, **keywords)
         milliseconds = int(1000 * statement_seconds)
         limits = {
             # Longer than the client's own, whose errors say more.
             "statement_timeout": milliseconds + 1000,
             "idle_in_transaction_session_timeout": 2 * milliseconds,
-            "tcp_keepalives_idle": 5,
-            "tcp_keepalives_interval": 2,
-            "tcp_keepalives_count": 3,
+            **{f"tcp_keepalives_{name}": value for name, value in _KEEPALIVES.items()},
         }
-        for name, value in limits.items():
-            connection.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
-        connection.commit()
+        connection = LimitedConnection.connect(*arguments, **keywords)
+        connection.autocommit = True  # one round trip: connections come and go under load
+        settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in limits.items())
+        connection.execute(f"SELECT {settings}")
+        connection.autocommit = False
         return connection
 
     return engine
@@ -235,15 +235,15 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
 
 
-def _begin_alone(connection: Connection) -> None:
-    """Begin as the only writer.
+def _begin_alone(wait_seconds: float, connection: Connection) -> None:
+    """Begin as the only writer. Wait for another one for `wait_seconds` at most.
 
     A transaction that begins as a reader fails at its first write if another process has written meanwhile. SQLite's
     busy handler backs off and starves long waiters, so poll every 2 ms.
     """
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + wait_seconds
     while time.monotonic() < deadline:
         try:
             driver.execute(
