@@ -260,17 +260,19 @@ class Writer(io.RawIOBase):
         """
         store = self._artifacts
         target = store.path(self.sha256)
-        with store._translated("written"):
-            self._file.flush()
-            if store._local:
-                os.fsync(self._file.fileno())
-                os.utime(self._temporary)  # a move keeps the time of the last write, which may be long ago
-                Path(target).parent.mkdir(parents=True, exist_ok=True)
-                self._temporary.replace(target)
-            else:
-                store._fs.put_file(str(self._temporary), target, **store._limit(self.size))
-            self.stored = True
-        self.discard()
+        try:
+            with store._translated("written"):
+                self._file.flush()
+                if store._local:
+                    os.fsync(self._file.fileno())
+                    os.utime(self._temporary)  # a move keeps the time of the last write, which may be long ago
+                    Path(target).parent.mkdir(parents=True, exist_ok=True)
+                    self._temporary.replace(target)
+                else:
+                    store._fs.put_file(str(self._temporary), target, **store._limit(self.size))
+                self.stored = True
+        finally:
+            self.discard()
 
     def discard(self) -> None:
         """Delete what was written, unless it has been committed."""
@@ -281,8 +283,7 @@ class Writer(io.RawIOBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                self.commit()
-        finally:
+        if error is None:
+            self.commit()
+        else:
             self.discard()
