@@ -57,7 +57,8 @@ def _announce(session: Session, hold: Hold) -> None:
     announced = select(Event.id).where(
         Event.batch_id == Batch.id, Event.type == "batch.held", Event.created_at >= hold.since
     )
-    for batch in session.scalars(select(Batch).where(_waits_for(hold.model), ~announced.exists())):
+    waiting = select(Segment.batch_id).where(Segment.batch_id == Batch.id, Hold.model == hold.model, _waits())
+    for batch in session.scalars(select(Batch).where(waiting.correlate(Batch).exists(), ~announced.exists())):
         events.record(session, batch, "batch.held", model=hold.model, reason=hold.reason)
 
 
@@ -76,15 +77,9 @@ def unserved(session: Session) -> set[str]:
     return set(session.scalars(select(Hold.model).where(Hold.reason == UNSERVED)))
 
 
-def find(session: Session, model: str) -> Hold | None:
-    """Return a model's hold, or None."""
-    return session.get(Hold, model)
-
-
 def all_of(session: Session) -> dict[str, Hold]:
     """Return every hold that some batch waits for, by model."""
-    waiting = select(Segment.id).join(Batch, Batch.id == Segment.batch_id)
-    waiting = waiting.where(Segment.model == Hold.model, Segment.state != "done", Batch.status == "in_progress")
+    waiting = select(Segment.id).join(Batch, Batch.id == Segment.batch_id).where(_waits())
     return {hold.model: hold for hold in session.scalars(select(Hold).where(waiting.exists()))}
 
 
@@ -92,9 +87,9 @@ def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, Hold]:
     """Return the hold that each of these batches waits for, by batch id. Most have none."""
     rows = session.execute(
         select(Segment.batch_id, Hold)
-        .join(Hold, Hold.model == Segment.model)
         .join(Batch, Batch.id == Segment.batch_id)
-        .where(Segment.batch_id.in_(batch_ids), Segment.state != "done", Batch.status == "in_progress")
+        .join(Hold, _waits())
+        .where(Segment.batch_id.in_(batch_ids))
         .distinct()
     )
     return dict(rows.all())
@@ -104,19 +99,16 @@ def may_start() -> ColumnElement[bool]:
     """Return the condition for segments whose model is not on hold now, or whose batch has no time to wait."""
     waits = or_(Hold.retry_at > time.time(), Hold.reason == UNSERVED)
     held = select(Hold.model).where(Hold.model == Segment.model, waits)
-    return or_(~held.exists(), Batch.expires_at - _last_seconds() <= now())
+    return or_(~held.exists(), is_over())
 
 
-def is_over(batch: Batch) -> bool:
-    """True if a batch can wait for a held model no longer."""
-    return batch.expires_at - min(LAST_SECONDS, (batch.expires_at - batch.created_at) // LAST_SHARE) <= now()
-
-
-def _last_seconds() -> ColumnElement[int]:
+def is_over() -> ColumnElement[bool]:
+    """Return the condition for batches that can wait for a held model no longer."""
     window = Batch.expires_at - Batch.created_at
-    return case((window < LAST_SECONDS * LAST_SHARE, window / LAST_SHARE), else_=LAST_SECONDS)
+    last_seconds = case((window < LAST_SECONDS * LAST_SHARE, window / LAST_SHARE), else_=LAST_SECONDS)
+    return Batch.expires_at - last_seconds <= now()
 
 
-def _waits_for(model: str) -> ColumnElement[bool]:
-    segment = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.model == model, Segment.state != "done")
-    return and_(Batch.status == "in_progress", segment.exists())
+def _waits() -> ColumnElement[bool]:
+    """Return the condition for segments, of the batch in the same query, that a hold keeps waiting."""
+    return and_(Segment.model == Hold.model, Segment.state != "done", Batch.status == "in_progress")

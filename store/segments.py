@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from store import holds
 from store.database import changed
 from store.leases import Lease
-from store.records import AMOUNTS, Batch, Project, ResultChunk, Segment
+from store.records import AMOUNTS, Batch, Hold, Project, ResultChunk, Segment
 
 TIMELINE = 120
 
@@ -150,13 +150,13 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     )
     if not started:
         return None
-    segment, batch, cache_bytes = session.execute(
-        select(Segment, Batch, Project.cache_bytes)
+    segment, batch, cache_bytes, held, last_chance = session.execute(
+        select(Segment, Batch, Project.cache_bytes, Hold.reason, holds.is_over())
         .join(Batch, Batch.id == Segment.batch_id)
         .join(Project, Project.id == Batch.project_id)
+        .join(Hold, Hold.model == Segment.model, isouter=True)
         .where(Segment.id == segment_id)
     ).one()
-    held = holds.find(session, segment.model)
     return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
@@ -173,8 +173,8 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         error=segment.error,
         cache_bytes=cache_bytes,
         chunks=session.scalars(select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)).all(),
-        held=held.reason if held else None,
-        last_chance=holds.is_over(batch),
+        held=held,
+        last_chance=bool(last_chance),
     )
 
 
@@ -254,10 +254,9 @@ def recover(session: Session) -> int:
 
 def withdraw(session: Session) -> None:
     """Take back the slots of dispatched segments whose batch is no longer in progress."""
-    ended = select(Batch.id).where(Batch.id == Segment.batch_id, Batch.status != "in_progress")
     session.execute(
         update(Segment)
-        .where(Segment.state == "dispatched", ended.exists())
+        .where(Segment.state == "dispatched", ~_in_progress())
         .values(state="pending", epoch=Segment.epoch + 1)
         .execution_options(synchronize_session=False)
     )
