@@ -22,7 +22,7 @@ from inference.engines import registry
 from inference.requests import bodies, media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
-from store import batches, speeds
+from store import batches
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import Lease
@@ -31,6 +31,7 @@ from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
 from tasks.intake.lines import LineError, parse, parse_with_body
+from tasks.scheduling.throughput import measured_throughputs
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     limit = context.settings.segment_requests
     sizes = dict.fromkeys(context.models, SegmentSize(min(limit, UNMEASURED_REQUESTS)))
     with context.database.read() as session:
-        throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
+        throughputs = measured_throughputs(context, session)
     for (name, _), throughput in throughputs.items():
         if throughput.measurements < MEASUREMENTS:
             continue

@@ -11,12 +11,12 @@ from typing import Any, cast
 import redis
 from sqlalchemy.orm import Session
 
-from store import batches, holds, queue, speeds
+from store import batches, holds, queue
 from store.records import Batch, Sla
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast
 from tasks.scheduling.forecast import Forecast
-from tasks.scheduling.policy import RecentUsage
+from tasks.scheduling.throughput import measured_throughputs
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,9 @@ def tick(context: AppContext) -> None:
         backlog, unserved = queue.backlog(session), holds.unserved(session)
         # Those on hold wait, and hold up none.
         entries = [entry for entry in backlog if entry.model not in held and entry.model in context.models]
-        configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
-        throughputs = speeds.throughputs(session, configurations)
+        throughputs = measured_throughputs(context, session)
         limits = dispatch.limits(context, session)
-        recent_usage = RecentUsage(speeds.recent_usage(session, {entry.project_id for entry in entries}, now), now)
+        recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
     _hold_unserved(context, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
     forecasts = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)

@@ -16,13 +16,14 @@ from typing import cast
 
 import redis
 
-from store import queue, speeds
+from store import queue
 from store.queue import BacklogEntry
 from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast
 from tasks.scheduling.forecast import Answered
 from tasks.scheduling.policy import Limits, RecentUsage
+from tasks.scheduling.throughput import measured_throughputs
 
 log = logging.getLogger(__name__)
 
@@ -103,10 +104,9 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
     with context.database.read() as session:
         answered = forecast.answered(queue.unfinished(session))
         entries = queue.backlog(session)
-        configurations = {name: spec.config_sha256 for name, spec in context.models.items()}
-        throughputs = speeds.throughputs(session, configurations)
+        throughputs = measured_throughputs(context, session)
         limits = dispatch.limits(context, session)
-        recent_usage = RecentUsage(speeds.recent_usage(session, {entry.project_id for entry in entries}, now), now)
+        recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
     try:
         _, before = _published(context)
         # Nothing is measured while no replica is there, so the last speed is that of the last replicas.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
@@ -30,15 +31,13 @@ def run(context: AppContext) -> None:
     demands = gpu_sharing.demands(context)
     with context.database.write(serial=True) as session:
         waiting, active = segments.waiting(session, total), segments.active(session)
-        now = time.time()
         project_ids = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
-        recent_usage = RecentUsage(speeds.recent_usage(session, project_ids, now), now)
         allowed = limits(context, session)
         # Of models that are not served any more, only what can wait no longer is waiting: it gets its error lines.
         unserved = dict.fromkeys(holds.unserved(session), total)
         blocked = gpu_sharing.blocked(demands, waiting)
         allowed = replace(allowed, models={**unserved, **allowed.models, **dict.fromkeys(blocked, 0)})
-        selection = choose(waiting, active, allowed, recent_usage)
+        selection = choose(waiting, active, allowed, recent_usage(session, project_ids, time.time()))
         seconds = context.settings.queue_seconds
         admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in selection]
     for entry, epoch in admitted:
@@ -46,6 +45,11 @@ def run(context: AppContext) -> None:
             messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number)
             ids = {"batch_id": entry.batch_id, "segment_id": entry.segment_id, "epoch": epoch}
             log.info("dispatched", extra=ids)
+
+
+def recent_usage(session: Session, project_ids: Collection[str], now: float) -> RecentUsage:
+    """Return the recent usage of these projects, as of `now` (Unix seconds)."""
+    return RecentUsage(speeds.recent_usage(session, project_ids, now), now)
 
 
 def limits(context: AppContext, session: Session) -> Limits:

@@ -14,9 +14,15 @@ from sqlalchemy.orm import Session
 
 from store import segments, speeds
 from store.records import ResultChunk
-from store.speeds import Measurement
+from store.speeds import Measurement, Throughput
+from tasks.context import AppContext
 
 LEAST_SECONDS = 0.001
+
+
+def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
+    """Return the measured speed of each served model in its present configuration, by model and request class."""
+    return speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
 
 
 class ThroughputMeter:

@@ -6,8 +6,8 @@ import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
-from store import speeds
 from tasks.execution import engine_status
+from tasks.scheduling.throughput import measured_throughputs
 from webapp import metrics
 from webapp.requests import current_context
 
@@ -18,7 +18,7 @@ routes = Blueprint("models", __name__, url_prefix="/models")
 def show() -> ResponseReturnValue:
     context = current_context()
     with context.database.read() as session:
-        throughputs = speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
+        throughputs = measured_throughputs(context, session)
     snapshot = metrics.own_snapshot()
     return flask.render_template(
         "models.html",

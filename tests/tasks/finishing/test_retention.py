@@ -127,7 +127,7 @@ LIVES = st.lists(
 def test_nothing_unfinished_is_purged_and_the_rest_is(
     context: AppContext, new_life: Callable[..., Batch], lives: list[tuple[list[str], bool]]
 ) -> None:
-    made = {new_life(path, delivered=delivered).id for path, delivered in lives}
+    batch_ids = {new_life(path, delivered=delivered).id for path, delivered in lives}
     with context.database.read() as session:
         unsent = set(session.scalars(select(Delivery.id).where(Delivery.state == "pending")))
         unsent_of = set(session.scalars(select(Event.batch_id).join(Delivery).where(Delivery.state == "pending")))
@@ -135,7 +135,7 @@ def test_nothing_unfinished_is_purged_and_the_rest_is(
     purge(context)
     with context.database.read() as session:
         remaining = set(session.scalars(select(Batch.id)))
-        assert remaining & made == (unfinished | unsent_of) & made
+        assert remaining & batch_ids == (unfinished | unsent_of) & batch_ids
         assert remaining == unfinished | unsent_of
         assert set(session.scalars(select(Delivery.id))) == unsent
         for record in (Segment, ResultChunk, Artifact, Event, ScheduleRun):

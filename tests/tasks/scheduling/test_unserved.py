@@ -46,7 +46,7 @@ def reason(context: AppContext, batch: Batch) -> str | None:
     return held[batch.id].reason if held else None
 
 
-def told(context: AppContext) -> list[str]:
+def announced(context: AppContext) -> list[str]:
     with context.database.read() as session:
         return list(session.scalars(select(Event.batch_id).where(Event.type == "batch.held")))
 
@@ -60,7 +60,7 @@ def test_a_batch_whose_model_is_gone_is_held_and_told_of_once(
         dispatch.run(without)
     assert "models.toml" in (reason(without, batch) or "")
     assert reason(without, other) is None
-    assert told(without) == [batch.id]
+    assert announced(without) == [batch.id]
     assert len(sent) == 1, "the other model runs"
     (entry,) = [entry for entry in metrics.collect(without).queue.models if entry.model == "echo"]
     assert entry.held == reason(without, batch)
@@ -73,7 +73,7 @@ def test_it_goes_on_when_the_model_is_back(context: AppContext, without: AppCont
     deadlines.tick(context)
     dispatch.run(context)
     assert (len(sent), reason(context, batch)) == (1, None)
-    assert told(context) == [batch.id]
+    assert announced(context) == [batch.id]
 
 
 def test_it_ends_with_the_reason_when_its_window_is_nearly_over(without: AppContext, batch: Batch, sent: Sent) -> None:
