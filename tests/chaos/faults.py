@@ -139,12 +139,18 @@ def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
+def _hit(target: str, deployment: Deployment, planned: Planned) -> tuple[Host, list[psutil.Process]]:
+    """Return a host and the processes of a target on it. Raises Skipped if there is none."""
+    host, processes = TARGETS[target](deployment, planned)
+    if not processes:
+        raise Skipped
+    return host, processes
+
+
 def _killed(target: str) -> Apply:
     @contextmanager
     def apply(deployment: Deployment, planned: Planned) -> Iterator[str]:
-        host, processes = TARGETS[target](deployment, planned)
-        if not processes:
-            raise Skipped
+        host, processes = _hit(target, deployment, planned)
         _signal(processes, signal.SIGKILL)
         yield host.name
 
@@ -154,9 +160,7 @@ def _killed(target: str) -> Apply:
 def _stopped(target: str) -> Apply:
     @contextmanager
     def apply(deployment: Deployment, planned: Planned) -> Iterator[str]:
-        host, processes = TARGETS[target](deployment, planned)
-        if not processes:
-            raise Skipped
+        host, processes = _hit(target, deployment, planned)
         _signal(processes, signal.SIGSTOP)
         try:
             yield host.name

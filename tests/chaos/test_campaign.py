@@ -88,9 +88,9 @@ ONCE = {"a": 1, "b": 1, "c": 1}
 
 
 def test_the_audit_finds_nothing_wrong_where_every_line_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = audited({**ONCE, "b": 3}, monkeypatch, output=[answer("a"), answer("b"), answer("c")], error=[])
-    assert found.clean
-    assert (found.lines, found.answered, found.calls, found.redone) == (3, 3, 5, 2)
+    result = audited({**ONCE, "b": 3}, monkeypatch, output=[answer("a"), answer("b"), answer("c")], error=[])
+    assert result.clean
+    assert (result.lines, result.answered, result.calls, result.redone) == (3, 3, 5, 2)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_the_audit_notices(
     calls: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = audited(calls, monkeypatch, output=output, error=error)
-    assert getattr(found, what)
-    assert not found.clean
+    result = audited(calls, monkeypatch, output=output, error=error)
+    assert getattr(result, what)
+    assert not result.clean
 
 
 def test_the_proxy_passes_requests_on_and_refuses_them_while_the_file_exists(

