@@ -20,7 +20,7 @@ PURGE_SECONDS = 60.0
 broker_url = _settings.broker_url
 broker_connection_retry_on_startup = True
 # Longer than the longest task, or Redis would deliver a running task again.
-broker_transport_options = {"visibility_timeout": 7 * 3600, "priority_steps": [0, 3, 6, 9]}
+broker_transport_options = {"visibility_timeout": 7 * 3600, "priority_steps": list(queues.PRIORITY_STEPS)}
 task_ignore_result = True
 
 accept_content = ["json"]

@@ -11,6 +11,8 @@ HOUSEKEEPING = "housekeeping"
 WEBHOOKS = "webhooks"
 
 NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
+PRIORITY_STEPS = (0, 3, 6, 9)
+"""kombu keeps one Redis list for each of these priorities of a queue."""
 BATCH_WORKER = (BATCHES, POST_PROCESSING, HOUSEKEEPING)
 """The queues of the worker that runs batches."""
 SPARE_PROCESSES = 2

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import redis
-from celery import current_app
 from kombu.transport.redis import Channel
 
 from batchyard import queues
@@ -138,13 +137,13 @@ def _messages(context: AppContext) -> dict[str, int]:
 
     kombu keeps a queue as one Redis list per priority; the list of priority 0 has the queue's name alone.
     """
-    steps = current_app.conf.broker_transport_options["priority_steps"]
     with context.redis.pipeline(transaction=False) as pipeline:
         for name in queues.NAMES:
-            for step in steps:
+            for step in queues.PRIORITY_STEPS:
                 pipeline.llen(f"{name}{Channel.sep}{step}" if step else name)
         lengths: list[int] = pipeline.execute()
-    return {name: sum(lengths[index * len(steps) :][: len(steps)]) for index, name in enumerate(queues.NAMES)}
+    steps = len(queues.PRIORITY_STEPS)
+    return {name: sum(lengths[index * steps :][:steps]) for index, name in enumerate(queues.NAMES)}
 
 
 def _processes(data: Path) -> dict[str, tuple[int, float]]:
