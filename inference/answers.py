@@ -12,6 +12,8 @@ ANSWERS = pa.schema(
         ("input_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
+        ("seconds", pa.float64()),
     ]
 )
-"""line: the request's number; ok: status 200; answer: the output line as JSON; token counts from the engine's usage."""
+"""line: the request's number; ok: status 200; answer: the output line as JSON; token counts from the engine's usage;
+seconds: time in the engine, null if nobody measured it."""

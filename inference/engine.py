@@ -144,11 +144,13 @@ class Engine(Capabilities):
         """
 
     @abstractmethod
-    async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-        """Return one answer for each body, in the same order. A request's failure is that request's answer.
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+        """Answer one request. Its failure is its answer.
+
+        About twice `capacity` calls run at the same time, so an engine can put what waits into batches of its own.
 
         Raises:
-            EngineDied: the engine ended; no request of this list has an answer.
+            EngineDied: the engine ended, and the request has no answer.
         """
 
     @abstractmethod

@@ -68,7 +68,8 @@ def run(
 
     Yields:
         line (int64), ok (bool: status 200), answer (string: the output line as JSON), input_tokens, cached_tokens,
-        output_tokens (int64: from the engine's usage). Closing the generator stops the run.
+        output_tokens (int64: from the engine's usage), seconds (float64: time in the engine). Closing the
+        generator stops the run.
 
     Raises:
         EngineStartError: an engine does not start; with its own reason.

@@ -47,7 +47,7 @@ class EchoArguments(BaseModel):
 class Echo(Engine):
     """Answers a request with its own last message. Token counts are whitespace-separated words.
 
-    It waits `latency_ms` before it answers a list. It refuses every `fail_every`-th request with 400. A request that
+    It waits `latency_ms` before it answers a request. It refuses every `fail_every`-th request with 400. A request that
     contains `die_on` ends the process; one that contains `hang_on` blocks it for ever. With `start_error` the engine
     does not start, for that reason. `call_log` gets one line per request.
     """
@@ -70,23 +70,22 @@ class Echo(Engine):
         if self._arguments.start_error is not None:
             raise EngineStartError(self._arguments.start_error)
 
-    async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-        texts = [_text(body) for body in bodies]
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+        text = _text(body)
         if self._arguments.call_log is not None:
             with self._arguments.call_log.open("a") as log:
-                log.writelines(f"{text}\n" for text in texts)
-        for text in texts:
-            if self._arguments.die_on is not None and self._arguments.die_on in text:
-                os._exit(1)
-            if self._arguments.hang_on is not None and self._arguments.hang_on in text:
-                while True:
-                    time.sleep(3600)  # noqa: ASYNC251  blocking the event loop is the point
+                log.write(f"{text}\n")
+        if self._arguments.die_on is not None and self._arguments.die_on in text:
+            os._exit(1)
+        if self._arguments.hang_on is not None and self._arguments.hang_on in text:
+            while True:
+                time.sleep(3600)  # noqa: ASYNC251  blocking the event loop is the point
         if self._arguments.latency_ms / 1000 > self.request_timeout:
             await asyncio.sleep(self.request_timeout)
-            return [Answer.timed_out(self.request_timeout)] * len(bodies)
+            return Answer.timed_out(self.request_timeout)
         if self._arguments.latency_ms:
             await asyncio.sleep(self._arguments.latency_ms / 1000)
-        return [self._one(endpoint, body, text) for body, text in zip(bodies, texts, strict=True)]
+        return self._echo(endpoint, body, text)
 
     def versions(self) -> dict[str, str]:
         return {"engine": self.name, "version": __version__}
@@ -94,7 +93,7 @@ class Echo(Engine):
     async def stop(self) -> None:
         """Nothing to free."""
 
-    def _one(self, endpoint: str, body: dict[str, Any], text: str) -> Answer:
+    def _echo(self, endpoint: str, body: dict[str, Any], text: str) -> Answer:
         self._requests += 1
         if self._arguments.fail_every and self._requests % self._arguments.fail_every == 0:
             return Answer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")

@@ -200,7 +200,7 @@ class Caller:
                         row = group[0]
                         row.strikes += 1
                         if row.strikes == STRIKES:
-                            row.reply = (None, None, self._verdict(), 0, 0, 0)
+                            row.reply = (None, None, self._verdict(), 0, 0, 0, 0.0)
                             continue
                     middle = len(unanswered) // 2 if died else 0
                     groups += [half for half in (unanswered[middle:], unanswered[:middle]) if half]
@@ -447,7 +447,7 @@ def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
         output_lines.line(custom_id, *reply[:3])
         for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
     ]
-    _, _, _, input_tokens, cached_tokens, output_tokens = zip(*replies, strict=True)
+    _, _, _, input_tokens, cached_tokens, output_tokens, seconds = zip(*replies, strict=True)
     columns = [
         table.column("line").cast(pa.int64()),
         pa.array([reply[0] == 200 for reply in replies]),
@@ -455,5 +455,6 @@ def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
         pa.array(input_tokens, pa.int64()),
         pa.array(cached_tokens, pa.int64()),
         pa.array(output_tokens, pa.int64()),
+        pa.array(seconds, pa.float64()),
     ]
     return pa.Table.from_arrays(columns, schema=ANSWERS)

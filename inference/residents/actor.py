@@ -183,16 +183,19 @@ class EngineActor:
             return None
         self._engine.answered_at = time.monotonic()
         self._requests += len(bodies)
-        requests = [orjson.loads(body) for body in bodies]
-        try:
-            answers = await self._engine.answer(endpoint, requests)
-        except EngineDied as death:
-            self._over = True
-            answers = [Answer.failed(ENDED, death.message)] * len(bodies)
-        if any(answer.error is not None and answer.error["code"] == ENDED for answer in answers):
-            self._over = True
+        replies = list(await asyncio.gather(*(self._one(self._engine, endpoint, body) for body in bodies)))
         self._engine.answered_at = time.monotonic()
-        return [reply(marked(answer, self._engine)) for answer in answers]
+        return replies
+
+    async def _one(self, engine: Engine, endpoint: str, body: str) -> Reply:
+        began = time.monotonic()
+        try:
+            answer = await engine.answer(endpoint, orjson.loads(body))
+        except EngineDied as death:
+            answer = Answer.failed(ENDED, death.message)
+        if answer.error is not None and answer.error["code"] == ENDED:
+            self._over = True
+        return reply(marked(answer, engine), time.monotonic() - began)
 
     @contextlib.contextmanager
     def _busy(self) -> Any:

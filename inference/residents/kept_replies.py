@@ -17,8 +17,8 @@ import orjson
 from inference.engine import Answer
 from inference.residents.session import EngineSession
 
-Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int]
-"""status_code, response body as JSON, error, input tokens, cached tokens, output tokens."""
+Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int, float]
+"""status_code, response body as JSON, error, input tokens, cached tokens, output tokens, seconds in the engine."""
 
 KEPT_SECONDS = 600.0
 """Replies of a key that no session used for this long are dropped."""
@@ -96,10 +96,10 @@ class KeptReplies:
         return work
 
 
-def reply(answer: Answer) -> Reply:
+def reply(answer: Answer, seconds: float) -> Reply:
     """Return an engine's answer as its caller gets it. Only status 200 counts tokens."""
     if answer.body is None:
-        return answer.status_code, None, answer.error, 0, 0, 0
+        return answer.status_code, None, answer.error, 0, 0, 0, seconds
     usage = (answer.body.get("usage") if answer.status_code == 200 else None) or {}
     details = usage.get("prompt_tokens_details") or {}
     return (
@@ -109,4 +109,5 @@ def reply(answer: Answer) -> Reply:
         usage.get("prompt_tokens") or 0,
         details.get("cached_tokens") or 0,
         usage.get("completion_tokens") or 0,
+        seconds,
     )

@@ -82,7 +82,7 @@ def _answers(rows: pa.Table, entries: list[cache.Answer]) -> pa.Table:
         output_lines.line(custom_id, 200, entry.body, None)
         for custom_id, entry in zip(rows["custom_id"].to_pylist(), entries, strict=True)
     ]
-    columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines}
+    columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines, "seconds": [None] * len(lines)}
     return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 

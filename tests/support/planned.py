@@ -127,7 +127,7 @@ def answers(
         if code is None:
             body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": f"to r{line}"}}]}
         answer = output_lines.line(f"r{line}", 400 if code else 200, json.dumps(body).encode(), None)
-        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens)))
+        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens), 0.5))
     return pa.table(list(map(list, zip(*rows, strict=True))) if rows else ANSWERS.empty_table(), schema=ANSWERS)
 
 

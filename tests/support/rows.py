@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+
+from inference.engine import Answer, Engine
 
 
 def chat(*texts: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -24,6 +27,11 @@ def table(bodies: list[dict[str, Any]]) -> pa.Table:
             "body": [json.dumps(body) for body in bodies],
         }
     )
+
+
+async def all_answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
+    """Return an engine's answers to all bodies at once, in their order."""
+    return list(await asyncio.gather(*(engine.answer(endpoint, body) for body in bodies)))
 
 
 def until(condition: Callable[[], bool], seconds: float = 30) -> None:

@@ -313,7 +313,7 @@ def test_the_engine_of_the_extending_page_answers() -> None:
 
     async def ask() -> list[Any]:
         await engine.start()
-        return list(await engine.answer("/v1/embeddings", bodies))
+        return [await engine.answer("/v1/embeddings", body) for body in bodies]
 
     answers = asyncio.run(ask())
     assert [answer.status_code for answer in answers] == [200, 200, 400, 200]

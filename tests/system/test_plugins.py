@@ -64,11 +64,11 @@ class Parrot(Engine):
     async def start(self):
         self.word = self.spec.engine_args["word"]
 
-    async def answer(self, endpoint, bodies):
+    async def answer(self, endpoint, body):
         message = {"role": "assistant", "content": self.word}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        return [Answer(200, {"object": "chat.completion", "choices": [choice], "usage": usage}) for _ in bodies]
+        return Answer(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
 
     def versions(self):
         return {"engine": "parrot", "version": "1", "model_sha256": "0" * 64}

@@ -149,8 +149,10 @@ class OpenAI(Engine):
             raise EngineStartError(f"no endpoint of model {self._model} can be used: {self._reasons()}")
         self._watch = asyncio.create_task(self._keep_watch())
 
-    async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._one(endpoint, body) for body in bodies)))
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+        answer = await self._answer(endpoint.removeprefix("/v1"), orjson.dumps({**body, "model": self._model}))
+        self.answered_at = time.monotonic()
+        return answer
 
     def versions(self) -> dict[str, str]:
         """Return the base URLs that can answer now, and their servers' versions."""
@@ -223,11 +225,6 @@ class OpenAI(Engine):
         for scope, own in self._attempts.items():
             if own is endpoint and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
-
-    async def _one(self, path: str, body: dict[str, Any]) -> Answer:
-        answer = await self._answer(path.removeprefix("/v1"), orjson.dumps({**body, "model": self._model}))
-        self.answered_at = time.monotonic()
-        return answer
 
     async def _answer(self, path: str, content: bytes) -> Answer:
         arrived = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import heapq
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from batchyard.errors import EngineStartError
@@ -75,6 +77,16 @@ class Request:
     samples: list[Sample] = field(default_factory=list)
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """A request that waits for its batch. `size`: bytes of its body, which tell how long its prompt is."""
+
+    endpoint: str
+    body: dict[str, Any]
+    size: int
+    answer: asyncio.Future[Answer]
+
+
 class Transformers(Engine):
     """Answers in batches of similar length. Sampling defaults come from the model's generation_config, as in vLLM."""
 
@@ -86,6 +98,8 @@ class Transformers(Engine):
         self._arguments = TransformersArguments.model_validate(spec.engine_args)
         self.capacity = 4 * self._arguments.batch_size  # so that prompts of one length meet
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="generate")
+        self._waiting: list[_Waiting] = []
+        self._batches: asyncio.Task[None] | None = None
         self._versions: dict[str, str] = {}
 
     @classmethod
@@ -103,19 +117,49 @@ class Transformers(Engine):
         except Exception as error:  # whatever loading a model may raise, it is why the engine does not start
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
 
-    async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-        cancelled = threading.Event()
-        work = self._embed if endpoint == "/v1/embeddings" else self._generate
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, endpoint, bodies, cancelled)
-        finally:
-            cancelled.set()
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+        waiting = _Waiting(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._batches is None or self._batches.done():
+            self._batches = asyncio.create_task(self._run_batches())
+        return await waiting.answer
 
     def versions(self) -> dict[str, str]:
         return dict(self._versions)
 
     async def stop(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run_batches(self) -> None:
+        """Run one batch after the other, each of the requests most like the oldest in size, until none waits."""
+        while wanted := [waiting for waiting in self._waiting if not waiting.answer.done()]:
+            alike = [waiting for waiting in wanted if waiting.endpoint == wanted[0].endpoint]
+            size = wanted[0].size
+            batch = heapq.nsmallest(self._arguments.batch_size, alike, key=lambda waiting: abs(waiting.size - size))
+            self._waiting = [waiting for waiting in wanted if waiting not in batch]
+            await self._run_batch(batch)
+
+    async def _run_batch(self, batch: list[_Waiting]) -> None:
+        unwanted = threading.Event()
+
+        def stop_unwanted(_: object) -> None:
+            if all(waiting.answer.done() for waiting in batch):
+                unwanted.set()
+
+        for waiting in batch:
+            waiting.answer.add_done_callback(stop_unwanted)
+        endpoint, bodies = batch[0].endpoint, [waiting.body for waiting in batch]
+        work = self._embed if endpoint == "/v1/embeddings" else self._generate
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(self._thread, work, endpoint, bodies, unwanted)
+        except Exception as error:  # noqa: BLE001  whatever it is, those who wait for the answers have to hear of it
+            for waiting in batch:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+            return
+        for waiting, answer in zip(batch, answers, strict=True):
+            if not waiting.answer.done():
+                waiting.answer.set_result(answer)
 
     def _load(self) -> None:
         import torch

@@ -60,8 +60,8 @@ class VLLM(Engine):
             await self.stop()
             raise EngineStartError(reason(error, self._logs)) from error
 
-    async def answer(self, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._one(endpoint, body, self.request_timeout) for body in bodies)))
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+        return await self._one(endpoint, body, self.request_timeout)
 
     def versions(self) -> dict[str, str]:
         return dict(self._versions)

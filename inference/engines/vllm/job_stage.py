@@ -215,4 +215,5 @@ def _columns(custom_id: str, answer: Answer) -> dict[str, Any]:
         "input_tokens": usage.get("prompt_tokens") or 0,
         "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
         "output_tokens": usage.get("completion_tokens") or 0,
+        "seconds": None,
     }

@@ -26,7 +26,7 @@ from inference import catalog
 from inference.engine import Answer, Engine
 from inference.engines.openai import client, endpoints
 from inference.engines.registry import check_arguments, engine_class
-from tests.support.rows import chat, table, until
+from tests.support.rows import all_answers, chat, table, until
 from tests.support.servers import Reply, Server, answer, listening, serving
 
 CHAT = "/v1/chat/completions"
@@ -58,7 +58,7 @@ def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str =
 
     async def scene() -> list[Answer]:
         async with started(model, request_timeout) as engine:
-            return await engine.answer(path, chat(*texts))
+            return await all_answers(engine, path, chat(*texts))
 
     return asyncio.run(scene())
 
@@ -179,7 +179,7 @@ def test_a_request_that_runs_too_long_times_out_and_the_others_are_answered() ->
 def test_an_endpoint_that_does_not_answer_in_time_is_degraded_and_given_less() -> None:
     async def scene(model: ModelSpec) -> dict[str, Any]:
         async with started(model, request_timeout=0.2) as engine:
-            await engine.answer(CHAT, chat("a", "b"))
+            await all_answers(engine, CHAT, chat("a", "b"))
             (state,) = engine.endpoints()
             return state
 
@@ -192,7 +192,7 @@ def test_an_engine_shows_work_with_each_answer() -> None:
     async def scene(model: ModelSpec) -> None:
         async with started(model) as engine:
             began = time.monotonic()
-            await engine.answer(CHAT, chat("a"))
+            await all_answers(engine, CHAT, chat("a"))
             assert engine.answered_at - began >= 0.1
 
     with serving(Server(latency=0.1)) as (server,):
@@ -234,7 +234,7 @@ def test_the_faster_endpoint_answers_more() -> None:
 def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
     async def scene(model: ModelSpec) -> tuple[list[Answer], list[dict[str, Any]]]:
         async with started(model) as engine:
-            answers = await engine.answer(CHAT, chat(*map(str, range(150))))
+            answers = await all_answers(engine, CHAT, chat(*map(str, range(150))))
             return answers, engine.endpoints()
 
     with serving(Server(most=4, latency=0.01)) as (server,):
@@ -263,13 +263,13 @@ def test_concurrency_grows_to_what_is_allowed_while_answers_come() -> None:
 def test_requests_that_nobody_waits_for_any_more_leave_their_places() -> None:
     async def scene(model: ModelSpec) -> None:
         async with started(model) as engine:
-            running, waiting = (asyncio.create_task(engine.answer(CHAT, chat(text))) for text in ("a", "b"))
+            running, waiting = (asyncio.create_task(all_answers(engine, CHAT, chat(text))) for text in ("a", "b"))
             await comes_true(lambda: engine.endpoints()[0]["in_flight"] == 1)
             waiting.cancel()
             running.cancel()
             await asyncio.wait([running, waiting])
             assert engine.endpoints()[0]["in_flight"] == 0
-            assert text_of((await engine.answer(CHAT, chat("c")))[0]) == "c"
+            assert text_of((await all_answers(engine, CHAT, chat("c")))[0]) == "c"
 
     with serving(Server(latency=0.1)) as (server,):
         asyncio.run(scene(spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])))
@@ -288,7 +288,7 @@ def test_a_wrong_key_makes_an_endpoint_unhealthy_and_is_told_without_the_key(
 
     async def scene(model: ModelSpec) -> Engine:
         async with started(model) as engine:
-            answers = await engine.answer(CHAT, chat(*["my prompt"] * 20))
+            answers = await all_answers(engine, CHAT, chat(*["my prompt"] * 20))
             assert [text_of(one) for one in answers] == ["my prompt"] * 20
             return engine
 
@@ -307,16 +307,16 @@ def test_a_wrong_key_makes_an_endpoint_unhealthy_and_is_told_without_the_key(
 def test_with_no_endpoint_left_requests_say_so_and_one_that_comes_back_is_asked_again() -> None:
     async def scene(server: Server, stack: ExitStack) -> None:
         async with started(spec(server), request_timeout=0.5) as engine:
-            assert text_of((await engine.answer(CHAT, chat("a")))[0]) == "a"
+            assert text_of((await all_answers(engine, CHAT, chat("a")))[0]) == "a"
             stack.close()
-            lost = await engine.answer(CHAT, chat("b", "c"))
+            lost = await all_answers(engine, CHAT, chat("b", "c"))
             for answer in lost:
                 assert answer.error is not None and answer.error["code"] == "engine_unavailable"
                 assert server.url in answer.error["message"] and "Cannot connect" in answer.error["message"]
             assert healths(engine) == {server.url: "unhealthy"}
             with serving(server):
                 await comes_true(lambda: healths(engine) != {server.url: "unhealthy"})
-                assert text_of((await engine.answer(CHAT, chat("d")))[0]) == "d"
+                assert text_of((await all_answers(engine, CHAT, chat("d")))[0]) == "d"
 
     with ExitStack() as stack:
         server = stack.enter_context(listening(Server()))
@@ -331,7 +331,7 @@ def test_what_a_server_that_has_vanished_from_the_network_had_is_answered_elsewh
             monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)
             monkeypatch.setattr(endpoints, "QUIET_SECONDS", 0.05)
             servers[0].stuck = threading.Event()
-            return await engine.answer(CHAT, chat(*"abcd"))
+            return await all_answers(engine, CHAT, chat(*"abcd"))
 
     with serving(Server(), Server()) as servers:
         began = time.monotonic()
@@ -403,7 +403,7 @@ def test_endpoints_come_and_go_with_their_files(tmp_path: Path, caplog: pytest.L
             first.unlink()
             await comes_true(lambda: set(healths(engine)) == {two.url})
             before = len(one.asked)
-            await engine.answer(CHAT, chat(*"abcdef"))
+            await all_answers(engine, CHAT, chat(*"abcdef"))
             assert len(one.asked) == before and two.asked
 
     with serving(Server(), Server()) as (one, two):
@@ -443,7 +443,7 @@ def test_a_file_that_vanishes_lets_the_requests_there_end(tmp_path: Path) -> Non
         content = {"host": "127.0.0.1", "port": server.port, "model": "theirs", "started_at": "2026-11-21T12:00:00Z"}
         file = put(tmp_path, "one.json", **content)
         async with started(spec(endpoint_folder=str(tmp_path))) as engine:
-            running = asyncio.create_task(engine.answer(CHAT, chat("hello")))
+            running = asyncio.create_task(all_answers(engine, CHAT, chat("hello")))
             await comes_true(lambda: bool(server.asked))
             file.unlink()
             assert text_of((await running)[0]) == "hello"

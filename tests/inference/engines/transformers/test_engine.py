@@ -15,7 +15,7 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer
 from inference.engines.transformers.engine import Transformers
-from tests.support.rows import chat
+from tests.support.rows import all_answers, chat
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -38,7 +38,7 @@ def engine(tiny: Path) -> Transformers:
 
 
 def ask(engine: Transformers, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
-    return asyncio.run(engine.answer(endpoint, bodies))
+    return asyncio.run(all_answers(engine, endpoint, bodies))
 
 
 def bodies_of(answers: list[Answer]) -> list[dict[str, Any]]:
