@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 import uuid
 from collections.abc import Generator
@@ -31,15 +30,15 @@ from inference.residents.actor import Started, gpus
 from inference.residents.directory import actor_name, engine_actors, get_or_create_engine
 from inference.residents.session import EngineSession, EngineTimeouts
 
-BLOCK_ROWS = range(32, 257)
-"""Rows of a block, the unit of one caller: as many as a replica holds, within these bounds."""
+CALLER_CPUS = 0.25
+"""Ray starts a process for each caller that has room, and each new process costs seconds of CPU."""
 REQUESTS = ["line", "custom_id", "body"]
 """Columns of the rows of a run."""
 HANG_MARGIN = 30.0
 """Seconds beyond the request timeout after which a silent engine is killed."""
 START_ATTEMPTS = 5
 LOSSES_IN_A_ROW = 3
-"""Callers lost without an answer in between, after which the run ends."""
+"""Losses of the caller without an answer in between, after which the run ends."""
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +102,7 @@ def run(
             except RayError as error:
                 losses += 1
                 reason = str(error)
-                log.warning("callers were lost: %s", error, extra={"model": spec.name})
+                log.warning("the caller was lost: %s", error, extra={"model": spec.name})
             for lines in answered:
                 rows = rows.filter(pc.invert(pc.is_in(rows.column("line"), lines.combine_chunks())))
         raise EngineError(f"Ray could not run the rows: {reason}")
@@ -114,10 +113,8 @@ def run(
 def _answered(
     spec: ModelSpec, endpoint: str, rows: pa.Table, session: EngineSession, timeouts: EngineTimeouts
 ) -> Generator[pa.Table]:
-    """Map the rows to answers once. Raises RayError if a caller is lost; then some rows have no answer."""
-    size = min(max(session.in_flight, BLOCK_ROWS[0]), BLOCK_ROWS[-1])
-    blocks = _blocks(rows, size, spec.replicas)
-    dataset = ray.data.from_arrow(blocks)
+    """Map the rows to answers once. Raises RayError if the caller is lost; then some rows have no answer."""
+    dataset = ray.data.from_arrow(rows.combine_chunks())
     limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, limit)
     dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row
@@ -128,9 +125,8 @@ def _answered(
         fn_args=(spec, endpoint, session, timeouts),
         batch_size=None,
         batch_format="pyarrow",
-        num_cpus=0.1,
-        # A caller more fills up while the last one empties, and another is on its way.
-        concurrency=min(math.ceil(session.in_flight * spec.replicas / size) + 2, len(blocks)),
+        num_cpus=CALLER_CPUS,
+        concurrency=1,
         ray_remote_args_fn=_caller_options,
     )
     with closing(iter_blocks(answered)) as packed:
@@ -147,14 +143,6 @@ def _caller_options() -> dict[str, Any]:
     """
     here = ray.get_runtime_context().get_node_id()
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True), "max_retries": 0}
-
-
-def _blocks(rows: pa.Table, size: int, replicas: int) -> list[pa.Table]:
-    """Split the rows into blocks. Each replica has its own stretch; the stretches take turns."""
-    stretch = math.ceil(rows.num_rows / replicas)
-    starts = [first + ahead for ahead in range(0, stretch, size) for first in range(0, rows.num_rows, stretch)]
-    ends = [min(start + size, (start // stretch + 1) * stretch) for start in starts]
-    return [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True) if start < rows.num_rows]
 
 
 def engine_versions(

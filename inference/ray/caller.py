@@ -1,6 +1,7 @@
-"""The caller: the function that Ray Data maps over the rows. It calls the engine actors until every row is answered.
+"""The caller: the function that Ray Data maps over the rows of a run. It exchanges requests for replies with the engine
+actors until every row is answered.
 
-It runs in Ray tasks, whose processes are reused: an actor per run would take a new process, at 1.5 s and 2.3 s of CPU
+It runs in a Ray task, whose process is used again: an actor per run would take a new process, at 1.5 s and 2.3 s of CPU
 against 0.07 and 0.1.
 
 A run uses the replicas that are there, and takes in the others as they come. When an engine dies, with its node or
@@ -12,12 +13,16 @@ is alone. It is answered `engine_died`; all others get their answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Iterator
+import uuid
+import zlib
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,16 +41,14 @@ from inference.residents.directory import get_or_create_engine
 from inference.residents.kept_replies import Reply
 from inference.residents.session import EngineSession, EngineTimeouts
 
-LIST_ROWS = range(32, 129)
-"""Requests of one call: an eighth of a replica's limit in flight, within these bounds, and at most a quarter of it."""
 TOGETHER_SECONDS = 1.0
 PACKED = "answers"
 PACKED_BYTES = 32 * 1024 * 1024
 """Approximate limit of a packed table, which Arrow limits to 2 GiB."""
 FAILED = -1
 """Line number of a table that holds the error that ended the run instead of answers."""
-DEATHS_IN_A_ROW = 11
-"""Deaths without an answer in between: more than it takes to halve a full list down to one row and run it twice."""
+DEATHS_IN_A_ROW = 4
+"""Deaths without an answer in between, beyond those that it takes to halve a full engine down to one row."""
 DEATHS = 40
 """Most deaths in one run; each costs an engine start."""
 STRIKES = 2
@@ -53,48 +56,65 @@ PING_SECONDS = 10.0
 JOIN_PAUSES = (0.2, 10.0)
 """Shortest and longest pause between two starts of a replica, in seconds."""
 RETURN_SECONDS = 30.0
-"""A replica that died and is not back after so long leaves its requests to those that are there."""
+"""A replica that died and is not back after so long leaves its suspects to those that are there."""
+SHARE_SECONDS = 1.0
+"""A replica that is not there for so long leaves its requests to the others."""
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
-    """One request, and its reply once it has one."""
+    """One request, and its reply once it has one.
 
+    Attributes:
+        place: its index in the table.
+        deaths: of engines that had it among others.
+        strikes: deaths of engines that had it alone.
+    """
+
+    place: int
     line: int
     body: str
     position: int
     reply: Reply | None = None
+    deaths: int = 0
     strikes: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Replica:
     """One engine actor as this caller sees it: there, with a handle, or joining.
 
     Attributes:
+        waiting: its share of the rows that were not sent yet.
+        sent: rows whose reply is missing, by line.
+        suspects: groups of rows, of which any may have killed the engine.
+        absent_since: when it was not there any more; time.monotonic().
         failure: why it could not start; None if it is there or was not tried yet.
         starting: the actor that does not run yet.
     """
 
     index: int
     handle: ActorHandle | None = None
-    load: int = 0
+    waiting: deque[Row] = field(default_factory=deque)
+    sent: dict[int, Row] = field(default_factory=dict)
+    suspects: list[list[Row]] = field(default_factory=list)
+    absent_since: float = field(default_factory=time.monotonic)
     failure: EngineError | None = None
     starting: ActorHandle | None = None
-    joining: asyncio.Task[None] | None = None
-    isolating: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def absent(self, seconds: float) -> bool:
+        """True if it is not there since `seconds` or cannot start."""
+        return self.handle is None and (self.failure is not None or time.monotonic() - self.absent_since >= seconds)
 
 
 class Caller:
-    """One process's part of a run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
+    """A run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
 
-    Each replica has its own stretch of the run, because requests with a common prefix stand together there. A replica
-    that is not there, or is behind by more than its limit in flight, gives lists to another.
-
-    An error that ends the run (engines die without end, or none starts) becomes a table for
-    `raise_failure`, because Ray Data passes an exception on as text only.
+    Each replica has its own stretch of the rows, because requests with a common prefix stand together there. It holds
+    `in_flight` of them at once, and gets another as soon as one is answered. A replica whose stretch is done takes
+    over from the others.
     """
 
     def __init__(self, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts) -> None:
@@ -102,151 +122,210 @@ class Caller:
         self._endpoint = endpoint
         self._session = session
         self._timeouts = timeouts
+        self._name = uuid.uuid4().hex
         self._replicas = [Replica(index) for index in range(spec.replicas)]
-        self._changed = asyncio.Event()
+        self._missing = 0
+        self._answered: list[Row] = []
+        self._failure: EngineError | None = None
+        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+        self._work = asyncio.Event()
         self._deaths = 0
         self._deaths_in_a_row = 0
 
-    async def close(self) -> None:
-        """Stop to wait for replicas."""
-        tasks = [replica.joining for replica in self._replicas if replica.joining is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
-        """Yield answers as they come, those within TOGETHER_SECONDS in one table."""
-        rows = list(map(Row, *(table.column(name).to_pylist() for name in ("line", "body", "position"))))
-        bounded = min(max(self._session.in_flight // 8, LIST_ROWS[0]), LIST_ROWS[-1])
-        size = max(1, min(bounded, self._session.in_flight // 4))
-        pending: set[asyncio.Task[None]] = set()
+        """Yield answers as they come, those within TOGETHER_SECONDS in one table.
+
+        An error that ends the run (engines die without end, or none starts) becomes a table for `raise_failure`,
+        because Ray Data passes an exception on as text only.
+        """
+        columns = (table.column(name).to_pylist() for name in ("line", "body", "position"))
+        self._share(list(map(Row, itertools.count(), *columns)))
+        serving = [asyncio.create_task(self._serve_until_over(replica)) for replica in self._replicas]
         try:
-            self._join_missing()
-            await self._read_loads()
-            lists = {asyncio.create_task(self._answer(rows[at : at + size])): at for at in range(0, len(rows), size)}
-            pending = set(lists)
-            while pending:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if pending:
-                    more, pending = await asyncio.wait(pending, timeout=TOGETHER_SECONDS)
-                    done |= more
-                await asyncio.gather(*done)
-                answered = sorted(lists[task] for task in done)
-                yield _answers(
-                    pa.concat_tables([table.slice(at, size) for at in answered]),
-                    [row.reply for at in answered for row in rows[at : at + size] if row.reply is not None],
-                )
-        except EngineError as error:
-            yield _failed(error)
+            while self._missing and self._failure is None:
+                await self._next()
+                answered, self._answered = self._answered, []
+                if answered:
+                    replies = [row.reply for row in answered if row.reply is not None]
+                    yield _answers(table.take([row.place for row in answered]), replies)
+            if self._failure is not None:
+                yield _failed(self._failure)
         finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+            await _cancel(set(serving))
 
-    async def _answer(self, rows: list[Row]) -> None:
-        """Set the reply of each row."""
-        deaths = 0
-        while rows:
-            replica = await self._choose(rows[0].position)
-            replica.load += len(rows)
+    def _share(self, rows: list[Row]) -> None:
+        """Give each replica a stretch of the rows."""
+        self._missing = len(rows)
+        stretch = math.ceil(len(rows) / len(self._replicas))
+        # Small runs do not all begin with the same replica. A later run of the same work finds its replies again.
+        first = zlib.crc32(self._session.idempotency_key.encode())
+        for number, start in enumerate(range(0, len(rows), stretch)):
+            self._replicas[(first + number) % len(self._replicas)].waiting.extend(rows[start : start + stretch])
+
+    async def _next(self) -> None:
+        """Wait for answers: the first one, and those of TOGETHER_SECONDS."""
+        self._news.clear()
+        while not self._answered and self._failure is None:
             try:
-                async with replica.isolating:
-                    pass  # rows sent while suspects run alone would become suspects themselves
-                died = await self._call(replica, rows, alone=False)
-                rows = [row for row in rows if row.reply is None]
-                deaths += died
-                if died and (deaths == STRIKES or not self._there()):
-                    await self._isolate(replica, rows)
-            finally:
-                replica.load -= len(rows)
-            rows = [row for row in rows if row.reply is None]
+                await asyncio.wait_for(self._news.wait(), self._timeouts.start_timeout)
+            except TimeoutError:
+                if all(replica.absent(self._timeouts.start_timeout) for replica in self._replicas):
+                    for replica in self._replicas:
+                        if replica.starting is not None:
+                            ray.kill(replica.starting)
+                    reasons = [replica.failure for replica in self._replicas if replica.failure is not None]
+                    timed_out = EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout))
+                    self._failure = reasons[0] if reasons else timed_out
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), TOGETHER_SECONDS)
 
-    async def _read_loads(self) -> None:
-        """Read the load of each replica; other processes use them too."""
-        replicas = await self._available()
-        if len(self._replicas) == 1:
-            return
-        loads = await asyncio.gather(*map(self._load, replicas))
-        for replica, load in zip(replicas, loads, strict=True):
-            replica.load = load
+    def _answer(self, row: Row, reply: Reply) -> None:
+        row.reply = reply
+        self._answered.append(row)
+        self._missing -= 1
+        if reply[2] is None or reply[2]["code"] != ENDED:
+            self._deaths_in_a_row = 0
+        self._news.set()
+        if not self._missing:
+            self._over.set()
 
-    async def _load(self, replica: Replica) -> int:
-        if replica.handle is None:
-            return 0
+    async def _serve_until_over(self, replica: Replica) -> None:
         try:
-            load: int = await asyncio.wait_for(_result(replica.handle.load.remote()), PING_SECONDS)
-        except (TimeoutError, RayActorError):
-            return 0  # a dead one is noticed at its next call
-        return load
+            await self._serve(replica)
+        except EngineError as error:
+            self._failure = self._failure or error
+            self._news.set()
+            self._over.set()
 
-    async def _choose(self, position: int) -> Replica:
-        """Choose a replica that is there for the list at `position`. Raises EngineError if there is none."""
-        own = self._replicas[position * len(self._replicas) // self._session.rows]
-        least = min(await self._available(), key=lambda replica: replica.load)
-        return own if own.handle is not None and own.load - least.load <= self._session.in_flight else least
+    async def _serve(self, replica: Replica) -> None:
+        """Keep the replica full until the run is over."""
+        exchanges: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                if replica.handle is None:
+                    await _cancel(exchanges)  # they are with an engine that is gone
+                    await self._join(replica)
+                    continue
+                if (suspects := self._suspects(replica)) is not None:
+                    await self._run_alone(replica, replica.handle, suspects)
+                    continue
+                rows = self._take(replica)
+                if rows or (replica.sent and not exchanges):
+                    exchanges.add(asyncio.create_task(self._exchange(replica, replica.handle, rows)))
+                self._work.clear()
+                work = asyncio.create_task(self._work.wait())
+                await asyncio.wait({*exchanges, work}, timeout=SHARE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                work.cancel()
+                for exchange in [exchange for exchange in exchanges if exchange.done()]:
+                    exchanges.remove(exchange)
+                    exchange.result()
+        finally:
+            await _cancel(exchanges)
 
-    async def _isolate(self, replica: Replica, suspects: list[Row]) -> None:
-        """Run the rows of a dead engine again with nothing else in it, in halves, down to the one that kills it."""
-        groups = [suspects]
-        while groups:
-            async with replica.isolating:
-                while groups and await self._back(replica):
-                    group = groups.pop()
-                    died = await self._call(replica, group, alone=True)
-                    unanswered = [row for row in group if row.reply is None]
-                    if not unanswered:
-                        continue
-                    if died and len(group) == 1:
-                        row = group[0]
-                        row.strikes += 1
-                        if row.strikes == STRIKES:
-                            row.reply = (None, None, self._verdict(), 0, 0, 0, 0.0)
-                            continue
-                    middle = len(unanswered) // 2 if died else 0
-                    groups += [half for half in (unanswered[middle:], unanswered[:middle]) if half]
-            if groups:
-                replica = await self._choose(groups[-1][0].position)
+    def _take(self, replica: Replica) -> list[Row]:
+        """Take the rows for which the replica has room: its own, else those of the replica with the most."""
+        room = self._session.in_flight - len(replica.sent)
+        rows = [replica.waiting.popleft() for _ in range(min(room, len(replica.waiting)))]
+        if not rows and not replica.waiting and room > 0:
+            others = [one for one in self._replicas if one.handle is not None or one.absent(SHARE_SECONDS)]
+            longest = max(others, key=lambda one: len(one.waiting))
+            share = len(longest.waiting) if longest.handle is None else math.ceil(len(longest.waiting) / 2)
+            rows = [longest.waiting.pop() for _ in range(min(room, share))][::-1]
+        replica.sent |= {row.line: row for row in rows}
+        return rows
+
+    def _suspects(self, replica: Replica) -> list[Row] | None:
+        """Return the next group that has to run alone: the replica's own, or of one that does not come back."""
+        for owner in (replica, *(one for one in self._replicas if one.absent(RETURN_SECONDS))):
+            if owner.suspects:
+                return owner.suspects.pop()
+        return None
+
+    def _wait_again(self, replica: Replica, rows: Iterable[Row]) -> None:
+        """Put rows back that were not run, first in the order."""
+        replica.waiting.extendleft(sorted(rows, key=lambda row: -row.position))
+        self._work.set()
+
+    async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
+        """Send rows, and take the replies that are ready."""
+        requests = [(row.line, row.position, row.body) for row in rows]
+        try:
+            call = handle.exchange.remote(self._session, self._name, self._endpoint, requests)
+            replies = await self._watch(handle, call)
+        except EngineDied as death:
+            self._died(replica, handle, death.message)
+            return
+        refused, suspects, reason = [], [], ""
+        for line, reply in replies:
+            row = replica.sent.pop(line, None)
+            if row is None:
+                continue  # it was given to another replica meanwhile
+            if reply is None:
+                refused.append(row)
+            elif reply[2] is not None and reply[2]["code"] == ENDED:
+                suspects.append(row)
+                reason = reply[2]["message"]
+            else:
+                self._answer(row, reply)
+        self._wait_again(replica, refused)
+        if suspects:
+            replica.sent |= {row.line: row for row in suspects}
+            self._died(replica, handle, reason)
+        elif refused:
+            self._replace(replica, handle)
+
+    def _died(self, replica: Replica, handle: ActorHandle, reason: str) -> None:
+        """Count the death of an engine. What was in it runs again, alone if it may be the reason."""
+        if replica.handle is not handle:
+            return  # another call has reported it
+        rows, replica.sent = list(replica.sent.values()), {}
+        self._lost(replica, handle, reason)
+        for row in rows:
+            row.deaths += 1
+        others = any(one.handle is not None for one in self._replicas)
+        suspects = [row for row in rows if row.deaths >= STRIKES or not others]
+        self._wait_again(replica, (row for row in rows if row.deaths < STRIKES and others))
+        if suspects:
+            replica.suspects.append(suspects)
+
+    async def _run_alone(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
+        """Run rows that were in a dead engine with nothing else in it. If they kill it again, their halves run next."""
+        replies: list[Reply] | None = None
+        died = ""
+        try:
+            permit = await self._watch(handle, handle.reserve.remote())
+        except EngineDied as death:  # nothing of ours was in it
+            self._lost(replica, handle, death.message)
+        else:
+            try:
+                if permit is not None:
+                    bodies = [row.body for row in rows]
+                    replies = await self._watch(handle, handle.answer_alone.remote(self._endpoint, bodies, permit))
+            except EngineDied as death:
+                died = death.message
+        for row, reply in zip(rows, replies or (), strict=False):
+            if reply[2] is not None and reply[2]["code"] == ENDED:
+                died = reply[2]["message"]
+            else:
+                self._answer(row, reply)
+        if died:
+            self._lost(replica, handle, died)
+        elif replies is None:
+            self._replace(replica, handle)
+        rows = [row for row in rows if row.reply is None]
+        if died and len(rows) == 1:
+            rows[0].strikes += 1
+            if rows[0].strikes == STRIKES:
+                self._answer(rows[0], (None, None, self._verdict(), 0, 0, 0, 0.0))
+                return
+        middle = len(rows) // 2 if died else 0
+        replica.suspects += [half for half in (rows[middle:], rows[:middle]) if half]
 
     def _verdict(self) -> dict[str, str]:
         message = f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone"
         log.warning(message, extra={"model": self._spec.name})
         return {"code": ENDED, "message": message}
-
-    async def _call(self, replica: Replica, rows: list[Row], *, alone: bool) -> bool:
-        """Call the engine once and set the rows' replies. Return True if it died with these rows in it."""
-        handle = replica.handle
-        if handle is None:
-            return False
-        permit = None
-        if alone:
-            try:
-                permit = await self._watch(handle, handle.reserve.remote())
-            except EngineDied as death:
-                self._lost(replica, handle, death.message)
-                return False
-            if permit is None:
-                self._replace(replica, handle)
-                return False
-        lines, bodies = [row.line for row in rows], [row.body for row in rows]
-        try:
-            call = handle.answer.remote(self._session, rows[0].position, self._endpoint, lines, bodies, permit)
-            replies = await self._watch(handle, call)
-        except EngineDied as death:
-            self._lost(replica, handle, death.message)
-            return True
-        if replies is None:
-            self._replace(replica, handle)
-            return False
-        died = ""
-        for row, reply in zip(rows, replies, strict=True):
-            if reply[2] is not None and reply[2]["code"] == ENDED:
-                died = reply[2]["message"]
-            else:
-                row.reply = reply
-                self._deaths_in_a_row = 0
-        if died:
-            self._lost(replica, handle, died)
-        return bool(died)
 
     async def _watch(self, handle: ActorHandle, reference: Any) -> Any:
         """Return the call's result; wait for it as long as the engine shows work.
@@ -275,89 +354,44 @@ class Caller:
         except RayTaskError as error:
             raise EngineError(f"engine {self._spec.engine} of model {self._spec.name}: {error.cause!r}") from error
 
-    def _there(self) -> list[Replica]:
-        return [replica for replica in self._replicas if replica.handle is not None]
-
-    async def _available(self) -> list[Replica]:
-        """Return the replicas that are there, at least one.
+    async def _join(self, replica: Replica) -> None:
+        """Take in a replica as soon as it is there, however long that takes. Starts that fail are repeated.
 
         Raises:
-            EngineError: none can start, or none does in time.
+            EngineError: no replica can start.
         """
-        while not (replicas := self._there()):
-            failures = [replica.failure for replica in self._replicas if replica.failure is not None]
-            if len(failures) == len(self._replicas):
-                raise failures[0]
-            if not await self._change(self._timeouts.start_timeout):
-                for replica in self._replicas:
-                    if replica.starting is not None:
-                        ray.kill(replica.starting)
-                timed_out = EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout))
-                raise failures[0] if failures else timed_out
-        return replicas
-
-    async def _back(self, replica: Replica) -> bool:
-        """Wait until a replica that died is there again. Return False if another has to take its rows."""
-        waited_since = time.monotonic()
-        while replica.handle is None:
-            waited = time.monotonic() - waited_since
-            if replica.failure is not None or waited > (RETURN_SECONDS if self._there() else math.inf):
-                return False
-            if not await self._change(min(RETURN_SECONDS, self._timeouts.start_timeout)) and not self._there():
-                return False
-        return True
-
-    async def _change(self, seconds: float) -> bool:
-        """Wait until a replica joins or cannot. Return False if none does within `seconds`."""
-        self._changed.clear()
-        try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    def _join_missing(self) -> None:
-        for replica in self._replicas:
-            if replica.handle is None and (replica.joining is None or replica.joining.done()):
-                replica.failure = None
-                replica.joining = asyncio.create_task(self._join(replica))
-
-    async def _join(self, replica: Replica) -> None:
-        """Take in a replica as soon as it is there, however long that takes. Starts that fail are repeated."""
         shortest, longest = JOIN_PAUSES
+        replica.failure = None
         for failures in itertools.count():
             handle = replica.starting = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
             try:
                 if await _result(handle.ready.remote(self._timeouts.idle_seconds)) is not None:
-                    replica.handle, replica.load, replica.failure, replica.starting = handle, 0, None, None
-                    self._changed.set()
+                    replica.handle, replica.failure, replica.starting = handle, None, None
                     return
             except ActorUnavailableError as error:
                 log.info("engine is out of reach: %s", error, extra={"model": self._spec.name})
             except RayActorError as error:
                 # A dead actor keeps its name until the cluster has noted its death, so this may be the old engine.
-                if not self._there():
-                    try:
-                        self._count_death(_why(error))
-                    except EngineError as failure:
-                        replica.failure = failure
+                if not any(one.handle is not None for one in self._replicas):
+                    self._count_death(_why(error))
             except RayTaskError as error:
                 ray.kill(handle)
                 replica.failure = start_error(self._spec, error)
-            if replica.failure is not None:
                 log.warning("replica cannot start: %s", replica.failure, extra={"model": self._spec.name})
-                self._changed.set()
+                if all(one.failure is not None for one in self._replicas):
+                    raise replica.failure from error
             await asyncio.sleep(min(shortest * 2**failures, longest))
 
     def _replace(self, replica: Replica, handle: ActorHandle) -> None:
-        """Forget an engine that stopped or died, so that the next call gets another."""
+        """Forget an engine that stopped or died. Its rows wait for another."""
         if replica.handle is handle:
-            replica.handle = None
+            replica.handle, replica.absent_since = None, time.monotonic()
+            rows, replica.sent = list(replica.sent.values()), {}
+            self._wait_again(replica, rows)
             ray.kill(handle)
-            self._join_missing()
 
     def _lost(self, replica: Replica, handle: ActorHandle, reason: str) -> None:
-        """Count the death of an engine once, though every list that was in it reports it."""
+        """Count the death of an engine once, however many calls report it."""
         if replica.handle is handle:
             self._replace(replica, handle)
             self._count_death(reason)
@@ -366,31 +400,28 @@ class Caller:
         self._deaths += 1
         self._deaths_in_a_row += 1
         log.warning("engine died", extra={"model": self._spec.name, "reason": reason, "deaths": self._deaths})
-        if self._deaths_in_a_row > DEATHS_IN_A_ROW or self._deaths > DEATHS:
+        if self._deaths_in_a_row > self._session.in_flight.bit_length() + DEATHS_IN_A_ROW or self._deaths > DEATHS:
             raise EngineError(
                 f"engine {self._spec.engine} of model {self._spec.name} died {self._deaths} times in one run, "
                 f"{self._deaths_in_a_row} of them without an answer between: {reason}"
             )
 
 
-_callers: dict[str, Caller] = {}
-"""The caller of this process by session. A process maps one table at a time, so there is one."""
 _runner = asyncio.Runner()
 
 
 def answer(
     table: pa.Table, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts
 ) -> Iterator[pa.Table]:
-    """Map a block of rows to packed tables of answers as they come, with this process's caller.
+    """Map the rows of a run to packed tables of answers as they come.
 
     A packed table is one row, which Ray Data passes on at once; of several rows it would wait for more.
     """
-    if session.name not in _callers:
-        for caller in _callers.values():
-            _runner.run(caller.close())
-        _callers.clear()
-        _callers[session.name] = Caller(spec, endpoint, session, timeouts)
-    answers = _callers[session.name].answers(table)
+
+    async def begin() -> AsyncGenerator[pa.Table]:
+        return Caller(spec, endpoint, session, timeouts).answers(table)
+
+    answers = _runner.run(begin())
 
     async def following() -> pa.Table | None:
         return await anext(answers, None)
@@ -435,6 +466,14 @@ def _why(error: RayActorError) -> str:
     text = " ".join(str(error).split())
     _, _, reason = text.partition("The actor is dead because ")
     return (reason or text)[:200]
+
+
+async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel the tasks, and empty the set."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    tasks.clear()
 
 
 async def _result(reference: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -25,10 +26,12 @@ from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.residents.admission import AdmissionQueue, Rank
-from inference.residents.kept_replies import KeptReplies, Reply, reply
+from inference.residents.kept_replies import KeptReplies, Mailbox, Reply, reply
 from inference.residents.session import EngineSession
 
 ENDED = "engine_died"
+GATHER_SECONDS = 0.1
+"""Replies of this time go to their caller together, since each exchange costs milliseconds of CPU."""
 PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
 IDLE_SECONDS = 2.0
@@ -40,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineActor:
-    """The actor: one engine, started once, called with lists of requests. It ends itself when idle for long."""
+    """The actor: one engine, started once, that exchanges requests for replies. It ends itself when idle for long."""
 
     def __init__(self, name: str, spec: ModelSpec, request_timeout: float) -> None:
         self._name = name
@@ -50,7 +53,7 @@ class EngineActor:
         self._starting: asyncio.Task[Engine] | None = None
         self._admission = AdmissionQueue(spec.in_flight())
         self._permits: dict[str, asyncio.TimerHandle] = {}
-        self._work: dict[str, set[asyncio.Task[Any]]] = {}
+        self._mailboxes: dict[str, dict[str, Mailbox]] = {}
         self._ranks: dict[str, float] = {}
         self._replies = KeptReplies()
         self._calls = 0
@@ -116,55 +119,51 @@ class EngineActor:
         if self._permits.pop(permit, None) is not None:
             self._admission.reopen()
 
-    async def answer(
-        self,
-        session: EngineSession,
-        position: int,
-        endpoint: str,
-        lines: list[int],
-        bodies: list[str],
-        permit: str | None = None,
-    ) -> list[Reply] | None:
-        """Return a reply for each body (JSON), in the same order; None if the engine is over and got nothing.
+    async def exchange(
+        self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, str]]
+    ) -> list[tuple[int, Reply | None]]:
+        """Take requests, and return the replies by line that are ready: the first one, and those of GATHER_SECONDS.
 
-        A request that was in the engine when it died has the error code `engine_died`.
+        A request that was in the engine when it died has the error code `engine_died`. One that never entered it,
+        because the engine is over, has None.
 
         Args:
-            position: of the list in its session; lower positions enter the engine first.
-            lines: name the bodies. A line that an earlier session of the same key has sent is not sent again.
-            permit: from `reserve`. Then the lines are sent again, as the only requests in the engine.
+            caller: gets the replies to what it has sent, and no other of the same session does.
+            requests: line, position in the session and body (JSON) of each. Lower positions enter the engine first. A
+                line that an earlier session of the same key has sent is not sent again.
         """
-        if self._over or self._engine is None:
-            return None
-        task = asyncio.current_task()
-        assert task is not None
-        tasks = self._work.setdefault(session.name, set())
-        tasks.add(task)
-        try:
-            with self._busy():
-                if permit is None:
-                    rank = self._rank(session, position)
+        mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
+        rank = self._rank(session)
+        for line, position, body in requests:
+            run = functools.partial(self._run, (rank, position), endpoint, body)
+            mailbox.expect(line, self._replies.call(session, line, run))
+        return await mailbox.collect(GATHER_SECONDS)
 
-                    async def call(indices: list[int]) -> list[Reply] | None:
-                        async with self._admission.admit(len(indices), rank):
-                            return await self._call(endpoint, [bodies[index] for index in indices])
+    async def _run(self, rank: Rank, endpoint: str, body: str) -> Reply | None:
+        with self._busy():
+            async with self._admission.admit(rank):
+                return await self._answer(endpoint, body)
 
-                    return await self._replies.collect(session, lines, call)
-                timer = self._permits.pop(permit, None)
-                if timer is None:
-                    await self._admission.drain()
-                else:
-                    timer.cancel()
-                try:
-                    return await self._call(endpoint, bodies)
-                finally:
-                    self._admission.reopen()
-        finally:
-            tasks.discard(task)
-            if not tasks:
-                self._work.pop(session.name, None)
+    async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[Reply] | None:
+        """Return a reply for each body, which run as the only requests in the engine; None if it is over.
 
-    def _rank(self, session: EngineSession, position: int) -> Rank:
+        Args:
+            permit: from `reserve`.
+        """
+        timer = self._permits.pop(permit, None)
+        with self._busy():
+            if timer is None:
+                await self._admission.drain()
+            else:
+                timer.cancel()
+            try:
+                replies = await asyncio.gather(*(self._answer(endpoint, body) for body in bodies))
+            finally:
+                self._admission.reopen()
+        present = [reply for reply in replies if reply is not None]
+        return present if len(present) == len(bodies) else None
+
+    def _rank(self, session: EngineSession) -> float:
         """Return a rank that orders sessions by when each would end if it had the engine alone from its start.
 
         Of two sessions of one size the first has the whole engine, which keeps its prefixes cached; the second takes
@@ -176,26 +175,22 @@ class EngineActor:
             self._ranks[session.name] = time.monotonic() + (
                 session.rows * busy / self._requests if self._requests else 0.0
             )
-        return self._ranks[session.name], position
+        return self._ranks[session.name]
 
-    async def _call(self, endpoint: str, bodies: list[str]) -> list[Reply] | None:
-        if self._over or self._engine is None:
+    async def _answer(self, endpoint: str, body: str) -> Reply | None:
+        engine = self._engine
+        if self._over or engine is None:
             return None
-        self._engine.answered_at = time.monotonic()
-        self._requests += len(bodies)
-        replies = list(await asyncio.gather(*(self._one(self._engine, endpoint, body) for body in bodies)))
-        self._engine.answered_at = time.monotonic()
-        return replies
-
-    async def _one(self, engine: Engine, endpoint: str, body: str) -> Reply:
-        began = time.monotonic()
+        self._requests += 1
+        began = engine.answered_at = time.monotonic()
         try:
             answer = await engine.answer(endpoint, orjson.loads(body))
         except EngineDied as death:
             answer = Answer.failed(ENDED, death.message)
         if answer.error is not None and answer.error["code"] == ENDED:
             self._over = True
-        return reply(marked(answer, engine), time.monotonic() - began)
+        engine.answered_at = time.monotonic()
+        return reply(marked(answer, engine), engine.answered_at - began)
 
     @contextlib.contextmanager
     def _busy(self) -> Any:
@@ -221,13 +216,8 @@ class EngineActor:
     async def drop(self, session: str) -> None:
         """Cancel the remaining requests of a session whose caller has left."""
         self._ranks.pop(session, None)
-        self._replies.forget(session)
-        for task in list(self._work.get(session, ())):
-            task.cancel()
-
-    async def load(self) -> int:
-        """Return the number of requests in the engine and waiting for it."""
-        return self._admission.inside + self._admission.waiting
+        self._mailboxes.pop(session, None)
+        self._replies.drop(session)
 
     async def state(self) -> dict[str, Any]:
         """Return model, GPUs, process id, requests so far and in the engine now, seconds without work, endpoints."""

@@ -9,12 +9,12 @@ import itertools
 from collections.abc import AsyncIterator
 
 Rank = tuple[float, int]
-"""The lower rank enters first: the session's rank, then the list's position in the session."""
+"""The lower rank enters first: the session's rank, then the request's position in the session."""
 FIRST: Rank = (float("-inf"), 0)
 
 
 class AdmissionQueue:
-    """Admits at most `size` requests to the engine, the lowest rank first. One list can reserve the whole engine."""
+    """Admits at most `size` requests to the engine, the lowest rank first. A caller can reserve the whole engine."""
 
     def __init__(self, size: int) -> None:
         self.inside = 0
@@ -22,20 +22,14 @@ class AdmissionQueue:
         self._queue: list[tuple[Rank, int, int, asyncio.Future[None]]] = []
         self._number = itertools.count()
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for admission."""
-        return sum(places for _, _, places, admitted in self._queue if not admitted.cancelled())
-
     @contextlib.asynccontextmanager
-    async def admit(self, requests: int, rank: Rank) -> AsyncIterator[None]:
-        """Wait until `requests` are admitted; more than the size count as a full engine."""
-        places = min(requests, self._size)
-        await self._enter(places, rank)
+    async def admit(self, rank: Rank) -> AsyncIterator[None]:
+        """Wait until a request of this rank is admitted. It is in the engine until the block ends."""
+        await self._enter(1, rank)
         try:
             yield
         finally:
-            self._leave(places)
+            self._leave(1)
 
     async def drain(self) -> None:
         """Wait until the engine is empty, ahead of the queue, and admit nothing else until `reopen`."""

@@ -7,6 +7,7 @@ replies, so no request runs twice because its caller died.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -25,16 +26,17 @@ KEPT_SECONDS = 600.0
 KEPT_LOADS = 4
 """Replies kept per key, in multiples of the engine's limit in flight: more than a caller has on its way."""
 
-
-Call = asyncio.Task[list[Reply] | None]
+Call = asyncio.Task[Reply | None]
+"""A request on its way through the engine. None: the engine is over, and the request never entered it."""
 
 
 @dataclass
 class _KeptWork:
+    """The calls of one key by line, in the order in which they began."""
+
     session: str
     used_at: float
-    calls: dict[int, tuple[Call, int]] = field(default_factory=dict)
-    """By line: the call that runs it, and its index in the call's list."""
+    calls: dict[int, Call] = field(default_factory=dict)
 
 
 class KeptReplies:
@@ -43,48 +45,27 @@ class KeptReplies:
     def __init__(self) -> None:
         self._works: dict[str, _KeptWork] = {}
 
-    async def collect(
-        self,
-        session: EngineSession,
-        lines: list[int],
-        call: Callable[[list[int]], Coroutine[Any, Any, list[Reply] | None]],
-    ) -> list[Reply] | None:
-        """Return a reply for each line; None if `call` returned None.
-
-        Args:
-            call: sends the lines with these indices in `lines`, which no session of this key has sent, to the engine.
-                Its exceptions are raised here.
-        """
+    def call(self, session: EngineSession, line: int, run: Callable[[], Coroutine[Any, Any, Reply | None]]) -> Call:
+        """Return the call that answers the line: of an earlier session of this key if there is one, else of `run`."""
         work = self._work(session)
-        replies_by_index: dict[int, Reply] = {}
-        while missing := [index for index in range(len(lines)) if index not in replies_by_index]:
-            own_call: Call | None = None
-            if new := [index for index in missing if lines[index] not in work.calls]:
-                own_call = asyncio.create_task(call(new))
-                work.calls.update({lines[index]: (own_call, at) for at, index in enumerate(new)})
-            calls = {index: work.calls[lines[index]] for index in missing}
-            try:
-                await asyncio.wait({task for task, _ in calls.values()})
-            finally:
-                if own_call is not None:
-                    own_call.cancel()  # no effect on a finished call
-            for index, (task, _) in calls.items():
-                if task.cancelled() or task.exception() or task.result() is None:
-                    work.calls.pop(lines[index], None)
-            for index, (task, at) in calls.items():
-                if task.cancelled():
-                    continue  # with the session that sent it, which is another one
-                replies = task.result()
-                if replies is None:
-                    return None
-                replies_by_index[index] = replies[at]
-        while len(work.calls) > KEPT_LOADS * session.in_flight:
-            del work.calls[next(iter(work.calls))]
-        return [replies_by_index[index] for index in range(len(lines))]
+        call = work.calls.get(line)
+        if call is None or _is_void(call):
+            work.calls.pop(line, None)  # to the end of the order
+            call = work.calls[line] = asyncio.create_task(run())
+            limit = KEPT_LOADS * session.in_flight
+            if len(work.calls) > 2 * limit:
+                ended = [line for line, call in work.calls.items() if call.done()]
+                for line in ended[: max(0, len(ended) - limit)]:
+                    del work.calls[line]
+        return call
 
-    def forget(self, session: str) -> None:
-        """Drop the replies of a session that is over and has received them."""
-        self._works = {key: work for key, work in self._works.items() if work.session != session}
+    def drop(self, session: str) -> None:
+        """Cancel the calls of a session that is over, and drop its replies. A later session of the key keeps them."""
+        for key, work in list(self._works.items()):
+            if work.session == session:
+                del self._works[key]
+                for call in work.calls.values():
+                    call.cancel()
 
     def _work(self, session: EngineSession) -> _KeptWork:
         now = time.monotonic()
@@ -94,6 +75,53 @@ class KeptReplies:
             work = self._works[session.idempotency_key] = _KeptWork(session.name, now)
         work.session, work.used_at = session.name, now
         return work
+
+
+def _is_void(call: Call) -> bool:
+    """True if the call ended without a reply."""
+    return call.done() and (call.cancelled() or call.exception() is not None or call.result() is None)
+
+
+class Mailbox:
+    """The replies that are ready for one caller. It collects them as often as it likes."""
+
+    def __init__(self) -> None:
+        self._expected = 0
+        self._ready: list[tuple[int, Reply | None]] = []
+        self._failure: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    def expect(self, line: int, call: Call) -> None:
+        """Deliver the call's reply here when it is ready; None if there is none because the engine is over."""
+        self._expected += 1
+        call.add_done_callback(lambda call: self._deliver(line, call))
+
+    def _deliver(self, line: int, call: Call) -> None:
+        self._expected -= 1
+        if not call.cancelled() and call.exception() is not None:
+            self._failure = call.exception()
+        self._ready.append((line, None if call.cancelled() or self._failure is not None else call.result()))
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def collect(self, seconds: float) -> list[tuple[int, Reply | None]]:
+        """Return the replies that are ready by line: the first one, and those of the next `seconds`.
+
+        Returns at once if no reply is missing. Raises what a call raised.
+        """
+        while not self._ready and self._expected:
+            await self._change()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._expected:
+                    await self._change()
+        if self._failure is not None:
+            raise self._failure
+        ready, self._ready = self._ready, []
+        return ready
 
 
 def reply(answer: Answer, seconds: float) -> Reply:

@@ -13,28 +13,30 @@ def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 5))
 
 
-def test_what_fits_is_admitted_first_come_first_served() -> None:
+def test_requests_are_admitted_one_by_one_first_come_first_served() -> None:
     async def scene() -> list[str]:
-        queue, log = AdmissionQueue(4), []
-        doors = {name: asyncio.Event() for name in "abc"}
+        queue, log = AdmissionQueue(2), []
+        doors = {name: asyncio.Event() for name in "abcd"}
 
-        async def enter(name: str, requests: int) -> None:
-            async with queue.admit(requests, (0.0, 0)):
+        async def enter(name: str) -> None:
+            async with queue.admit((0.0, 0)):
                 log.append(name)
                 await doors[name].wait()
 
-        tasks = [asyncio.create_task(enter("a", 3)), asyncio.create_task(enter("b", 9))]
-        tasks.append(asyncio.create_task(enter("c", 1)))
+        tasks = [asyncio.create_task(enter(name)) for name in "abcd"]
         await asyncio.sleep(0)
-        assert log == ["a"], "b is bigger than the engine and waits for all of it; c does not overtake"
-        doors["a"].set()
+        assert log == ["a", "b"]
         doors["b"].set()
-        doors["c"].set()
+        await tasks[1]
+        await asyncio.sleep(0)
+        assert log == ["a", "b", "c"], "one that is done makes room, whatever the others do"
+        for door in doors.values():
+            door.set()
         await asyncio.gather(*tasks)
         assert queue.inside == 0
         return log
 
-    assert soon(scene()) == ["a", "b", "c"]
+    assert soon(scene()) == ["a", "b", "c", "d"]
 
 
 def test_the_lowest_rank_is_admitted_first() -> None:
@@ -42,7 +44,7 @@ def test_the_lowest_rank_is_admitted_first() -> None:
         queue, log = AdmissionQueue(2), []
 
         async def enter(rank: Rank) -> None:
-            async with queue.admit(1, rank):
+            async with queue.admit(rank):
                 log.append(rank)
 
         await queue.drain()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from inference.residents.kept_replies import KeptReplies, Reply
+from inference.residents.kept_replies import KEPT_LOADS, KeptReplies, Mailbox, Reply
 from inference.residents.session import EngineSession
 
 
@@ -17,83 +17,136 @@ def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 5))
 
 
-async def echo(places: list[int]) -> list[Reply]:
-    return [(200, str(place).encode(), None, 0, 0, 0) for place in places]
+def named(line: int) -> Reply:
+    return (200, str(line).encode(), None, 0, 0, 0, 0.5)
 
 
 def test_a_line_runs_once_for_all_sessions_of_the_same_work_until_they_are_over() -> None:
     async def scene() -> None:
-        replies, calls = KeptReplies(), Counter[int]()
+        replies, runs = KeptReplies(), Counter[int]()
         first, second = EngineSession("first", "work", 4, 4), EngineSession("second", "work", 4, 4)
 
-        async def collect(session: EngineSession, lines: list[int]) -> list[Reply] | None:
-            async def ask(places: list[int]) -> list[Reply]:
-                calls.update(lines[place] for place in places)
+        def run(line: int) -> Callable[[], Coroutine[Any, Any, Reply]]:
+            async def answer() -> Reply:
+                runs[line] += 1
                 await asyncio.sleep(0)
-                return await echo([lines[place] for place in places])
+                return named(line)
 
-            return await replies.collect(session, lines, ask)
+            return answer
+
+        async def collect(session: EngineSession, lines: list[int]) -> list[Reply | None]:
+            return list(await asyncio.gather(*(replies.call(session, line, run(line)) for line in lines)))
 
         results = await asyncio.gather(collect(first, [1, 2]), collect(second, [3, 2, 1]), collect(second, [4]))
-        assert results == [await echo([1, 2]), await echo([3, 2, 1]), await echo([4])]
-        assert calls == {1: 1, 2: 1, 3: 1, 4: 1}
+        assert results == [[named(1), named(2)], [named(3), named(2), named(1)], [named(4)]]
+        assert runs == {1: 1, 2: 1, 3: 1, 4: 1}
         await collect(EngineSession("other", "other work", 4, 4), [1])
-        assert calls[1] == 2, "another work's line is another request"
-        replies.forget("first")
+        assert runs[1] == 2, "another work's line is another request"
+        replies.drop("first")
         await collect(second, [1])
-        assert calls[1] == 2, "the second run goes on"
-        replies.forget("second")
+        assert runs[1] == 2, "the second run goes on"
+        replies.drop("second")
         await collect(second, [1])
-        assert calls[1] == 3
+        assert runs[1] == 3
 
     soon(scene())
 
 
-def test_what_a_session_takes_along_when_it_is_cancelled_or_fails_runs_again() -> None:
+def test_what_failed_or_was_dropped_runs_again() -> None:
     async def scene() -> None:
-        replies, first, second = (
-            KeptReplies(),
-            EngineSession("first", "work", 4, 4),
-            EngineSession("second", "work", 4, 4),
-        )
-        called = asyncio.Event()
+        replies, session = KeptReplies(), EngineSession("first", "work", 4, 4)
 
-        async def never(_: list[int]) -> list[Reply]:
-            called.set()
+        async def never() -> Reply:
             await asyncio.Event().wait()
-            return []
+            raise AssertionError
 
-        async def broken(_: list[int]) -> list[Reply]:
+        async def over() -> Reply | None:
+            return None
+
+        async def broken() -> Reply:
             raise OSError("broken")
 
-        cancelled = asyncio.create_task(replies.collect(first, [0, 1], never))
-        failing = asyncio.create_task(replies.collect(first, [2, 3], broken))
-        waiting = asyncio.create_task(replies.collect(second, [0, 1], echo))
-        await called.wait()
-        assert not waiting.done()
-        cancelled.cancel()
-        assert await waiting == await echo([0, 1])
+        async def works() -> Reply:
+            return named(0)
+
+        dropped = replies.call(session, 0, never)
+        replies.drop("first")
+        with pytest.raises(asyncio.CancelledError):
+            await dropped
         with pytest.raises(OSError, match="broken"):
-            await failing
-        assert await replies.collect(second, [2, 3], echo) == await echo([0, 1])
+            await replies.call(session, 1, broken)
+        assert await replies.call(session, 2, over) is None
+        for line in range(3):
+            assert await replies.call(session, line, works) == named(0)
 
     soon(scene())
 
 
-def test_no_more_replies_of_one_work_are_kept_than_may_be_on_their_way() -> None:
+def test_no_more_replies_of_one_work_are_kept_than_may_be_on_their_way_and_none_that_is_missing_is_forgotten() -> None:
     async def scene() -> None:
-        replies, session, calls = KeptReplies(), EngineSession("run", "work", 100, 2), 0
+        replies, session, runs = KeptReplies(), EngineSession("run", "work", 1000, 2), Counter[int]()
+        door = asyncio.Event()
 
-        async def ask(places: list[int]) -> list[Reply]:
-            nonlocal calls
-            calls += 1
-            return await echo(places)
+        def run(line: int) -> Callable[[], Coroutine[Any, Any, Reply]]:
+            async def answer() -> Reply:
+                runs[line] += 1
+                if line == 0:
+                    await door.wait()
+                return named(line)
 
-        for line in range(20):
-            await replies.collect(session, [line], ask)
-        await replies.collect(session, [19], ask)
-        assert calls == 20
-        await replies.collect(session, [0], ask)
-        assert calls == 21
+            return answer
+
+        straggler = replies.call(session, 0, run(0))
+        for line in range(1, 100):
+            await replies.call(session, line, run(line))
+        assert replies.call(session, 0, run(0)) is straggler
+        await replies.call(session, 99, run(99))
+        await replies.call(session, 1, run(1))
+        assert (runs[99], runs[1]) == (1, 2)
+        assert len(replies._works["work"].calls) <= 2 * KEPT_LOADS * 2 + 1
+        door.set()
+        assert await straggler == named(0)
+
+    soon(scene())
+
+
+def test_a_mailbox_gives_what_is_ready_and_does_not_wait_for_the_slowest() -> None:
+    async def scene() -> None:
+        mailbox, doors = Mailbox(), [asyncio.Event() for _ in range(3)]
+
+        async def answer(line: int) -> Reply:
+            await doors[line].wait()
+            return named(line)
+
+        for line in range(3):
+            mailbox.expect(line, asyncio.create_task(answer(line)))
+        collecting = asyncio.create_task(mailbox.collect(0.05))
+        doors[1].set()
+        assert await collecting == [(1, named(1))]
+        doors[0].set()
+        doors[2].set()
+        assert sorted(await mailbox.collect(5)) == [(0, named(0)), (2, named(2))], (
+            "none is missing: nothing to wait for"
+        )
+        assert await mailbox.collect(5) == []
+
+    soon(scene())
+
+
+def test_a_mailbox_says_what_never_entered_the_engine_and_raises_what_failed() -> None:
+    async def scene() -> None:
+        mailbox = Mailbox()
+
+        async def over() -> None:
+            return None
+
+        async def broken() -> Reply:
+            raise OSError("broken")
+
+        mailbox.expect(7, asyncio.create_task(over()))
+        assert await mailbox.collect(5) == [(7, None)]
+        mailbox.expect(8, asyncio.create_task(broken()))
+        with pytest.raises(OSError, match="broken"):
+            await mailbox.collect(5)
 
     soon(scene())
