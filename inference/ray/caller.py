@@ -129,7 +129,7 @@ class Caller:
         self._failure: EngineError | None = None
         self._news = asyncio.Event()
         self._over = asyncio.Event()
-        self._work = asyncio.Event()
+        self._returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._deaths = 0
         self._deaths_in_a_row = 0
 
@@ -213,10 +213,8 @@ class Caller:
                 rows = self._take(replica)
                 if rows or (replica.sent and not exchanges):
                     exchanges.add(asyncio.create_task(self._exchange(replica, replica.handle, rows)))
-                self._work.clear()
-                work = asyncio.create_task(self._work.wait())
-                await asyncio.wait({*exchanges, work}, timeout=SHARE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                work.cancel()
+                events = {*exchanges, self._returned}
+                await asyncio.wait(events, timeout=SHARE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for exchange in [exchange for exchange in exchanges if exchange.done()]:
                     exchanges.remove(exchange)
                     exchange.result()
@@ -243,9 +241,10 @@ class Caller:
         return None
 
     def _wait_again(self, replica: Replica, rows: Iterable[Row]) -> None:
-        """Put rows back that were not run, first in the order."""
+        """Put rows back that were not run, first in the order, and let the replicas look for work."""
         replica.waiting.extendleft(sorted(rows, key=lambda row: -row.position))
-        self._work.set()
+        self._returned.set_result(None)
+        self._returned = asyncio.get_running_loop().create_future()
 
     async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
         """Send rows, and take the replies that are ready."""

@@ -31,7 +31,9 @@ from inference.residents.session import EngineSession
 
 ENDED = "engine_died"
 GATHER_SECONDS = 0.1
-"""Replies of this time go to their caller together, since each exchange costs milliseconds of CPU."""
+GATHER_SHARE = 8
+"""Replies of this time go to their caller together, since each exchange costs milliseconds of CPU: but not more than an
+eighth of what the engine holds, so that it never waits for the next requests."""
 PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
 IDLE_SECONDS = 2.0
@@ -137,7 +139,7 @@ class EngineActor:
         for line, position, body in requests:
             run = functools.partial(self._run, (rank, position), endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
-        return await mailbox.collect(GATHER_SECONDS)
+        return await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
 
     async def _run(self, rank: Rank, endpoint: str, body: str) -> Reply | None:
         with self._busy():

@@ -107,16 +107,16 @@ class Mailbox:
         self._changed.clear()
         await self._changed.wait()
 
-    async def collect(self, seconds: float) -> list[tuple[int, Reply | None]]:
+    async def collect(self, seconds: float, enough: int) -> list[tuple[int, Reply | None]]:
         """Return the replies that are ready by line: the first one, and those of the next `seconds`.
 
-        Returns at once if no reply is missing. Raises what a call raised.
+        Returns as soon as there are `enough`, or none is missing. Raises what a call raised.
         """
         while not self._ready and self._expected:
             await self._change()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._expected:
+                while self._expected and len(self._ready) < enough:
                     await self._change()
         if self._failure is not None:
             raise self._failure

@@ -120,15 +120,20 @@ def test_a_mailbox_gives_what_is_ready_and_does_not_wait_for_the_slowest() -> No
 
         for line in range(3):
             mailbox.expect(line, asyncio.create_task(answer(line)))
-        collecting = asyncio.create_task(mailbox.collect(0.05))
+        collecting = asyncio.create_task(mailbox.collect(0.05, 3))
         doors[1].set()
         assert await collecting == [(1, named(1))]
         doors[0].set()
         doors[2].set()
-        assert sorted(await mailbox.collect(5)) == [(0, named(0)), (2, named(2))], (
+        assert sorted(await mailbox.collect(5, 3)) == [(0, named(0)), (2, named(2))], (
             "none is missing: nothing to wait for"
         )
-        assert await mailbox.collect(5) == []
+        assert await mailbox.collect(5, 3) == []
+        for line in range(3):
+            doors[line].clear()
+            mailbox.expect(line, asyncio.create_task(answer(line)))
+        doors[2].set()
+        assert await mailbox.collect(60, 1) == [(2, named(2))], "one is enough"
 
     soon(scene())
 
@@ -144,9 +149,9 @@ def test_a_mailbox_says_what_never_entered_the_engine_and_raises_what_failed() -
             raise OSError("broken")
 
         mailbox.expect(7, asyncio.create_task(over()))
-        assert await mailbox.collect(5) == [(7, None)]
+        assert await mailbox.collect(5, 3) == [(7, None)]
         mailbox.expect(8, asyncio.create_task(broken()))
         with pytest.raises(OSError, match="broken"):
-            await mailbox.collect(5)
+            await mailbox.collect(5, 3)
 
     soon(scene())
