@@ -120,11 +120,13 @@ class Engine(Capabilities):
     Attributes:
         has_processes: runs in processes of its own. They have to end with the process that started the engine.
         capacity: requests that it runs at once; final after `start`.
+        cache_tokens: tokens of all requests that fit into its KV cache; None if that is no limit. Final after `start`.
         answered_at: time.monotonic() of the last sign of work. An engine with work that is silent for long hangs.
     """
 
     has_processes: ClassVar[bool] = False
     capacity: int = CAPACITY
+    cache_tokens: int | None = None
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """

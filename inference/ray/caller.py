@@ -36,6 +36,7 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.models import ModelSpec
 from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out
+from inference.requests.cache_need import CacheNeed, own_bytes
 from inference.residents.actor import ENDED
 from inference.residents.directory import get_or_create_engine
 from inference.residents.kept_replies import Reply
@@ -69,6 +70,7 @@ class Row:
 
     Attributes:
         place: its index in the table.
+        own_bytes: see inference.requests.cache_need.
         deaths: of engines that had it among others.
         strikes: deaths of engines that had it alone.
     """
@@ -77,6 +79,7 @@ class Row:
     line: int
     body: str
     position: int
+    own_bytes: int
     reply: Reply | None = None
     deaths: int = 0
     strikes: int = 0
@@ -130,6 +133,7 @@ class Caller:
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._need = CacheNeed()
         self._deaths = 0
         self._deaths_in_a_row = 0
 
@@ -139,8 +143,8 @@ class Caller:
         An error that ends the run (engines die without end, or none starts) becomes a table for `raise_failure`,
         because Ray Data passes an exception on as text only.
         """
-        columns = (table.column(name).to_pylist() for name in ("line", "body", "position"))
-        self._share(list(map(Row, itertools.count(), *columns)))
+        lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
+        self._share(list(map(Row, itertools.count(), lines, bodies, positions, own_bytes(bodies))))
         serving = [asyncio.create_task(self._serve_until_over(replica)) for replica in self._replicas]
         try:
             while self._missing and self._failure is None:
@@ -186,6 +190,7 @@ class Caller:
         self._missing -= 1
         if reply[2] is None or reply[2]["code"] != ENDED:
             self._deaths_in_a_row = 0
+            self._need.learn(len(row.body), reply[3], reply[5])
         self._news.set()
         if not self._missing:
             self._over.set()
@@ -248,7 +253,7 @@ class Caller:
 
     async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
         """Send rows, and take the replies that are ready."""
-        requests = [(row.line, row.position, row.body) for row in rows]
+        requests = [(row.line, row.position, self._need.tokens(row.own_bytes), row.body) for row in rows]
         try:
             call = handle.exchange.remote(self._session, self._name, self._endpoint, requests)
             replies = await self._watch(handle, call)

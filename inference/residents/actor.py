@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import logging
+import math
 import os
 import time
 import uuid
@@ -34,6 +35,8 @@ GATHER_SECONDS = 0.1
 GATHER_SHARE = 8
 """Replies of this time go to their caller together, since each exchange costs milliseconds of CPU: but not more than an
 eighth of what the engine holds, so that it never waits for the next requests."""
+CACHE_SHARE = 0.9
+"""Requests enter as long as their expected tokens fill no more of the engine's KV cache: nobody knows their lengths."""
 PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
 IDLE_SECONDS = 2.0
@@ -99,7 +102,8 @@ class EngineActor:
         # Frozen objects are skipped: each full collection would walk all of torch and the engine.
         gc.collect()
         gc.freeze()
-        self._admission = AdmissionQueue(self._spec.in_flight(engine.capacity))
+        tokens = math.inf if engine.cache_tokens is None else engine.cache_tokens * CACHE_SHARE
+        self._admission = AdmissionQueue(self._spec.in_flight(engine.capacity), tokens)
         self._engine = engine
         return engine
 
@@ -122,7 +126,7 @@ class EngineActor:
             self._admission.reopen()
 
     async def exchange(
-        self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, str]]
+        self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, int, str]]
     ) -> list[tuple[int, Reply | None]]:
         """Take requests, and return the replies by line that are ready: the first one, and those of GATHER_SECONDS.
 
@@ -131,19 +135,20 @@ class EngineActor:
 
         Args:
             caller: gets the replies to what it has sent, and no other of the same session does.
-            requests: line, position in the session and body (JSON) of each. Lower positions enter the engine first. A
-                line that an earlier session of the same key has sent is not sent again.
+            requests: line, position in the session, expected tokens in the KV cache, and body (JSON) of each. Lower
+                positions enter the engine first. A line that an earlier session of the same key has sent is not sent
+                again.
         """
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
         rank = self._rank(session)
-        for line, position, body in requests:
-            run = functools.partial(self._run, (rank, position), endpoint, body)
+        for line, position, tokens, body in requests:
+            run = functools.partial(self._run, (rank, position), tokens, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
         return await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
 
-    async def _run(self, rank: Rank, endpoint: str, body: str) -> Reply | None:
+    async def _run(self, rank: Rank, tokens: int, endpoint: str, body: str) -> Reply | None:
         with self._busy():
-            async with self._admission.admit(rank):
+            async with self._admission.admit(rank, tokens):
                 return await self._answer(endpoint, body)
 
     async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[Reply] | None:

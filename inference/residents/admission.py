@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import math
 from collections.abc import AsyncIterator
 
 Rank = tuple[float, int]
@@ -14,22 +15,27 @@ FIRST: Rank = (float("-inf"), 0)
 
 
 class AdmissionQueue:
-    """Admits at most `size` requests to the engine, the lowest rank first. A caller can reserve the whole engine."""
+    """Admits at most `size` requests of `tokens` together, the lowest rank first. A caller can reserve the engine.
 
-    def __init__(self, size: int) -> None:
+    One request is admitted to an empty engine, whatever its size.
+    """
+
+    def __init__(self, size: int, tokens: float = math.inf) -> None:
         self.inside = 0
         self._size = size
-        self._queue: list[tuple[Rank, int, int, asyncio.Future[None]]] = []
+        self._tokens = tokens
+        self._tokens_inside = 0
+        self._queue: list[tuple[Rank, int, int, int, asyncio.Future[None]]] = []
         self._number = itertools.count()
 
     @contextlib.asynccontextmanager
-    async def admit(self, rank: Rank) -> AsyncIterator[None]:
-        """Wait until a request of this rank is admitted. It is in the engine until the block ends."""
-        await self._enter(1, rank)
+    async def admit(self, rank: Rank, tokens: int = 0) -> AsyncIterator[None]:
+        """Wait until a request of this rank and need is admitted. It is in the engine until the block ends."""
+        await self._enter(1, rank, tokens)
         try:
             yield
         finally:
-            self._leave(1)
+            self._leave(1, tokens)
 
     async def drain(self) -> None:
         """Wait until the engine is empty, ahead of the queue, and admit nothing else until `reopen`."""
@@ -39,29 +45,32 @@ class AdmissionQueue:
         """End the reservation of `drain`."""
         self._leave(self._size)
 
-    async def _enter(self, places: int, rank: Rank) -> None:
+    async def _enter(self, places: int, rank: Rank, tokens: int = 0) -> None:
         admitted = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (rank, next(self._number), places, admitted))
+        heapq.heappush(self._queue, (rank, next(self._number), places, tokens, admitted))
         self._admit()
         try:
             await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled():
-                self._leave(places)
+                self._leave(places, tokens)
             else:
                 self._admit()
             raise
 
-    def _leave(self, places: int) -> None:
+    def _leave(self, places: int, tokens: int = 0) -> None:
         self.inside -= places
+        self._tokens_inside -= tokens
         self._admit()
 
     def _admit(self) -> None:
         while self._queue:
-            _, _, places, admitted = self._queue[0]
+            _, _, places, tokens, admitted = self._queue[0]
             if not admitted.cancelled():
-                if self.inside + places > self._size:
+                full = self.inside > 0 and self._tokens_inside + tokens > self._tokens
+                if full or self.inside + places > self._size:
                     return
                 self.inside += places
+                self._tokens_inside += tokens
                 admitted.set_result(None)
             heapq.heappop(self._queue)

@@ -84,6 +84,7 @@ class VLLM(Engine):
             internals.AsyncEngineArgs.from_cli_args(arguments), usage_context=internals.UsageContext.LLM_CLASS
         )
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
+        self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens
         state = State()
         await internals.init_app_state(self._client, state, arguments, await self._client.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)

@@ -39,6 +39,31 @@ def test_requests_are_admitted_one_by_one_first_come_first_served() -> None:
     assert soon(scene()) == ["a", "b", "c", "d"]
 
 
+def test_no_more_is_admitted_than_the_cache_holds_but_one_request_always_is() -> None:
+    async def scene() -> list[int]:
+        queue, log = AdmissionQueue(100, tokens=1000), []
+        doors = {tokens: asyncio.Event() for tokens in (400, 500, 300, 5000)}
+
+        async def enter(tokens: int) -> None:
+            async with queue.admit((0.0, 0), tokens):
+                log.append(tokens)
+                await doors[tokens].wait()
+
+        tasks = {tokens: asyncio.create_task(enter(tokens)) for tokens in doors}
+        await asyncio.sleep(0)
+        assert log == [400, 500], "300 more do not fit"
+        for tokens in (500, 400, 300):
+            doors[tokens].set()
+            await tasks[tokens]
+        await asyncio.sleep(0)
+        doors[5000].set()
+        await tasks[5000]
+        assert queue.inside == queue._tokens_inside == 0
+        return log
+
+    assert soon(scene()) == [400, 500, 300, 5000]
+
+
 def test_the_lowest_rank_is_admitted_first() -> None:
     async def scene() -> list[Rank]:
         queue, log = AdmissionQueue(2), []

@@ -1,0 +1,34 @@
+"""The expected need of KV cache of a request."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.requests.cache_need import CacheNeed, own_bytes
+
+
+@given(st.lists(st.text("ab", max_size=12)))
+def test_a_body_counts_without_the_beginning_it_shares_with_the_one_before(bodies: list[str]) -> None:
+    for before, body, own in zip(["", *bodies], bodies, own_bytes(bodies), strict=False):
+        shared = len(body) - own
+        assert body[:shared] == before[:shared]
+        assert shared in (len(body), len(before)) or body[shared] != before[shared]
+
+
+def test_a_need_follows_the_answers() -> None:
+    need = CacheNeed()
+    assert need.tokens(400) == 100 + 256
+    need.learn(0, 0, 0)  # an error
+    assert need.tokens(400) == 100 + 256
+    for _ in range(10):
+        need.learn(600, 200, 30)
+    assert need.tokens(300) == 100 + 30
+
+
+def test_requests_in_flight_are_longer_than_the_mean() -> None:
+    need = CacheNeed()
+    for tokens in [10] * 90 + [1000] * 10:
+        need.learn(10, 10, tokens)
+    mean, in_flight = 109, (90 * 10**2 + 10 * 1000**2) / (2 * (90 * 10 + 10 * 1000))
+    assert need.tokens(0) == round(max(mean, in_flight)) > 400
