@@ -25,6 +25,7 @@ from sqlalchemy import func, select
 from store.database import Database
 from store.records import Batch, Segment, Speed
 from store.segments import PendingSegment
+from tasks.scheduling.dispatch import DRAIN_SECONDS
 from tasks.scheduling.policy import Limits, Policy
 from tasks.scheduling.replay import Replay, SegmentCost
 
@@ -105,7 +106,7 @@ class ForecastingPolicy(Policy):
         while (segment := super().next()) is not None:
             if segment.infeasible or not self._infeasible(segment):
                 return segment
-            self.release(segment.model, segment.project_id)
+            self.release(segment)
             self.add(segment._replace(infeasible=True))
         return None
 
@@ -130,7 +131,8 @@ def kept(
         estimate: None if the policy does not ask which batches can still end in time.
         speed: of an engine, relative to the one that the batches' work is measured in.
     """
-    limits = Limits(sum(engines.values()), engines, min_share=min_share)
+    fills = dict.fromkeys(engines, DRAIN_SECONDS)
+    limits = Limits(sum(engines.values()), engines, min_share=min_share, fills=fills, engines=engines)
     remaining = [batch.work for batch in batches]
     segments = [math.ceil(batch.work / SEGMENT_SECONDS) for batch in batches]
     estimates = [] if estimate is None else [estimate() for _ in batches]
@@ -159,9 +161,14 @@ def kept(
     for number, batch in enumerate(batches):
         record(replay.run(until=batch.at))
         cost = SegmentCost(LEAD_SECONDS, batch.work / segments[number] / speed)
+        due = urgency(batch)
         for index in range(segments[number]):
-            due = urgency(batch)
-            replay.submit(PendingSegment(False, due, str(number), index, next_id, batch.model, batch.project_id), cost)
+            # One request for each second of work.
+            segment = PendingSegment(
+                *(False, due, str(number), index),
+                *(next_id, batch.model, batch.project_id, batch.work / segments[number]),
+            )
+            replay.submit(segment, cost)
             next_id += 1
     record(replay.run())
     projects: dict[str, list[bool]] = {}

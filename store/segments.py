@@ -5,6 +5,7 @@ A segment is `pending`, `dispatched` (it has a slot, and its message is on the w
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ class SegmentLease:
 
 
 class PendingSegment(NamedTuple):
-    """A pending segment that may start. Tuples sort by urgency, infeasible batches last."""
+    """A pending segment that may start, or one with a slot. Tuples sort by urgency, infeasible batches last.
+
+    `unanswered` counts its requests without an answer. By default they are more than any engine holds.
+    """
 
     infeasible: bool
     due_at: float
@@ -56,17 +60,24 @@ class PendingSegment(NamedTuple):
     segment_id: int
     model: str
     project_id: str
+    unanswered: float = math.inf
 
 
-def active(session: Session) -> dict[tuple[str, str], int]:
-    """Return the number of segments with a slot (dispatched or running), by model and project."""
+_URGENCY = (Batch.infeasible, Batch.due_at, Batch.id, Segment.number)
+_PENDING_SEGMENT = (
+    *(*_URGENCY, Segment.id, Segment.model, Batch.project_id),
+    (Segment.requests - Segment.answered).label("unanswered"),
+)
+
+
+def active(session: Session) -> list[PendingSegment]:
+    """Return the segments with a slot: dispatched or running."""
     rows = session.execute(
-        select(Segment.model, Batch.project_id, func.count())
-        .join(Batch, Batch.id == Segment.batch_id)
+        select(*_PENDING_SEGMENT)
+        .join(Segment, Segment.batch_id == Batch.id)
         .where(Segment.state.in_(("dispatched", "running")))
-        .group_by(Segment.model, Batch.project_id)
     )
-    return {(model, project_id): number for model, project_id, number in rows}
+    return [PendingSegment(*row) for row in rows]
 
 
 def any_waits(session: Session) -> bool:
@@ -76,7 +87,6 @@ def any_waits(session: Session) -> bool:
 
 def waiting(session: Session, limit: int) -> list[PendingSegment]:
     """Return pending segments that may start: the most urgent `limit` per model and project."""
-    urgency = (Batch.infeasible, Batch.due_at, Batch.id, Segment.number)
     ready = and_(
         Segment.state == "pending",
         Segment.not_before <= time.time(),
@@ -90,10 +100,10 @@ def waiting(session: Session, limit: int) -> list[PendingSegment]:
     # A query per queue reads `limit` rows. One query for all would sort every pending segment.
     for model, project_id in queues:
         rows = session.execute(
-            select(*urgency, Segment.id, Segment.model, Batch.project_id)
+            select(*_PENDING_SEGMENT)
             .join(Segment, Segment.batch_id == Batch.id)
             .where(ready, Segment.model == model, Batch.project_id == project_id)
-            .order_by(*urgency)
+            .order_by(*_URGENCY)
             .limit(limit)
         )
         pending += [PendingSegment(*row) for row in rows]

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from batchyard import queues
+from inference.engines.registry import capabilities
 from store import holds, projects, segments, speeds
+from store.segments import PendingSegment
 from tasks import messages
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
+from tasks.scheduling.gpu_sharing import Demand
 from tasks.scheduling.policy import Limits, RecentUsage, choose
+from tasks.scheduling.throughput import measured_throughputs
 
 log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 3.0
+"""A segment drains for at least so long: the next one needs this time until the engine has its first requests."""
+ENGINE_FILLS = 2
+"""A segment drains once its requests are fewer than so many times what its engine holds."""
 
 
 def run(context: AppContext) -> None:
@@ -23,28 +33,43 @@ def run(context: AppContext) -> None:
 
     One serial transaction counts and dispatches, so the limits hold when many processes call this at once.
     """
-    total = context.settings.max_segments
     with context.database.read() as session:
-        # Every process that frees a slot or plans a batch calls this afterwards, so this check needs no lock.
-        if not segments.any_waits(session) or sum(segments.active(session).values()) >= total:
+        if not segments.any_waits(session):
             return
     demands = gpu_sharing.demands(context)
+    with context.database.read() as session:
+        # Every process that frees a slot or plans a batch calls this afterwards, so this check needs no lock.
+        if not _select(context, session, demands):
+            return
     with context.database.write(serial=True) as session:
-        waiting, active = segments.waiting(session, total), segments.active(session)
-        project_ids = {entry.project_id for entry in waiting} | {project_id for _, project_id in active}
-        allowed = limits(context, session)
-        # Of models that are not served any more, only what can wait no longer is waiting: it gets its error lines.
-        unserved = dict.fromkeys(holds.unserved(session), total)
-        blocked = gpu_sharing.blocked(demands, waiting)
-        allowed = replace(allowed, models={**unserved, **allowed.models, **dict.fromkeys(blocked, 0)})
-        selection = choose(waiting, active, allowed, recent_usage(session, project_ids, time.time()))
         seconds = context.settings.queue_seconds
-        admitted = [(entry, segments.dispatch(session, entry.segment_id, seconds)) for entry in selection]
+        admitted = [
+            (entry, segments.dispatch(session, entry.segment_id, seconds))
+            for entry in _select(context, session, demands)
+        ]
     for entry, epoch in admitted:
         if epoch is not None:
             messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number)
             ids = {"batch_id": entry.batch_id, "segment_id": entry.segment_id, "epoch": epoch}
             log.info("dispatched", extra=ids)
+
+
+def _select(context: AppContext, session: Session, demands: Iterable[Demand]) -> list[PendingSegment]:
+    """Return the pending segments that may start now."""
+    active, allowed = segments.active(session), limits(context, session)
+    if allowed.reached(sum(map(allowed.load, active)), len(active)):
+        return []
+    waiting = segments.waiting(session, int(allowed.running))
+    # Of models that are not served any more, only what can wait no longer is waiting: it gets its error lines.
+    unserved = dict.fromkeys(holds.unserved(session), allowed.total)
+    blocked = gpu_sharing.blocked(demands, waiting)
+    allowed = replace(
+        allowed,
+        models={**unserved, **allowed.models, **dict.fromkeys(blocked, 0)},
+        engines={**unserved, **allowed.engines},
+    )
+    project_ids = {entry.project_id for entry in (*waiting, *active)}
+    return choose(waiting, active, allowed, recent_usage(session, project_ids, time.time()))
 
 
 def recent_usage(session: Session, project_ids: Collection[str], now: float) -> RecentUsage:
@@ -54,9 +79,26 @@ def recent_usage(session: Session, project_ids: Collection[str], now: float) -> 
 
 def limits(context: AppContext, session: Session) -> Limits:
     """Return the limits of the deployment, of each served model, and of each project that has one."""
+    total = context.settings.max_segments
+    # Each run of a job has engines of its own, which are full until its end.
+    jobs = {name for name, spec in context.models.items() if capabilities(spec.engine).starts_each_run}
     return Limits(
-        total=context.settings.max_segments,
+        total=total,
         models={name: spec.max_segments for name, spec in context.models.items()},
         projects=projects.max_segments(session),
         min_share=context.settings.fair_share,
+        fills={name: fill for name, fill in _fills(context, session).items() if name not in jobs},
+        engines={name: context.models[name].max_segments for name in jobs},
+        running=queues.segment_threads(total),
     )
+
+
+def _fills(context: AppContext, session: Session) -> dict[str, float]:
+    """Return the unanswered requests of each model below which its engine may run dry."""
+    fills: dict[str, float] = {
+        name: ENGINE_FILLS * spec.in_flight() * spec.replicas for name, spec in context.models.items()
+    }
+    for (name, _), throughput in measured_throughputs(context, session).items():
+        requests_per_second = throughput.work_per_second / throughput.work_per_request
+        fills[name] = max(fills[name], DRAIN_SECONDS * requests_per_second)
+    return fills

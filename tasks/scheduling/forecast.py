@@ -70,9 +70,12 @@ def forecast(
         answers = answered.get(entry.batch_id)
         lead, seconds = (0.0, math.inf) if throughput is None else _cost(entry, answers, throughput)
         pieces = 1 if entry.active else max(1, round(entry.segments * min(1.0, SEGMENTS / count)))
+        # Of a segment, also where a piece is several: it drains for as long as all of them.
+        unanswered = (entry.requests - entry.answered) / entry.segments
         for number in range(pieces):
             waiting = PendingSegment(
-                entry.infeasible, entry.due_at, entry.batch_id, number, next(ids), entry.model, entry.project_id
+                *(entry.infeasible, entry.due_at, entry.batch_id, number),
+                *(next(ids), entry.model, entry.project_id, unanswered),
             )
             if entry.active:
                 replay.resume(waiting, SegmentCost(0.0 if entry.answered else lead, seconds))

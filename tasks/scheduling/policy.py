@@ -1,8 +1,13 @@
 """The policy: chooses the next segment. Dispatch, forecasts and simulations share it; it reads no database.
 
-The earliest due time goes first (EDF: Liu and Layland 1973), within the limits of the deployment, the model and the
-project. Batches that cannot end within their window come last: under overload they would make the others late, one
-after the other. A part of the capacity, `Limits.min_share`, is shared evenly among the projects that have work. A
+What segments occupy is counted in loads. A segment whose unanswered requests fill its model's engine is a load of 1.
+One that drains, and one that is small, is the part that it fills. So a model gets its next segment before its engine
+runs dry, and small segments run side by side. A model whose engine is full gets no further segment, unless that one is
+due sooner than what fills the engine. A model that has no segment goes before any other model's further one.
+
+Otherwise the earliest due time goes first (EDF: Liu and Layland 1973), within the limits of the deployment, the model
+and the project. Batches that cannot end within their window come last: under overload they would make the others late,
+one after the other. A part of the capacity, `Limits.min_share`, is shared evenly among the projects that have work. A
 project that recently used less than its part goes first, so that no project starves while others' work is due sooner.
 """
 
@@ -10,29 +15,48 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from store.segments import PendingSegment
 from store.speeds import USAGE_SECONDS
 
+UNITS = 2**20
+"""Loads are multiples of 1/UNITS, so that sums of them are exact."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """The most segments at once.
+    """The most load at once. A segment starts while there is less.
 
     Attributes:
         total: of the deployment.
         models: of each model; one without an entry is not served.
         projects: of each project; one without an entry has no limit.
         min_share: part of the capacity, from 0 to 1, that is shared evenly among the projects that have work.
+        fills: unanswered requests of each model below which its engine may run dry. Segments of a model without an
+            entry are a load of 1 to their end.
+        engines: load at which each model's engines are full; 1 without an entry, as a segment runs on all replicas.
+        running: the most segments, whatever their load. The last `total` are kept for models that have none.
     """
 
     total: int
     models: Mapping[str, int]
     projects: Mapping[str, int] = field(default_factory=dict)
     min_share: float = 0.25
+    fills: Mapping[str, float] = field(default_factory=dict)
+    engines: Mapping[str, int] = field(default_factory=dict)
+    running: float = math.inf
+
+    def load(self, segment: PendingSegment) -> float:
+        """Return the part of its model's engine that a segment fills, from 0 to 1."""
+        fill = self.fills.get(segment.model)
+        return 1.0 if fill is None else math.ceil(min(1.0, segment.unanswered / fill) * UNITS) / UNITS
+
+    def reached(self, load: float, number: int) -> bool:
+        """Return whether `number` running segments with this load leave no room for any other."""
+        return load >= self.total or number >= self.running
 
 
 class RecentUsage:
@@ -59,16 +83,19 @@ class RecentUsage:
 
 
 class Policy:
-    """Waiting segments and slots in use; `next` starts one segment after the other."""
+    """Waiting and running segments; `next` starts one segment after the other."""
 
     def __init__(self, limits: Limits, recent_usage: RecentUsage | None = None) -> None:
         self.limits = limits
         self.recent_usage = recent_usage or RecentUsage({}, 0.0)
         self._queues: dict[str, dict[str, list[PendingSegment]]] = {}
-        self._models: Counter[str] = Counter()
-        self._projects: Counter[str] = Counter()
+        # Running segments with their loads, by model and id.
+        self._running: defaultdict[str, dict[int, tuple[PendingSegment, float]]] = defaultdict(dict)
+        self._number = 0
+        self._load = 0.0
+        self._models: defaultdict[str, float] = defaultdict(float)
+        self._projects: defaultdict[str, float] = defaultdict(float)
         self._with_work: Counter[str] = Counter()
-        self._used = 0
 
     def add(self, waiting: PendingSegment) -> None:
         """Add a segment that waits from now on."""
@@ -76,24 +103,37 @@ class Policy:
         heapq.heappush(queue, waiting)
         self._with_work[waiting.project_id] += 1
 
-    def occupy(self, model: str, project_id: str, slots: int = 1) -> None:
-        """Mark slots as in use."""
-        self._models[model] += slots
-        self._projects[project_id] += slots
-        self._with_work[project_id] += slots
-        self._used += slots
+    def occupy(self, segment: PendingSegment) -> None:
+        """Add a segment that runs from now on."""
+        self._number += 1
+        self._with_work[segment.project_id] += 1
+        self.set_load(segment, self.limits.load(segment))
 
-    def release(self, model: str, project_id: str) -> None:
-        """Mark a slot as free again."""
-        self.occupy(model, project_id, -1)
-        if not self._with_work[project_id]:
-            del self._with_work[project_id]
+    def set_load(self, segment: PendingSegment, load: float) -> None:
+        """Set the load of a running segment."""
+        running = self._running[segment.model]
+        _, before = running.get(segment.segment_id, (segment, 0.0))
+        running[segment.segment_id] = segment, load
+        self._load += load - before
+        self._models[segment.model] += load - before
+        self._projects[segment.project_id] += load - before
+
+    def release(self, segment: PendingSegment) -> None:
+        """Remove a segment that runs no more."""
+        self.set_load(segment, 0.0)
+        del self._running[segment.model][segment.segment_id]
+        self._number -= 1
+        self._forget_work(segment)
 
     def next(self) -> PendingSegment | None:
-        """Return the segment to start now and occupy its slot. None if the limits allow none."""
-        if self._used >= self.limits.total:
+        """Return the segment to start now, which runs from now on. None if the limits allow none."""
+        if self.limits.reached(self._load, self._number):
             return None
         heads = list(self._heads())
+        if idle := [head for head in heads if not self._running[head.model]]:
+            heads = idle
+        elif self._number >= self.limits.running - self.limits.total:
+            return None
         if not heads:
             return None
         head = self._underserved(heads) or min(heads)
@@ -101,45 +141,55 @@ class Policy:
         heapq.heappop(queue)
         if not queue:
             del self._queues[head.model][head.project_id]
-        self._with_work[head.project_id] -= 1
-        self.occupy(head.model, head.project_id)
+        self.occupy(head)
+        self._forget_work(head)
         return head
 
+    def _forget_work(self, segment: PendingSegment) -> None:
+        self._with_work[segment.project_id] -= 1
+        if not self._with_work[segment.project_id]:
+            del self._with_work[segment.project_id]
+
     def _heads(self) -> Iterable[PendingSegment]:
-        """Yield the most urgent segment of each model and project that has a free slot."""
+        """Yield the most urgent segment of each model and project, if it may start."""
         for model, projects in self._queues.items():
             if self._models[model] < self.limits.models.get(model, 0):
                 for project_id, queue in projects.items():
-                    if self._projects[project_id] < self.limits.projects.get(project_id, math.inf):
+                    within = self._projects[project_id] < self.limits.projects.get(project_id, math.inf)
+                    if within and self._has_room(queue[0]):
                         yield queue[0]
+
+    def _has_room(self, segment: PendingSegment) -> bool:
+        """True if what runs of the model and is due no later leaves a part of its engines free."""
+        full = self.limits.engines.get(segment.model, 1)
+        if self._models[segment.model] < full:
+            return True
+        running = self._running[segment.model].values()
+        return sum(load for other, load in running if other[:2] <= segment[:2]) < full
 
     def _underserved(self, heads: list[PendingSegment]) -> PendingSegment | None:
         """Return the most urgent segment of the project that is furthest below its share. None if none is below."""
         share = self.limits.min_share / len(self._with_work)
         recent_usage = sum(map(self.recent_usage.of, self._with_work))
-        slots = max(1.0, share * self.limits.total)
+        most = max(1.0, share * self.limits.total)
         underserved = [
             (self.recent_usage.of(head.project_id), head)
             for head in heads
-            if self.recent_usage.of(head.project_id) < share * recent_usage and self._projects[head.project_id] < slots
+            if self.recent_usage.of(head.project_id) < share * recent_usage and self._projects[head.project_id] < most
         ]
         return min(underserved)[1] if underserved else None
 
 
 def choose(
     waiting: Iterable[PendingSegment],
-    active: Mapping[tuple[str, str], int],
+    running: Iterable[PendingSegment],
     limits: Limits,
     recent_usage: RecentUsage | None = None,
 ) -> list[PendingSegment]:
-    """Return the segments to start now.
-
-    Args:
-        active: slots in use, per model and project.
-    """
+    """Return the waiting segments to start now, beside those that run."""
     policy = Policy(limits, recent_usage)
-    for (model, project_id), slots in active.items():
-        policy.occupy(model, project_id, slots)
-    for entry in waiting:
-        policy.add(entry)
+    for segment in running:
+        policy.occupy(segment)
+    for segment in waiting:
+        policy.add(segment)
     return list(iter(policy.next, None))

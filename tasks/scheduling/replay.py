@@ -2,7 +2,8 @@
 
 A segment first takes its lead, in which no engine works on it, then its work, in seconds of an engine. Segments of one
 model share its engines as in front of a real engine: the one that would end first, alone on an engine from its arrival
-on, goes first. Nothing here answers a request.
+on, goes first. A segment drains once fewer of its requests remain than fill an engine: the next one may start, so that
+its lead passes meanwhile. Nothing here answers a request.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import NamedTuple
 
 from store.segments import PendingSegment
 from tasks.scheduling.policy import Policy
+
+DRAINING = 0.5
+"""Load of a segment while it drains: the mean of what it falls through."""
 
 
 class SegmentCost(NamedTuple):
@@ -33,13 +37,16 @@ class _Run:
     Attributes:
         remaining: seconds of work.
         rank: its place in front of the engines, lowest first; None during its lead.
-        ends: when its work ends; None while no engine works on it.
+        tail: seconds of work for which it drains; 0 if it does not.
+        drains, ends: when it begins to drain, and when its work ends; None while no engine works on it.
     """
 
     segment: PendingSegment
     started: float
     remaining: float
+    tail: float
     rank: tuple[float, int] | None = None
+    drains: float | None = None
     ends: float | None = None
 
 
@@ -66,7 +73,7 @@ class Replay:
         self._engines: dict[str, _Engines] = {}
         self._costs: dict[int, SegmentCost] = {}
         self._order = itertools.count()
-        # (time, order, run): the end of a run's lead or of its work.
+        # (time, order, run): the end of a run's lead, the begin of its draining, or the end of its work.
         self._events: list[tuple[float, int, _Run]] = []
 
     def submit(self, waiting: PendingSegment, cost: SegmentCost) -> None:
@@ -76,7 +83,7 @@ class Replay:
 
     def resume(self, running: PendingSegment, cost: SegmentCost) -> None:
         """Add a segment that runs already. Its cost is what remains of it."""
-        self._policy.occupy(running.model, running.project_id)
+        self._policy.occupy(running)
         self._start(running, cost)
 
     def run(self, until: float = math.inf) -> Iterator[tuple[float, PendingSegment]]:
@@ -87,7 +94,12 @@ class Replay:
             if run.rank is None:
                 self.now = at
                 self._enter(run)
-            elif run.ends == at:  # otherwise another run has displaced it since
+            elif run.drains == at:  # otherwise another run has displaced it since
+                self.now = at
+                run.tail, run.drains = 0.0, None
+                self._policy.set_load(run.segment, DRAINING)
+                self._fill()
+            elif run.ends == at:
                 self.now = at
                 self._leave(run.rank, run)
                 yield at, run.segment
@@ -99,7 +111,11 @@ class Replay:
             self._start(waiting, self._costs.pop(waiting.segment_id))
 
     def _start(self, segment: PendingSegment, cost: SegmentCost) -> None:
-        self._schedule(self.now + cost.lead, _Run(segment, self.now, cost.work))
+        limits = self._policy.limits
+        tail = 0.0
+        if cost.work < math.inf and limits.load(segment) == 1.0:
+            tail = cost.work * limits.fills.get(segment.model, 0.0) / segment.unanswered
+        self._schedule(self.now + cost.lead, _Run(segment, self.now, cost.work, tail))
 
     def _schedule(self, at: float, run: _Run) -> None:
         heapq.heappush(self._events, (at, next(self._order), run))
@@ -113,7 +129,8 @@ class Replay:
         heapq.heappush(engines.waiting, (run.rank, run))
         if len(engines.running) == engines.number and (last := max(engines.running)) > run.rank:
             displaced = engines.running.pop(last)
-            displaced.remaining, displaced.ends = (displaced.ends or 0.0) - self.now, None
+            displaced.remaining = (displaced.ends or 0.0) - self.now
+            displaced.drains = displaced.ends = None
             heapq.heappush(engines.waiting, (last, displaced))
         self._assign(engines)
 
@@ -121,7 +138,7 @@ class Replay:
         engines = self._engines[run.segment.model]
         del engines.running[rank]
         self._assign(engines)
-        self._policy.release(run.segment.model, run.segment.project_id)
+        self._policy.release(run.segment)
         self._policy.recent_usage.add(run.segment.project_id, self.now - run.started, self.now)
 
     def _assign(self, engines: _Engines) -> None:
@@ -130,5 +147,8 @@ class Replay:
             rank, run = heapq.heappop(engines.waiting)
             engines.running[rank] = run
             run.ends = self.now + run.remaining
+            if run.tail:
+                run.drains = max(self.now, run.ends - run.tail)
+                self._schedule(run.drains, run)
             if run.ends < math.inf:
                 self._schedule(run.ends, run)

@@ -156,13 +156,13 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         while len(app.control.ping(timeout=1) or []) < 3:
             assert time.monotonic() < deadline
         batch = faulty.submit(requests(1500))
-        most_active = most_running = 0
+        most_unanswered = most_running = 0.0
         killed = False
         deadline = time.monotonic() + 150
         while batch.status not in ("completed", "failed"):
             assert time.monotonic() < deadline, batch.to_json()
             with database.read() as session:
-                most_active = max(most_active, sum(segments.active(session).values()))
+                most_unanswered = max(most_unanswered, sum(entry.unanswered for entry in segments.active(session)))
             active = app.control.inspect(timeout=0.5).active() or {}
             running = sum(task["name"] == "batch.segment" for tasks in active.values() for task in tasks)
             most_running = max(most_running, running)
@@ -173,9 +173,9 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
                     kill(process)
                 killed = True
         assert killed
-        assert most_active == 2
-        # A task whose segment has just ended is still listed while the next one runs in its slot.
-        assert 1 <= most_running <= 3
+        # The engine answers 213 requests a second; those of three seconds, and one segment more, may be in segments.
+        assert SEGMENT < most_unanswered < 4 * SEGMENT
+        assert most_running >= 1
         assert_every_line_once(faulty, batch, 1500)
     finally:
         database.close()

@@ -15,7 +15,7 @@ from store.queue import BacklogEntry
 from store.records import Batch
 from store.speeds import Measurement, Throughput
 from tasks.context import AppContext
-from tasks.scheduling import demand
+from tasks.scheduling import demand, dispatch
 from tasks.scheduling.demand import Demand, replicas_needed
 from tasks.scheduling.policy import Limits, RecentUsage
 from tests.support.stacks import ROOT
@@ -31,7 +31,7 @@ SPEED = Throughput(
     measurements=1000,
     lead_seconds=simulation.LEAD_SECONDS,
 )
-LIMITS = Limits(1, {"m": 1, "n": 1})
+LIMITS = Limits(1, {"m": 1, "n": 1}, fills=dict.fromkeys("mn", dispatch.DRAIN_SECONDS))
 
 
 def entry(batch: str, seconds: int, due: float, *, model: str = "m", infeasible: bool = False) -> BacklogEntry:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import pytest
 from sqlalchemy import update
 
+from batchyard.models import ModelSpec
 from store import projects, segments, speeds
 from store.database import Database
 from store.records import Batch, Segment
 from store.segments import PendingSegment
+from store.speeds import Measurement
+from tasks import messages
 from tasks.context import AppContext
-from tasks.scheduling import gpu_sharing
+from tasks.scheduling import dispatch, gpu_sharing
 from tasks.scheduling.policy import Limits, choose
 
 
@@ -22,8 +27,8 @@ def test_what_is_due_first_is_first_and_a_batch_runs_from_its_start(
 ) -> None:
     late, soon = new_batch(1, 1, window="24h"), new_batch(1, 1, window="1h")
     with database.read() as session:
-        order = [session.get_one(Segment, segment_id) for *_, segment_id, _, _ in sorted(segments.waiting(session, 10))]
-    assert [(segment.batch_id, segment.number) for segment in order] == [
+        order = sorted(segments.waiting(session, 10))
+    assert [(entry.batch_id, entry.number) for entry in order] == [
         (soon.id, 0),
         (soon.id, 1),
         (late.id, 0),
@@ -47,19 +52,79 @@ def test_a_segment_that_failed_waits_its_delay(database: Database, new_batch: Ca
         assert segments.waiting(session, 10) == []
 
 
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the batches whose segments were sent to a worker."""
+    batch_ids: list[str] = []
+    monkeypatch.setattr(messages, "segment", lambda _id, _epoch, batch_id, _number: batch_ids.append(batch_id))
+    return batch_ids
+
+
+@pytest.fixture
+def two_models(context: AppContext) -> AppContext:
+    """A deployment of two models, each full with 512 requests."""
+    return replace(context, models={name: ModelSpec(name=name, engine="echo") for name in ("echo", "other")})
+
+
+def test_an_idle_model_gets_its_segment_while_another_has_a_hundred_waiting(
+    two_models: AppContext, new_batch: Callable[..., Batch], sent: list[str]
+) -> None:
+    big = new_batch(*[2000] * 100, window="1h")
+    dispatch.run(two_models)
+    dispatch.run(two_models)
+    assert sent == [big.id]
+    idle = new_batch(1, window="24h", model="other")
+    dispatch.run(two_models)
+    assert sent == [big.id, idle.id]
+
+
+def test_a_segment_that_drains_makes_way_for_the_next_and_small_ones_share_a_slot(
+    two_models: AppContext, database: Database, new_batch: Callable[..., Batch], sent: list[str]
+) -> None:
+    big = new_batch(2000, 2000, window="1h")
+    small = [new_batch(50, window="24h") for _ in range(5)]
+    for answered, number in ((0, 1), (1488, 1), (1489, 2)):
+        with database.write() as session:
+            session.execute(update(Segment).where(Segment.state == "dispatched").values(answered=answered))
+        dispatch.run(two_models)
+        assert sent == [big.id] * number
+    with database.write() as session:
+        session.execute(update(Segment).where(Segment.state == "dispatched").values(answered=1999))
+    dispatch.run(two_models)
+    assert sent[2:] == [batch.id for batch in small]
+
+
+def test_a_fast_models_segments_drain_for_as_long_as_the_next_needs_to_begin(
+    context: AppContext, database: Database
+) -> None:
+    measurement = Measurement(seconds=60.0, requests=60_000, bytes=6_000_000.0, tokens=0)
+    with database.write() as session:
+        assert dispatch.limits(context, session).fills == {"echo": 512}
+        speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+        assert dispatch.limits(context, session).fills == {"echo": pytest.approx(3000)}
+
+
+def test_a_job_has_its_slot_to_the_end_and_as_many_as_its_model_may(context: AppContext, database: Database) -> None:
+    spec = ModelSpec(name="job", engine="vllm-job", source="here", max_segments=3)
+    with database.read() as session:
+        limits = dispatch.limits(replace(context, models={"job": spec}), session)
+    running = [PendingSegment(False, 9, "batch", number, number, "job", "project", 1) for number in range(9)]
+    assert len(choose(running, [], replace(limits, total=8))) == 3
+
+
 def test_many_dispatchers_at_once_never_pass_the_limit(database: Database, new_batch: Callable[..., Batch]) -> None:
     new_batch(*[1] * 20)
 
-    def dispatch(_: int) -> None:
+    def start(_: int) -> None:
         with database.write(serial=True) as session:
             active = segments.active(session)
-            for entry in choose(segments.waiting(session, 3), active, Limits(3, {"echo": 3})):
+            for entry in choose(segments.waiting(session, 3), active, Limits(3, {"echo": 3}, engines={"echo": 3})):
                 segments.dispatch(session, entry.segment_id, 60)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(dispatch, range(24)))
+        list(pool.map(start, range(24)))
     with database.read() as session:
-        assert list(segments.active(session).values()) == [3]
+        assert len(segments.active(session)) == 3
 
 
 def test_a_tier_puts_a_batch_before_others_whose_windows_end_sooner(
@@ -75,8 +140,8 @@ def test_a_projects_own_limit_is_kept(database: Database, new_batch: Callable[..
     with database.write() as session:
         projects.update(session, project, tier=None, max_segments=2)
     with database.read() as session:
-        limits = Limits(8, {"echo": 8}, projects.max_segments(session))
-        assert len(choose(segments.waiting(session, 8), {}, limits)) == 2
+        limits = Limits(8, {"echo": 8}, projects.max_segments(session), engines={"echo": 8})
+        assert len(choose(segments.waiting(session, 8), [], limits)) == 2
 
 
 def test_service_is_forgotten_with_time(database: Database, project: str) -> None:

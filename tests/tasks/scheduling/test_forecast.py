@@ -102,15 +102,27 @@ CASES = [
     Case("two segments share one engine", [backlog_entry(3600, segments=2)], 1),
     Case(
         "a longer segment that began at the same time lets it go first",
-        [backlog_entry(3600), backlog_entry(7200, batch="soon", due=HOUR)],
+        [backlog_entry(3600, active=True), backlog_entry(7200, batch="soon", due=HOUR, active=True)],
         1,
         limits=Limits(2, {"m": 2}),
     ),
     Case(
         "a shorter segment that began at the same time is before it",
-        [backlog_entry(3600), backlog_entry(1800, batch="soon", due=HOUR)],
+        [backlog_entry(3600, active=True), backlog_entry(1800, batch="soon", due=HOUR, active=True)],
         1.5,
         limits=Limits(2, {"m": 2}),
+    ),
+    Case(
+        "a segment that is due sooner fills the engine, whose second slot stays free",
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", due=HOUR)],
+        3,
+        limits=Limits(2, {"m": 2}),
+    ),
+    Case(
+        "another model's long queue leaves it the idle engine",
+        [backlog_entry(3600), backlog_entry(360_000, batch="soon", model="n", due=1, segments=100)],
+        1,
+        N_AND_M,
     ),
     Case(
         "another model's queue is beside it",
@@ -169,11 +181,11 @@ CASES = [
         limits=ONE_SLOT,
     ),
     Case(
-        "of which only the first one's takes time where segments begin while others run",
+        "of which only the first one's takes time where segments begin while others drain",
         [backlog_entry(3600, segments=10)],
         1.05,
         {("m", "decode"): throughput(1, lead_seconds=180)},
-        limits=Limits(2, {"m": 2}),
+        limits=Limits(2, {"m": 2}, fills={"m": 200}),
     ),
 ]
 
