@@ -20,6 +20,7 @@ from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.execution.result_cache import TOKENS, Cache
+from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
 
 log = logging.getLogger(__name__)
@@ -44,12 +45,14 @@ class ChunkWriter:
         stopped: threading.Event,
         meter: ThroughputMeter | None = None,
         cache: Cache | None = None,
+        drain: Drain | None = None,
     ) -> None:
         self._context = context
         self._segment = segment
         self._stopped = stopped
         self._throughput_meter = meter
         self._cache = cache
+        self._drain = drain
         self._tables: list[pa.Table] = []
         self._flushed_at = time.monotonic()
 
@@ -85,6 +88,8 @@ class ChunkWriter:
         progress.count(self._context, self._segment.model["name"], amounts)
         if self._cache is not None:
             self._cache.keep(table)
+        if self._drain is not None:
+            self._drain.appended(table.num_rows)
 
     def _append(self, table: pa.Table) -> ResultChunk:
         completed, shared = _sum(table["ok"]), table.filter(table["shared"])

@@ -27,6 +27,7 @@ from tasks.execution.interruption import Interruption, Stopped
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.heartbeat import Heartbeat
 from tasks.scheduling import gpu_sharing
+from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,8 @@ def _answer(
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
     meter, cache = ThroughputMeter(segment, spec.config_sha256), Cache(context, segment, spec.config_sha256)
-    writer = ChunkWriter(context, segment, heartbeat.stopped, meter, cache)
+    drain = Drain(context, spec.name, rows.num_rows)
+    writer = ChunkWriter(context, segment, heartbeat.stopped, meter, cache, drain)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     published_at = time.monotonic()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from batchyard import queues
+from batchyard.errors import UnavailableError
 from inference.engines.registry import capabilities
 from store import holds, projects, segments, speeds
 from store.segments import PendingSegment
@@ -52,6 +53,25 @@ def run(context: AppContext) -> None:
             messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number)
             ids = {"batch_id": entry.batch_id, "segment_id": entry.segment_id, "epoch": epoch}
             log.info("dispatched", extra=ids)
+
+
+class Drain:
+    """What is left of a running segment. While it drains, each result chunk makes room for other segments."""
+
+    def __init__(self, context: AppContext, model: str, unanswered: int) -> None:
+        self._context = context
+        self._unanswered = unanswered
+        with context.database.read() as session:
+            self._fill = limits(context, session).fills.get(model, 0.0)
+
+    def appended(self, requests: int) -> None:
+        """Count appended answers, and dispatch if the segment drains."""
+        self._unanswered -= requests
+        if 0 < self._unanswered < self._fill:
+            try:
+                run(self._context)
+            except UnavailableError as error:  # housekeeping dispatches when the database is back
+                log.warning("nothing dispatched: %s", error)
 
 
 def _select(context: AppContext, session: Session, demands: Iterable[Demand]) -> list[PendingSegment]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,9 +14,10 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError, GpuBusy,
 from batchyard.models import ModelSpec
 from store import batches, holds, segments
 from store.records import Batch, Event, Hold, Project, Segment
+from tasks import messages
 from tasks.context import AppContext
-from tasks.execution import segment
-from tasks.scheduling import gpu_sharing
+from tasks.execution import chunk_writer, segment
+from tasks.scheduling import dispatch, gpu_sharing
 from tests.support.planned import (
     answers,
     append,
@@ -50,6 +52,44 @@ def test_a_segment_answers_every_request_and_ends(context: AppContext, batch: Ba
     record, batch = the_segment(context.database, batch), reload(context.database, batch)
     assert (record.state, record.holder, record.answered, record.engine) == ("done", None, 5, engine.versions)
     assert (batch.completed, batch.failed, batch.input_tokens, batch.output_tokens) == (5, 0, 15, 10)
+
+
+def test_the_next_segment_starts_while_the_last_requests_of_this_one_run(
+    context: AppContext, project: str, engine: DirectedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_with_two = ModelSpec(name="echo", engine="echo", max_in_flight=1)
+    context = replace(context, models={"echo": full_with_two})
+    plan_batch(context, project, map(str, range(10)), segment_requests=5)
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(messages, "segment", lambda *_: None)
+    active: list[int] = []
+
+    def one_by_one(lines: list[int]) -> Iterator[pa.Table]:
+        for line in lines:
+            with context.database.read() as session:
+                active.append(len(segments.active(session)))
+            yield answers([line])
+
+    engine.run = one_by_one
+    dispatch.run(context)
+    with context.database.read() as session:
+        (first,) = segments.active(session)
+        epoch = session.get_one(Segment, first.segment_id).epoch
+    assert segment.run(context, first.segment_id, epoch, "here/1/task")
+    assert active == [1, 1, 1, 1, 2], "with one answer to come there is room"
+
+
+def test_a_dispatch_that_fails_while_a_segment_drains_is_left_to_housekeeping(
+    context: AppContext, batch: Batch, engine: DirectedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: AppContext) -> None:
+        raise UnavailableError("no database")
+
+    monkeypatch.setattr(dispatch, "run", away)
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 0.0)
+    engine.run = lambda lines: (answers([line]) for line in lines)
+    assert run(context, batch)
+    assert the_segment(context.database, batch).state == "done"
 
 
 def test_an_old_message_does_nothing(context: AppContext, batch: Batch, engine: DirectedEngine) -> None:
