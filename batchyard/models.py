@@ -31,7 +31,7 @@ class ModelSpec(BaseModel):
     endpoints: tuple[Endpoint, ...] = ("/v1/chat/completions", "/v1/completions")
     replicas: PositiveInt = Field(1, description="the most there may be: a model runs with those that have room")
     max_replicas: PositiveInt | None = Field(None, description="engine vllm-job: as many as there is room and work for")
-    max_segments: PositiveInt = Field(2, description="two overlap, so that a resident engine never drains")
+    max_segments: PositiveInt = Field(2, description="segments that fill the engine: one, and others due sooner")
     max_in_flight: PositiveInt | None = Field(None, description="requests in one replica at once; see in_flight")
     num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
     engine_args: dict[str, Any] = Field(default_factory=dict)

@@ -17,8 +17,6 @@ BATCH_WORKER = (BATCHES, POST_PROCESSING, HOUSEKEEPING)
 """The queues of the worker that runs batches."""
 SPARE_PROCESSES = 2
 """Processes beside one per segment, so that validation, finishing and housekeeping never wait for a segment."""
-THREADS_PER_SLOT = 8
-"""Segments that run for each of BATCHYARD_MAX_SEGMENTS: one that fills its engine, and small and draining ones."""
 WEBHOOK_THREADS = 20
 """Threads of the webhook worker: receivers may hang, and a waiting thread costs next to nothing."""
 
@@ -36,5 +34,5 @@ ROUTES = {
 
 
 def segment_threads(max_segments: int) -> int:
-    """Return the most segments that run at once, of any size, in a deployment with this BATCHYARD_MAX_SEGMENTS."""
-    return THREADS_PER_SLOT * max_segments
+    """Return how many segments may run at once, draining ones included. Each is one thread of a worker."""
+    return 8 * max_segments

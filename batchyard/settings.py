@@ -75,7 +75,10 @@ class Settings(BaseSettings):
     )
     min_window: Duration = Field(600, description="shortest completion window, seconds or `10m`")
     max_window: Duration = Field(7 * 86400, description="longest completion window, seconds or `7d`")
-    max_segments: PositiveInt = Field(2, description="segments running at once, over all models and workers")
+    max_segments: PositiveInt = Field(
+        2,
+        description="segments that fill their engine at once, over all models and workers: so many models are busy",
+    )
     fair_share: float = Field(
         0.25,
         ge=0,

@@ -52,8 +52,8 @@ class Base(DeclarativeBase):
 class Project(Base):
     """A tenant. Every file, batch and key belongs to one.
 
-    `max_segments` limits its segments at once; null for no limit. `cache_bytes` limits its cached answers; null for no
-    cache. `recent_usage` is the seconds that its segments ran, which decay (store.speeds) from `recent_usage_at` on.
+    `max_segments` limits what its segments fill at once, null for no limit; `cache_bytes` its cached answers, null for
+    no cache. `recent_usage` is the seconds that its segments ran, which decay (store.speeds) from `recent_usage_at` on.
     """
 
     __tablename__ = "projects"

@@ -37,7 +37,7 @@ class SettleProject(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     tier: str | None = Field(None, strict=True, description="one of BATCHYARD_TIERS: how soon its batches are due")
-    max_segments: int | None = Field(None, strict=True, ge=0, le=10**9, description="most segments running at once")
+    max_segments: int | None = Field(None, strict=True, ge=0, le=10**9, description="most full segments at once")
     cache_bytes: int | None = Field(None, strict=True, ge=1, lt=2**63, description="what its result cache may take")
 
 

@@ -155,7 +155,7 @@ def _document(record: Project) -> dict[str, Any]:
 @project.command("set")
 @click.argument("name")
 @click.option("--tier", help="How soon its batches are due: one of BATCHYARD_TIERS, or none.")
-@click.option("--max-segments", type=click.IntRange(0), help="Most segments running at once.")
+@click.option("--max-segments", type=click.IntRange(0), help="Most segments at once that fill their engine.")
 @click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
 @click.option("--cache-bytes", type=click.IntRange(1), help="Keep a result cache that takes so much.")
 @click.option("--no-cache", is_flag=True, help="Keep no result cache, and delete what is in it.")
