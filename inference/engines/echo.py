@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import os
 import time
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from batchyard import __version__
 from batchyard.errors import EngineStartError
-from batchyard.models import ModelSpec
+from batchyard.models import CAPACITY, ModelSpec
 from inference.engine import Answer, Engine, first_unsupported
 
+EMBEDDINGS = "/v1/embeddings"
 SUPPORTED = frozenset({"model", "messages", "prompt", "input", "n"}) | {
     "max_tokens",
     "max_completion_tokens",
@@ -37,6 +40,8 @@ class EchoArguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     latency_ms: NonNegativeFloat = 0
+    ms_per_token: NonNegativeFloat = 0
+    slots: PositiveInt = CAPACITY
     fail_every: NonNegativeInt = 0
     die_on: str | None = None
     hang_on: str | None = None
@@ -50,6 +55,10 @@ class Echo(Engine):
     It waits `latency_ms` before it answers a request. It refuses every `fail_every`-th request with 400. A request that
     contains `die_on` ends the process; one that contains `hang_on` blocks it for ever. With `start_error` the engine
     does not start, for that reason. `call_log` gets one line per request.
+
+    With `ms_per_token` it simulates continuous batching. The echoed words are repeated, or cut, to `max_tokens`. Each
+    sample holds one of `slots` for its tokens times `ms_per_token`. Slots are given first come first served, on a
+    timetable that no late wake-up shifts. A request whose caller goes away keeps its slot. An embedding needs none.
     """
 
     name: ClassVar[str] = "echo"
@@ -61,6 +70,9 @@ class Echo(Engine):
         super().__init__(spec, request_timeout)
         self._arguments = EchoArguments.model_validate(spec.engine_args)
         self._requests = 0
+        self.capacity = self._arguments.slots
+        self._free_at = [0.0] * self.capacity
+        """A heap: when each slot is free, in the event loop's time."""
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
@@ -80,12 +92,13 @@ class Echo(Engine):
         if self._arguments.hang_on is not None and self._arguments.hang_on in text:
             while True:
                 time.sleep(3600)  # noqa: ASYNC251  blocking the event loop is the point
-        if self._arguments.latency_ms / 1000 > self.request_timeout:
-            await asyncio.sleep(self.request_timeout)
-            return Answer.timed_out(self.request_timeout)
-        if self._arguments.latency_ms:
-            await asyncio.sleep(self._arguments.latency_ms / 1000)
-        return self._echo(endpoint, body, text)
+        now = asyncio.get_running_loop().time()
+        deadline = now + self.request_timeout
+        end = now if endpoint == EMBEDDINGS else self._decoded_at(body, text, now, deadline)
+        end += self._arguments.latency_ms / 1000
+        if end > now:
+            await asyncio.sleep(min(end, deadline) - now)
+        return self._echo(endpoint, body, text) if end <= deadline else Answer.timed_out(self.request_timeout)
 
     def versions(self) -> dict[str, str]:
         return {"engine": self.name, "version": __version__}
@@ -93,26 +106,48 @@ class Echo(Engine):
     async def stop(self) -> None:
         """Nothing to free."""
 
+    def _decoded_at(self, body: dict[str, Any], text: str, now: float, deadline: float) -> float:
+        """Take a slot for each sample, until `deadline` at most, and return when the last one is decoded."""
+        if not self._arguments.ms_per_token:
+            return now
+        seconds = self._completion(body, text)[1] * self._arguments.ms_per_token / 1000
+        end = now
+        for _ in range(body.get("n") or 1):
+            start = max(now, self._free_at[0])
+            if start < deadline:
+                heapq.heapreplace(self._free_at, min(start + seconds, deadline))
+            end = start + seconds
+        return end
+
+    def _completion(self, body: dict[str, Any], text: str) -> tuple[str, int, str]:
+        """Return the text of an answer, its number of tokens, and its finish_reason."""
+        words = text.split()
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        if limit is None or not self._arguments.ms_per_token:
+            return text, len(words), "stop"
+        return " ".join(islice(cycle(words), limit)), limit, "length"
+
     def _echo(self, endpoint: str, body: dict[str, Any], text: str) -> Answer:
         self._requests += 1
         if self._arguments.fail_every and self._requests % self._arguments.fail_every == 0:
             return Answer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
         words = len(text.split())
         model = body.get("model", self.spec.name)
-        if endpoint == "/v1/embeddings":
+        if endpoint == EMBEDDINGS:
             digest = hashlib.sha256(text.encode()).digest()[:8]
             vector = [byte / 255 for byte in digest]
             data = [{"object": "embedding", "index": 0, "embedding": vector}]
             usage = {"prompt_tokens": words, "total_tokens": words}
             return Answer(200, {"object": "list", "data": data, "usage": usage, "model": model})
         samples = body.get("n") or 1
+        content, tokens, reason = self._completion(body, text)
         usage = {
             "prompt_tokens": words,
-            "completion_tokens": words * samples,
-            "total_tokens": words * (samples + 1),
+            "completion_tokens": tokens * samples,
+            "total_tokens": words + tokens * samples,
         }
         chat = endpoint == "/v1/chat/completions"
-        output: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        output: dict[str, Any] = {"message": {"role": "assistant", "content": content}} if chat else {"text": content}
         return Answer(
             200,
             {
@@ -120,7 +155,7 @@ class Echo(Engine):
                 "object": "chat.completion" if chat else "text_completion",
                 "created": int(time.time()),
                 "choices": [
-                    {"index": index, **output, "logprobs": None, "finish_reason": "stop"} for index in range(samples)
+                    {"index": index, **output, "logprobs": None, "finish_reason": reason} for index in range(samples)
                 ],
                 "usage": usage,
                 "model": model,
