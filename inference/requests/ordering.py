@@ -6,15 +6,21 @@ one path computes each shared prefix once (SGLang, arXiv 2312.07104, theorem 3.1
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 import orjson
 
 PIECE = 64
 """Bytes compared as one: engines cache blocks of 16 tokens and more."""
+PREFIX = 512
+"""Bytes after the instructions that say which group of requests a request belongs to."""
 PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
+CACHED = PROMPTS.keys() - {"/v1/embeddings"}
+"""Endpoints whose engines cache prefixes."""
 
 
 def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
@@ -30,3 +36,28 @@ def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
         checksum = zlib.crc32(text[start : start + PIECE], checksum)
         key += checksum.to_bytes(4)
     return bytes(key)
+
+
+def prefix_key(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
+    """Return a key of the requests that share this one's prefix; None if too little of it could be shared to matter.
+
+    They share tools, system messages and the first PREFIX bytes that follow: a document, examples, or a conversation,
+    whatever the question or the turn. If fewer bytes follow, tools and system messages alone are the key. Embeddings
+    have none: engines cache no prefixes of them.
+    """
+    if endpoint not in CACHED:
+        return None
+    prompt = body.get(PROMPTS[endpoint])
+    turns = prompt if isinstance(prompt, list) else [prompt]
+    instructions = list(takewhile(_instructs, turns))
+    shared = orjson.dumps([body.get("tools") or None, instructions], option=orjson.OPT_SORT_KEYS)
+    following = orjson.dumps(turns[len(instructions) :], option=orjson.OPT_SORT_KEYS)
+    if len(following) >= PREFIX:
+        shared += following[:PREFIX]
+    elif len(shared) < PREFIX:
+        return None
+    return hashlib.blake2b(shared, digest_size=16).digest()
+
+
+def _instructs(turn: object) -> bool:
+    return isinstance(turn, dict) and turn.get("role") in ("system", "developer")

@@ -5,6 +5,7 @@ This module has no clock and no network: `now` is the caller's time.monotonic(),
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from typing import Any
 from batchyard.backoff import Backoff
 
 FIRST = 16
-"""Limit of a new endpoint that has answered nothing yet."""
+"""Limit of a new endpoint that has answered nothing yet. So few in flight are no load, and a prefix stays together."""
 FAILURES = 3
 """Failures in a row after which an endpoint is unhealthy."""
 WEIGHT = 0.1
@@ -31,6 +32,8 @@ QUIET_SECONDS = 10.0
 """A usable endpoint without a response for this long is probed."""
 MAX_DELAY = 60.0
 """Most seconds between two attempts or two probes."""
+LOAD_BOUND = 1.25
+"""Share of the requests in flight, relative to the share of the speed, above which an endpoint's prefixes overflow."""
 BACKOFF = Backoff(0.5, longest=MAX_DELAY, jitter=(0.0, 1.0))
 
 log = logging.getLogger(__name__)
@@ -130,12 +133,20 @@ class Endpoint:
     def has_capacity(self, now: float) -> bool:
         return self.usable and self.in_flight + 1 <= self.limit and now >= self._paused_until
 
+    def effective_speed(self, unmeasured: float) -> float:
+        """Answers per second that it can be relied on for; `unmeasured` is assumed where none were measured."""
+        return (self.speed or unmeasured) / (DEGRADED_COST if self._trouble > TROUBLE else 1)
+
     def expected_wait(self, now: float, unmeasured: float) -> float:
-        """Seconds until one more request is answered; `unmeasured` is the speed assumed where none was measured."""
-        wait = (self.in_flight + 1) / (self.speed or unmeasured)
+        """Seconds until one more request is answered."""
+        wait = (self.in_flight + 1) / self.effective_speed(unmeasured)
         if self.speed is not None and self.in_flight == 0:
             wait /= 2 ** min((now - self._answered_at) / HALF_LIFE, 100)
-        return wait * DEGRADED_COST if self._trouble > TROUBLE else wait
+        return wait
+
+    def rank(self, prefix: bytes) -> bytes:
+        """Its rank for a prefix, the highest first: each prefix has an order of all endpoints that no other changes."""
+        return hashlib.blake2b(self.url.encode(), key=prefix, digest_size=8).digest()
 
     def answered(self, now: float, began: float, beside: int) -> None:
         """Record a good answer to a request that began at `began` beside `beside` others. Call it before `in_flight`
@@ -203,10 +214,30 @@ class Endpoint:
         self.probe_at = now + self.backoff.seconds(self._outages)
 
 
-def choose(endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = None) -> Endpoint | None:
-    """Return the endpoint with capacity and the least expected wait; `avoid` only if there is no other."""
+def choose(
+    endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = None, prefix: bytes | None = None
+) -> Endpoint | None:
+    """Return an endpoint with capacity for a request; `avoid` only if there is no other.
+
+    Without a prefix it is the one with the least expected wait. A prefix goes to its highest-ranked endpoint
+    (rendezvous hashing, Thaler and Ravishankar 1998), which has it cached, while the load there is below LOAD_BOUND
+    times the mean (bounded loads: Mirrokni, Thorup and Zadimoghaddam 2016). What is too much for it goes to the
+    next-ranked endpoint with less than the mean, so that even a single prefix leaves none without work.
+
+    Args:
+        prefix: the key of the requests that begin alike, at most 64 bytes.
+    """
     ready = [endpoint for endpoint in endpoints if endpoint.has_capacity(now)]
+    ready = [endpoint for endpoint in ready if endpoint is not avoid] or ready
     if not ready:
         return None
     unmeasured = max((endpoint.speed or 0.0 for endpoint in ready), default=0.0) or 1.0
-    return min(ready, key=lambda endpoint: (endpoint is avoid, endpoint.expected_wait(now, unmeasured)))
+    if prefix is None:
+        return min(ready, key=lambda endpoint: endpoint.expected_wait(now, unmeasured))
+    in_flight = max(1 + sum(endpoint.in_flight for endpoint in ready), FIRST * len(ready))
+    per_speed = in_flight / sum(endpoint.effective_speed(unmeasured) for endpoint in ready)
+    first, *others = sorted(ready, key=lambda endpoint: endpoint.rank(prefix), reverse=True)
+    if first.in_flight < LOAD_BOUND * per_speed * first.effective_speed(unmeasured):
+        return first
+    # The means add up to more than is in flight, and the first has more than its own, so another has less.
+    return next(one for one in others if one.in_flight < per_speed * one.effective_speed(unmeasured))

@@ -1,7 +1,8 @@
 """Engine `openai`: OpenAI-compatible endpoints that someone else runs, several per model.
 
-A request waits for a slot and goes to the endpoint with the least expected wait. If it fails and another attempt can
-help, it is tried again, at another endpoint if there is one. Health and limits of endpoints are in endpoints.py.
+A request waits for a slot and goes to the endpoint that has its prefix cached, unless that one has too much to do. If
+it fails and another attempt can help, it is tried again, at another endpoint if there is one. Health and limits of
+endpoints are in endpoints.py.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from inference.engines.openai.client import (
 from inference.engines.openai.discovery import DiscoveredServer, Folder
 from inference.engines.openai.endpoints import MAX_DELAY, Endpoint
 from inference.engines.openai.slots import SlotQueue
+from inference.requests.ordering import prefix_key
 
 ATTEMPTS = 5
 """Failed attempts per request. Attempts that did not run (429, 503, no connection) do not count."""
@@ -150,7 +152,8 @@ class OpenAI(Engine):
         self._watch = asyncio.create_task(self._keep_watch())
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
-        answer = await self._answer(endpoint.removeprefix("/v1"), orjson.dumps({**body, "model": self._model}))
+        content = orjson.dumps({**body, "model": self._model})
+        answer = await self._answer(endpoint.removeprefix("/v1"), content, prefix_key(endpoint, body))
         self.answered_at = time.monotonic()
         return answer
 
@@ -226,9 +229,11 @@ class OpenAI(Engine):
             if own is endpoint and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
 
-    async def _answer(self, path: str, content: bytes) -> Answer:
+    async def _answer(self, path: str, content: bytes, prefix: bytes | None) -> Answer:
         arrived = time.monotonic()
-        endpoint = await self._slots.acquire(lambda: max(arrived, self._served_at) + self.request_timeout)
+        endpoint = await self._slots.acquire(
+            lambda: max(arrived, self._served_at) + self.request_timeout, prefix=prefix
+        )
         self.answered_at = time.monotonic()  # waiting for a slot is no hang
         deadline = time.monotonic() + self.request_timeout
         attempts = failures = 0
@@ -242,7 +247,7 @@ class OpenAI(Engine):
                 return outcome.answer
             pause = self._backoff.seconds(attempts)
             await asyncio.sleep(min(pause, deadline - time.monotonic()))
-            endpoint = await self._slots.acquire(lambda: deadline, last=endpoint)
+            endpoint = await self._slots.acquire(lambda: deadline, endpoint, prefix)
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
         return Answer.failed("engine_unavailable", message)
 

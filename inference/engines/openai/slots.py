@@ -6,9 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference.engines.openai.endpoints import Endpoint, choose
+
+
+class _Waiting(NamedTuple):
+    slot: asyncio.Future[Endpoint]
+    last: Endpoint | None
+    prefix: bytes | None
 
 
 class SlotQueue:
@@ -17,19 +23,22 @@ class SlotQueue:
     def __init__(self, endpoints: Mapping[Any, Endpoint]) -> None:
         """`endpoints` may change at any time; call `hand_out` when capacity was added."""
         self._endpoints = endpoints
-        self._waiting: deque[tuple[asyncio.Future[Endpoint], Endpoint | None]] = deque()
+        self._waiting: deque[_Waiting] = deque()
 
-    async def acquire(self, end: Callable[[], float], last: Endpoint | None = None) -> Endpoint | None:
+    async def acquire(
+        self, end: Callable[[], float], last: Endpoint | None = None, prefix: bytes | None = None
+    ) -> Endpoint | None:
         """Wait for a slot, which `release` frees; return None if none is free until `end` (time.monotonic()).
 
         Args:
             last: the endpoint of the last attempt. It is chosen again only if no other has a free slot.
+            prefix: the key of the requests that begin alike; see `choose`.
         """
         slot: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         if last is None:
-            self._waiting.append((slot, None))
+            self._waiting.append(_Waiting(slot, None, prefix))
         else:
-            self._waiting.appendleft((slot, last))
+            self._waiting.appendleft(_Waiting(slot, last, prefix))
         self.hand_out()
         try:
             while not slot.done():
@@ -54,9 +63,9 @@ class SlotQueue:
         """Hand out the slots that are free now."""
         now = time.monotonic()
         while self._waiting:
-            slot, last = self._waiting[0]
+            slot, last, prefix = self._waiting[0]
             if not slot.done():
-                endpoint = choose(self._endpoints.values(), now, last)
+                endpoint = choose(self._endpoints.values(), now, last, prefix)
                 if endpoint is None:
                     return
                 endpoint.in_flight += 1

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.requests.ordering import PIECE, order_key
+from inference.requests.ordering import PIECE, order_key, prefix_key
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -43,3 +43,47 @@ def test_tools_come_before_messages_as_in_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "find", "description": "x" * 200}}]
     keys = [order_key(CHAT, chat(text, tools=tools)) for text in ("first", "other")]
     assert shared(*keys) >= 200 // PIECE * 4
+
+
+DOCUMENT = "A document that is long enough to be worth caching. " * 20
+
+
+def instructed(system: str, *contents: str, **body: Any) -> dict[str, Any]:
+    messages = [{"role": "system", "content": system}, *chat(*contents)["messages"]]
+    return {"messages": messages, **body}
+
+
+def test_questions_about_a_document_have_one_prefix_and_other_documents_others() -> None:
+    keys = {
+        (at, question): prefix_key(CHAT, chat(f"{at} {DOCUMENT}{question}")) for at in range(9) for question in "ab"
+    }
+    assert None not in keys.values() and len(set(keys.values())) == 9
+    assert all(keys[at, "a"] == keys[at, "b"] for at in range(9))
+    assert prefix_key(COMPLETIONS, {"prompt": DOCUMENT + "a"}) == prefix_key(COMPLETIONS, {"prompt": DOCUMENT + "b"})
+
+
+def test_short_questions_to_one_system_prompt_have_its_prefix_and_long_ones_their_own() -> None:
+    assert prefix_key(CHAT, instructed(DOCUMENT, "why?")) == prefix_key(CHAT, instructed(DOCUMENT, "when?"))
+    assert prefix_key(CHAT, instructed(DOCUMENT, "why?")) != prefix_key(
+        CHAT, instructed("Another. " + DOCUMENT, "why?")
+    )
+    long = [prefix_key(CHAT, instructed("Answer.", f"{at} {DOCUMENT}why?")) for at in range(2)]
+    assert None not in long and long[0] != long[1]
+
+
+def test_the_turns_of_a_conversation_have_one_prefix() -> None:
+    turns = [f"{at}: {DOCUMENT}" for at in range(5)]
+    keys = {prefix_key(CHAT, instructed("You help.", *turns[: at + 1])) for at in range(5)}
+    assert len(keys) == 1
+
+
+def test_what_is_too_short_to_share_has_no_prefix_and_embeddings_never_have_one() -> None:
+    assert prefix_key(CHAT, chat("why?")) is None
+    assert prefix_key(COMPLETIONS, {"prompt": "why?"}) is None
+    assert prefix_key("/v1/embeddings", {"input": DOCUMENT}) is None
+
+
+def test_tools_belong_to_the_prefix() -> None:
+    tools = [{"type": "function", "function": {"name": name, "description": "x" * 600}} for name in ("find", "read")]
+    keys = [prefix_key(CHAT, chat(text, tools=[tool])) for tool in tools for text in ("first", "other")]
+    assert keys[0] == keys[1] != keys[2] == keys[3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -166,3 +167,124 @@ def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_ne
         assert gone.cancelled() and order == ["again", "first", "second"] and endpoint.in_flight == 0
 
     asyncio.run(scene())
+
+
+# Prefixes
+
+
+def fleet(number: int, max_in_flight: int = 1000) -> list[Endpoint]:
+    """Usable endpoints, all of one speed."""
+    all_ = [Endpoint(f"http://node{index}:8000/v1", max_in_flight, 0.0) for index in range(number)]
+    for one in all_:
+        one.probed(0.0)
+        one.limit = max_in_flight
+    return all_
+
+
+def key(prefix: object) -> bytes:
+    return str(prefix).encode()
+
+
+def take(all_: list[Endpoint], prefix: object, avoid: Endpoint | None = None) -> Endpoint:
+    endpoint = choose(all_, 0.0, avoid, key(prefix))
+    assert endpoint is not None
+    endpoint.in_flight += 1
+    return endpoint
+
+
+def homes(all_: list[Endpoint], prefixes: int = 400) -> list[str]:
+    """The URL of each prefix's endpoint while nothing else is in flight."""
+    chosen = [choose(all_, 0.0, None, key(prefix)) for prefix in range(prefixes)]
+    return [endpoint.url for endpoint in chosen if endpoint is not None]
+
+
+def test_requests_that_begin_alike_go_to_one_endpoint_while_it_has_room() -> None:
+    all_ = fleet(8)
+    for prefix in range(20):
+        (home,) = {take(all_, prefix).url for _ in range(endpoints.FIRST)}
+        assert home == homes(all_[::-1], prefix + 1)[prefix], "whatever the order of the endpoints"
+        for one in all_:
+            one.in_flight = 0
+
+
+def test_prefixes_are_spread_over_all_endpoints() -> None:
+    counts = Counter(homes(fleet(8), 4000))
+    assert len(counts) == 8 and min(counts.values()) > 400 and max(counts.values()) < 600
+
+
+def test_what_is_too_much_for_a_prefixs_endpoint_goes_to_its_next_one() -> None:
+    all_ = fleet(4)
+    first = take(all_, "hot")
+    for one in all_:
+        one.in_flight = 20
+    first.in_flight = 26  # the mean, with one more, is 21.75
+    assert take(all_, "hot") is first
+    first.in_flight = 28
+    second = take(all_, "hot")
+    assert second is not first and second is take([one for one in all_ if one is not first], "hot")
+
+
+def test_a_faster_endpoint_keeps_more_of_its_prefixes() -> None:
+    all_ = fleet(2)
+    first = take(all_, "hot")
+    (other,) = (one for one in all_ if one is not first)
+    first.speed, other.speed = 30.0, 10.0
+    first.in_flight, other.in_flight = 90, 19
+    assert choose(all_, 0.0, None, key("hot")) is first, "three quarters of the speed may have 94 % of the load"
+    first.speed, other.speed = 10.0, 30.0
+    assert choose(all_, 0.0, None, key("hot")) is other
+
+
+def test_an_endpoint_that_is_lost_moves_its_own_prefixes_only_and_one_that_comes_back_gets_them_again() -> None:
+    all_ = fleet(8)
+    before = homes(all_)
+    all_[3].failed(0.0, "fatal", fatal=True)
+    after = homes(all_)
+    lost = [at for at, url in enumerate(before) if url == all_[3].url]
+    assert lost and all(before[at] == after[at] for at in range(len(before)) if at not in lost)
+    assert len({after[at] for at in lost}) > 4, "they are spread over those that are left"
+    all_[3].probed(0.0)
+    assert homes(all_) == before
+
+
+def test_a_new_endpoint_takes_its_share_of_the_prefixes_and_moves_no_other() -> None:
+    all_ = fleet(8)
+    before, after = homes(all_[:7]), homes(all_)
+    moved = {new for old, new in zip(before, after, strict=True) if old != new}
+    assert moved == {all_[7].url}
+
+
+def test_a_request_that_failed_goes_elsewhere_although_its_prefix_is_there() -> None:
+    all_ = fleet(3)
+    first = take(all_, "p")
+    assert take(all_, "p", avoid=first) is not first
+    assert take([first], "p", avoid=first) is first
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=300),
+)
+def test_no_endpoint_has_more_than_the_bound_and_one_prefix_gives_all_of_them_work(
+    number: int, steps: list[tuple[int, bool]]
+) -> None:
+    all_ = fleet(number)
+    for prefix, ends in steps:
+        busy = [one for one in all_ if one.in_flight]
+        if ends and busy:
+            busy[prefix % len(busy)].in_flight -= 1
+            continue
+        endpoint = take(all_, prefix)
+        mean = max(sum(one.in_flight for one in all_), endpoints.FIRST * number) / number
+        assert endpoint.in_flight < endpoints.LOAD_BOUND * mean + 1
+    for one in all_:
+        one.in_flight = 0
+    for _ in range(64 * number):
+        take(all_, "one")
+    assert min(one.in_flight for one in all_) >= 64 * 0.75 - 1
+
+
+def test_one_endpoint_gets_everything() -> None:
+    (only,) = fleet(1, 40)
+    assert all(take([only], prefix % 3) is only for prefix in range(40))
+    assert choose([only], 0.0, None, key(0)) is None

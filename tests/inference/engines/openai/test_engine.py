@@ -231,6 +231,19 @@ def test_the_faster_endpoint_answers_more() -> None:
     assert slow + fast == 200 and fast > 4 * slow > 0
 
 
+def test_questions_about_one_document_are_asked_of_one_endpoint() -> None:
+    async def scene(model: ModelSpec) -> None:
+        async with started(model) as engine:
+            for question in ("why?", "when?", "who?"):
+                for number in range(12):
+                    await engine.answer(CHAT, chat(f"{number} {'A long document. ' * 60} {question}")[0])
+
+    with serving(*(Server() for _ in range(4))) as servers:
+        asyncio.run(scene(spec(*servers)))
+    places = [{body["messages"][0]["content"].split()[0] for _, body in server.asked} for server in servers]
+    assert sum(map(len, places)) == 12 and max(map(len, places)) < 12
+
+
 def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
     async def scene(model: ModelSpec) -> tuple[list[Answer], list[dict[str, Any]]]:
         async with started(model) as engine:
