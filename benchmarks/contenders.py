@@ -25,7 +25,8 @@ Answer = tuple[str, str, int, int]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open() as lines:  # `str.splitlines` would cut an answer at U+2028
+        return [json.loads(line) for line in lines]
 
 
 def write(path: Path, answers: list[Answer]) -> None:

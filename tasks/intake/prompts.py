@@ -93,7 +93,9 @@ def write(
 
 def of_list(prompts: list[str] | str) -> Iterator[Prompt]:
     """Yield a prompt for each text of a list, or each line of a text. Blank ones are skipped."""
-    for number, text in enumerate(prompts.splitlines() if isinstance(prompts, str) else prompts, 1):
+    # `str.splitlines` also ends a line at characters that are text, such as U+2028.
+    lines = (line.rstrip("\n") for line in io.StringIO(prompts, newline=None)) if isinstance(prompts, str) else prompts
+    for number, text in enumerate(lines, 1):
         if text.strip():
             yield Prompt(number, text)
 

@@ -123,4 +123,4 @@ def _batch(result: Audit, client: openai.OpenAI, batch: Any, answers: Counter[st
 def _lines(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
     if file_id is None:
         return []
-    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+    return [json.loads(line) for line in client.files.content(file_id).content.splitlines()]

@@ -60,7 +60,7 @@ class RunningStack:
         """Return the lines of an output or error file; an empty list if there is no such file."""
         if file_id is None:
             return []
-        return [json.loads(line) for line in self.client.files.content(file_id).text.splitlines()]
+        return [json.loads(line) for line in self.client.files.content(file_id).content.splitlines()]
 
     def artifact(self, batch: Any, name: str) -> bytes:
         file_id = next(entry["file_id"] for entry in batch.batchyard["artifacts"] if entry["name"] == name)

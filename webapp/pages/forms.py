@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,7 @@ def _step(step: Step, fields: Mapping[str, str]) -> dict[str, str]:
 def _metadata(text: str) -> dict[str, str] | None:
     """Parse lines of `name=value`; None if there are none. Raises RequestError."""
     metadata: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not line.strip():
             continue

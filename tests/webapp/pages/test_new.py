@@ -53,12 +53,12 @@ def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, context
         seed="7",
         stop='["END"]',
         completion_window="2h",
-        metadata="team=search\r\n\r\nnote = a=b",
+        metadata="team=search\r\n\r\nnote = a=b\u2028c",
         **{"step.score": "1", "step.score.method": "numeric", "step.parquet": "1"},
     )
     batch = only_batch(context)
     assert (answer.status_code, answer.location) == (303, f"/batches/{batch.id}")
-    assert (batch.completion_window, batch.request_metadata) == ("2h", {"team": "search", "note": "a=b"})
+    assert (batch.completion_window, batch.request_metadata) == ("2h", {"team": "search", "note": "a=b\u2028c"})
     assert batch.post_process == [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
     first, second = lines_of(context, batch)
     assert [first["custom_id"], second["custom_id"]] == ["prompt-1", "prompt-3"]
