@@ -1,0 +1,52 @@
+"""Histograms: numbers of values in logarithmic buckets. They merge, and their quantiles have a bounded relative error.
+
+The buckets are those of DDSketch (Masson, Rim and Lee, 2019, arXiv 1908.10693): bucket i holds the values in
+(BASE^(i-1), BASE^i].
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+RELATIVE_ERROR = 0.02
+"""Largest difference of a quantile from the exact one, as a share of it."""
+BASE = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+LEAST = 1e-6
+"""Smaller values count as this one."""
+
+Histogram = Mapping[str, int]
+"""Number of values by bucket. The keys are text, because a histogram is stored as JSON."""
+
+
+def of(values: Iterable[float]) -> dict[str, int]:
+    """Return the histogram of values."""
+    return dict(Counter(str(math.ceil(math.log(max(value, LEAST), BASE))) for value in values))
+
+
+def merged(histograms: Iterable[Histogram]) -> dict[str, int]:
+    """Return the histogram of the values of all."""
+    total = Counter[str]()
+    for histogram in histograms:
+        total.update(histogram)
+    return dict(total)
+
+
+def count(histogram: Histogram) -> int:
+    """Return the number of values."""
+    return sum(histogram.values())
+
+
+def quantile(histogram: Histogram, share: float) -> float:
+    """Return the least value that at least this share of the values do not exceed.
+
+    Raises:
+        ValueError: the histogram is empty.
+    """
+    remaining = math.ceil(share * count(histogram))
+    for bucket, number in sorted((int(bucket), number) for bucket, number in histogram.items()):
+        remaining -= number
+        if remaining <= 0:
+            return 2 * BASE**bucket / (BASE + 1)
+    raise ValueError("an empty histogram has no quantiles")
