@@ -145,6 +145,7 @@ def answered(url: str, answers: int, size: int) -> tuple[str, list[str]]:
         starts = (chance.randrange(size) for _ in part)
         texts = [f'{{"custom_id":"r-{n}","x":"{vectors[at : at + size]}"}}' for n, at in zip(part, starts, strict=True)]
         columns = {"line": pa.array(part, pa.int64()), "ok": [True] * len(part), "answer": texts}
+        columns["seconds"] = [1.0] * len(part)
         names.append(chunks.write(artifacts, pa.table(columns)))
     return file.sha256, names
 
@@ -156,12 +157,12 @@ def merge(answers: int, size: int) -> dict[str, Any]:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             small = other.submit(answered, artifacts.url, 10, 10).result()
             plan, names = other.submit(answered, artifacts.url, answers, size).result()
-        with artifacts.create() as output, artifacts.create() as errors:
-            result_files.merge(artifacts, *small, None, output, errors)  # imports what it needs
+        with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as times:
+            result_files.merge(artifacts, *small, None, output, errors, times)  # imports what it needs
         Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts
         before, started = resident("VmRSS"), time.monotonic()
-        with artifacts.create() as output, artifacts.create() as errors:
-            result_files.merge(artifacts, plan, names, None, output, errors)
+        with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as times:
+            result_files.merge(artifacts, plan, names, None, output, errors, times)
         seconds = round(time.monotonic() - started, 2)
         return {
             "answers": answers,

@@ -26,6 +26,7 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float) -> set[s
         select(File.sha256).where(File.sha256.in_(hashes), files.live(live_at)),
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
+        select(Batch.seconds_sha256).where(Batch.seconds_sha256.in_(hashes)),
         select(ResultChunk.sha256).where(ResultChunk.sha256.in_(hashes)),
         select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
     ):

@@ -147,7 +147,9 @@ class Batch(Leased, Answered, Base):
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
     batch could not end within its window even if it ran alone, so it runs after all others. `input_sha256` is empty if
     there was no such file. `timeline` is stored at
-    the end (store.segments.timeline), before the result chunks are deleted.
+    the end (store.segments.timeline), before the result chunks are deleted. `latencies` has the histogram
+    (batchyard.histogram) of the seconds of its requests, by model and request class. `seconds_sha256` is the artifact
+    with the seconds of each (store.formats.seconds).
     """
 
     __tablename__ = "batches"
@@ -185,6 +187,8 @@ class Batch(Leased, Answered, Base):
     output_file_id: Mapped[str | None] = mapped_column(String(64))
     error_file_id: Mapped[str | None] = mapped_column(String(64))
     timeline: Mapped[list[list[float]] | None] = mapped_column(JSON, deferred=True)
+    latencies: Mapped[dict[str, Any] | None]
+    seconds_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))

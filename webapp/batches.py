@@ -44,6 +44,7 @@ class ListBatches(BaseModel):
 class ListResults(BaseModel):
     after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
     limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
+    seconds: bool = Field(False, description="add to each line `batchyard.seconds`, the request's time in its engine")
 
 
 class Idempotent(BaseModel):
@@ -292,7 +293,7 @@ def results(batch_id: str) -> Response:
     """
     batch = get_batch(batch_id)
     params = query(ListResults)
-    lines = result_stream.lines(current_context(), batch, params.after, params.limit)
+    lines = result_stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
     return Response(lines, mimetype="application/jsonl")
 
 

@@ -1,6 +1,7 @@
 """Result chunks: answers of one segment, as an immutable Parquet artifact.
 
-Columns: line (int64, physical line number in the input), ok (bool: status 200), answer (string: the output line).
+Columns: line (int64, physical line number in the input), ok (bool: status 200), answer (string: the output line),
+seconds (float64: time in the engine, null if nobody measured it or an older version wrote the chunk).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 from store.artifacts import Artifacts
 from store.formats import parquet
 
-SCHEMA = pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("answer", pa.string())])
+SCHEMA = pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("answer", pa.string()), ("seconds", pa.float64())])
 TABLE_BYTES = 4 * 1024 * 1024
 """Approximate limit of the answers that are read at once: any number of them may be in a chunk."""
 
@@ -38,5 +39,11 @@ def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None
     with parquet.opened(artifacts, sha256, "result chunk") as file:
         size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
         rows = max(1, file.metadata.num_rows * TABLE_BYTES // max(1, size))
-        for batch in file.iter_batches(rows, columns=columns, use_threads=False):
-            yield pa.Table.from_batches([batch])
+        names = SCHEMA.names if columns is None else columns
+        older = "seconds" not in file.schema_arrow.names
+        present = [name for name in names if not (older and name == "seconds")]
+        for batch in file.iter_batches(rows, columns=present, use_threads=False):
+            table = pa.Table.from_batches([batch])
+            if older:
+                table = table.append_column("seconds", pa.nulls(table.num_rows, pa.float64()))
+            yield table.select(names)

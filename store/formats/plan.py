@@ -163,7 +163,8 @@ class PlanWriter:
         if self._artifacts is None:
             raise ValueError("a plan with refused requests needs artifacts")
         oks = pa.array(np.zeros(len(rows.lines), dtype=bool))
-        table = pa.Table.from_arrays([_numbers(rows.lines), oks, rows.answers.column()], schema=chunks.SCHEMA)
+        columns = [_numbers(rows.lines), oks, rows.answers.column(), pa.nulls(len(oks), pa.float64())]
+        table = pa.Table.from_arrays(columns, schema=chunks.SCHEMA)
         return chunks.write(self._artifacts, table)
 
 

@@ -9,11 +9,15 @@ from typing import IO, Any
 import orjson
 
 from batchyard.errors import BatchyardError
+from store.formats import seconds as seconds_file
 
 
 @dataclass(frozen=True)
 class Row:
-    """One request of a finished batch and what became of it."""
+    """One request of a finished batch and what became of it.
+
+    `seconds` is its time in the engine; None if it was in none, or nobody measured it.
+    """
 
     line: int
     custom_id: str
@@ -21,12 +25,16 @@ class Row:
     status_code: int | None
     response: dict[str, Any] | None
     error: dict[str, Any] | None
+    seconds: float | None = None
 
     @classmethod
-    def of(cls, line: int, custom_id: str, body: dict[str, Any], answer: Mapping[str, Any]) -> Row:
+    def of(
+        cls, line: int, custom_id: str, body: dict[str, Any], answer: Mapping[str, Any], seconds: float | None = None
+    ) -> Row:
         """A request and its parsed output line, which is empty if the request has no answer yet."""
         response = answer.get("response") or {}
-        return cls(line, custom_id, body, response.get("status_code"), response.get("body"), answer.get("error"))
+        status_code, error = response.get("status_code"), answer.get("error")
+        return cls(line, custom_id, body, status_code, response.get("body"), error, seconds)
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -80,11 +88,13 @@ def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, An
     return None if reader is None else reader.take()
 
 
-def rows(source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None) -> Iterator[Row]:
+def rows(
+    source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None, seconds: IO[bytes] | None = None
+) -> Iterator[Row]:
     """Yield the requests of a batch in input order, each with its line of the output or the error file.
 
     Args:
-        output, errors: None if the batch has no such file.
+        output, errors, seconds: None if the batch has no such file.
 
     Raises:
         BatchyardError: a request has no line in either file.
@@ -97,4 +107,4 @@ def rows(source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None) 
         answer = take_answer(request["custom_id"], readers)
         if answer is None:
             raise BatchyardError(f"line {number}: no answer in either file")
-        yield Row.of(number, request["custom_id"], request["body"], answer)
+        yield Row.of(number, request["custom_id"], request["body"], answer, seconds_file.read(seconds, number))

@@ -29,7 +29,8 @@ class Duplicates:
         """Yield the answers and those of their duplicates, with a column `shared` (bool) that is True for duplicates.
 
         An answer is in one table with its duplicates: if only that table is kept, no duplicate is left without it.
-        A duplicate's response has the custom_id of the request that ran in `batchyard.same_as`. It has the same usage.
+        A duplicate's response has the custom_id of the request that ran in `batchyard.same_as`. It has the same usage
+        and no `seconds`.
 
         Args:
             shared: value of `shared` for `answers`; True if no engine computed them either.
@@ -64,5 +65,6 @@ def _copied(answer: pa.Table, duplicates: list[tuple[int, str]]) -> pa.Table:
             for _, custom_id in duplicates
         ]
     )
+    columns["seconds"] = pa.nulls(len(duplicates), pa.float64())  # no engine had them
     columns["shared"] = pa.array([True] * len(duplicates))
     return pa.table({name: columns[name] for name in [*answer.column_names, "shared"]})

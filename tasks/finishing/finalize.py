@@ -72,13 +72,15 @@ def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
     with context.database.read() as session:
         chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
     outcome = batch.outcome or "completed"
-    with context.artifacts.create() as output, context.artifacts.create() as errors:
+    create = context.artifacts.create
+    with create() as output, create() as errors, create() as seconds:
         merged = result_files.merge(
-            context.artifacts, batch.plan_sha256 or "", chunks, NEVER_RUN[outcome], output, errors
+            context.artifacts, batch.plan_sha256 or "", chunks, NEVER_RUN[outcome], output, errors, seconds
         )
     with context.database.write() as session:
         lease.guard(session)
         batch = session.get_one(Batch, batch.id)
+        batch.seconds_sha256 = seconds.sha256 if seconds.size else None
         if batch.expired and outcome == "cancelled":  # cancelled since it was merged as expired
             batch.expired = 0
             batch.post_process = [registry.request(entry) for entry in batch.post_process]
@@ -146,13 +148,11 @@ class _Results:
 
     def rows(self) -> Any:
         source = self._opened.enter_context(self._context.artifacts.open(self._batch.input_sha256))
-        output, errors = (
-            self._opened.enter_context(self._context.artifacts.open(self._artifacts[name]))
-            if name in self._artifacts
-            else None
-            for name in (OUTPUT, ERRORS)
+        contents = (self._artifacts.get(OUTPUT), self._artifacts.get(ERRORS), self._batch.seconds_sha256)
+        output, errors, seconds = (
+            self._opened.enter_context(self._context.artifacts.open(sha256)) if sha256 else None for sha256 in contents
         )
-        return results.rows(source, output, errors)
+        return results.rows(source, output, errors, seconds)
 
     def create(self) -> Any:
         return self._context.artifacts.create()

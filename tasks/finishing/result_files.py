@@ -2,7 +2,7 @@
 
 Result chunks come in any order. Their answers are copied to a local file, in that order, and read from there one by
 one in input order. So memory holds no more than READ_BYTES of answers, or one answer if that is longer, and about
-50 bytes for each line of the batch.
+70 bytes for each line of the batch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from batchyard import output_lines
 from batchyard.errors import BatchyardError, UnavailableError
 from store.artifacts import Artifacts, Writer
 from store.formats import plan
+from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
 
 READ_BYTES = 4 * 1024 * 1024
@@ -47,9 +48,10 @@ class _Answers:
         self._lines = [np.zeros(0, np.int64)]
         self._oks = [np.zeros(0, np.bool_)]
         self._sizes = [np.zeros(0, np.int32)]
+        self._seconds = [np.zeros(0)]
 
     def add(self, table: pa.Table) -> None:
-        """Add answers: columns line, ok and answer."""
+        """Add answers: the columns of a result chunk."""
         for batch in table.to_batches():
             answers = batch["answer"]
             _, offsets, text = answers.buffers()
@@ -62,10 +64,15 @@ class _Answers:
             self._lines.append(batch["line"].to_numpy())
             self._oks.append(batch["ok"].to_numpy(zero_copy_only=False))
             self._sizes.append(np.diff(ends))
+            self._seconds.append(batch["seconds"].to_numpy(zero_copy_only=False))
 
     def lines(self) -> Numbers:
         """Return the line of each answer, in order of arrival."""
         return np.concatenate(self._lines)
+
+    def write_seconds(self, file: Writer) -> None:
+        """Write the seconds of each line."""
+        seconds_file.write(file, self.lines(), np.concatenate(self._seconds))
 
     def write(self, ok: bool, file: Writer) -> int:
         """Write the answers of requests that completed, or of those that failed, in input order; return how many."""
@@ -89,8 +96,11 @@ def merge(
     never_run: tuple[str, str] | None,
     output: Writer,
     errors: Writer,
+    seconds: Writer,
 ) -> Merged:
     """Write every line of a batch once: answers with status 200 to `output`, all others to `errors`.
+
+    The seconds of each line go to `seconds` (store.formats.seconds).
 
     Args:
         plan_sha256: the plan, which lists the lines.
@@ -108,6 +118,7 @@ def merge(
                 answers.add(table)
         planned = np.concatenate([table["line"].to_numpy() for table in plan.requests(artifacts, plan_sha256)])
         unanswered = _unanswered(planned, answers.lines(), complete=never_run is None)
+        answers.write_seconds(seconds)
         if never_run is not None and unanswered.size:
             for table in plan.requests(artifacts, plan_sha256):
                 answers.add(_error_lines(table.filter(pa.array(np.isin(table["line"], unanswered))), *never_run))
@@ -144,4 +155,5 @@ def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
     """Return the answers to requests that were never run."""
     answers = output_lines.unanswered(requests["line"].to_pylist(), requests["custom_id"].to_pylist(), code, message)
     oks = pa.array([False] * len(answers), pa.bool_())
-    return pa.table({"line": requests["line"], "ok": oks, "answer": pa.array(answers, pa.string())})
+    seconds = pa.nulls(len(answers), pa.float64())
+    return pa.table({"line": requests["line"], "ok": oks, "answer": pa.array(answers, pa.string()), "seconds": seconds})

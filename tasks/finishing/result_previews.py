@@ -19,6 +19,7 @@ from batchyard import output_lines
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from store import files, segments
 from store.artifacts import Artifacts
+from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
 from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import AnswerReader, Row, take_answer
@@ -59,9 +60,10 @@ def in_order(context: AppContext, batch: Batch, cursor: Cursor, limit: int) -> t
         records = [files.find(session, batch.project_id, file_id) if file_id else None for file_id in file_ids]
     if records[0] is None:
         raise NotFoundError("The input file of this batch was deleted or has expired.")
+    contents = [*(file.sha256 if file else None for file in records), batch.seconds_sha256]
     with ExitStack() as opened:
-        source, output, errors = (
-            opened.enter_context(context.artifacts.open(file.sha256)) if file else None for file in records
+        source, output, errors, seconds = (
+            opened.enter_context(context.artifacts.open(sha256)) if sha256 else None for sha256 in contents
         )
         assert source is not None
         try:
@@ -70,13 +72,13 @@ def in_order(context: AppContext, batch: Batch, cursor: Cursor, limit: int) -> t
                 AnswerReader(file, offset, MAX_LINE_BYTES)
                 for file, offset in ((output, cursor.output), (errors, cursor.errors))
             ]
-            return _side_by_side(source, readers, cursor.lines, limit)
+            return _side_by_side(source, readers, seconds, cursor.lines, limit)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, OverflowError):
             raise RequestError("There is no such place in this batch.", code="invalid_value", param="at") from None
 
 
 def _side_by_side(
-    source: IO[bytes], readers: Sequence[AnswerReader], lines: int, limit: int
+    source: IO[bytes], readers: Sequence[AnswerReader], seconds: IO[bytes] | None, lines: int, limit: int
 ) -> tuple[list[Row], Cursor | None]:
     rows: list[Row] = []
     at, began = source.tell(), source.tell()
@@ -85,7 +87,8 @@ def _side_by_side(
         if raw.strip():
             request = orjson.loads(raw)
             answer = take_answer(request["custom_id"], readers) or {}
-            rows.append(Row.of(lines, request["custom_id"], request["body"], answer))
+            measured = seconds_file.read(seconds, lines)
+            rows.append(Row.of(lines, request["custom_id"], request["body"], answer, measured))
     return rows, Cursor(lines, at, *(reader.offset for reader in readers)) if raw else None
 
 
@@ -99,11 +102,13 @@ def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> t
         chunks = segments.chunks(session, batch.id)
     available = sum(rows for _, rows in chunks)
     stop = min(after + limit, available)
-    answers: dict[int, dict[str, Any]] = {}
-    for table in result_stream.tables(context.artifacts, chunks, after, stop, ["line", "answer"]):
-        answers |= {entry["line"]: orjson.loads(entry["answer"]) for entry in table.to_pylist()}
+    tables = result_stream.tables(context.artifacts, chunks, after, stop, ["line", "answer", "seconds"])
+    answers = {entry["line"]: entry for table in tables for entry in table.to_pylist()}
     bodies = _bodies(context.artifacts, batch.input_sha256, answers)
-    rows = [Row.of(line, answer["custom_id"], bodies.get(line, {}), answer) for line, answer in answers.items()]
+    rows = []
+    for line, entry in answers.items():
+        answer = orjson.loads(entry["answer"])
+        rows.append(Row.of(line, answer["custom_id"], bodies.get(line, {}), answer, entry["seconds"]))
     return rows, stop if stop < available else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -15,10 +16,13 @@ from store.records import Batch
 from tasks.context import AppContext
 
 
-def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> Iterator[bytes]:
+def lines(
+    context: AppContext, batch: Batch, after: int, limit: int | None, *, with_seconds: bool = False
+) -> Iterator[bytes]:
     """Return output lines after the first `after`, at most `limit`, as JSONL in pieces of many lines.
 
-    Result chunks are only ever appended, so the same `after` always means the same line.
+    Result chunks are only ever appended, so the same `after` always means the same line. `with_seconds` adds
+    `{"batchyard": {"seconds": …}}` to each line, which is not part of OpenAI's format.
 
     Raises:
         RequestError: fewer than `after` lines are answered.
@@ -37,12 +41,22 @@ def lines(context: AppContext, batch: Batch, after: int, limit: int | None) -> I
         )
     if after > available:
         raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
-    return _read(context.artifacts, chunks, after, available if limit is None else min(after + limit, available))
+    stop = available if limit is None else min(after + limit, available)
+    columns = ["answer", "seconds"] if with_seconds else ["answer"]
+    return _read(tables(context.artifacts, chunks, after, stop, columns))
 
 
-def _read(artifacts: Artifacts, chunks: Sequence[tuple[str, int]], start: int, stop: int) -> Iterator[bytes]:
-    for table in tables(artifacts, chunks, start, stop, ["answer"]):
-        yield "\n".join([*table["answer"].to_pylist(), ""]).encode()
+def _read(tables: Iterator[pa.Table]) -> Iterator[bytes]:
+    for table in tables:
+        answers = table["answer"].to_pylist()
+        if "seconds" in table.column_names:
+            answers = map(_with_seconds, answers, table["seconds"].to_pylist())
+        yield "\n".join([*answers, ""]).encode()
+
+
+def _with_seconds(answer: str, seconds: float | None) -> str:
+    """Return the output line with the request's seconds. The line is not parsed: it may be megabytes long."""
+    return answer.removesuffix("}") + f',"batchyard":{json.dumps({"seconds": seconds})}' + "}"
 
 
 def tables(

@@ -19,6 +19,18 @@ def test_the_lines_are_those_of_the_files(stack: RunningStack, http: httpx.Clien
     assert sorted(answer.text.splitlines()) == sorted("".join(files).splitlines())
 
 
+def test_a_line_says_how_long_its_request_took_if_the_client_wants_to_know(
+    stack: RunningStack, http: httpx.Client
+) -> None:
+    batch = stack.wait(stack.submit([a_chat("a", "x", model="slow")]))
+    (bare,), (timed,) = (
+        [json.loads(line) for line in http.get(f"/v1/batches/{batch.id}/results{query}").text.splitlines()]
+        for query in ("", "?seconds=true")
+    )
+    assert 0.2 <= timed.pop("batchyard").pop("seconds") < 5
+    assert timed == bare
+
+
 def test_a_reader_goes_on_where_it_was_cut_off(http: httpx.Client, mixed: Any) -> None:
     whole = http.get(f"/v1/batches/{mixed.id}/results").text.splitlines()
     assert len(whole) == MIXED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterable, Mapping
@@ -112,22 +113,27 @@ def lose(database: Database, segment_id: int) -> None:
 
 
 def answers(
-    lines: Iterable[int], *, failed: Mapping[int, str] | None = None, tokens: tuple[int, int, int] = (3, 1, 2)
+    lines: Iterable[int],
+    *,
+    failed: Mapping[int, str] | None = None,
+    tokens: tuple[int, int, int] = (3, 1, 2),
+    seconds: Iterable[float | None] = itertools.repeat(0.5),
 ) -> pa.Table:
     """Answers as an engine gives them.
 
     Args:
         failed: code of the error of each line that failed.
         tokens: input, cached and output tokens of each answer; an error has none.
+        seconds: time in the engine, one for each line.
     """
     rows = []
-    for line in lines:
+    for line, measured in zip(lines, seconds, strict=False):
         code = (failed or {}).get(line)
         body: dict[str, Any] = {"error": {"code": code, "message": f"line {line} failed"}}
         if code is None:
             body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": f"to r{line}"}}]}
         answer = output_lines.line(f"r{line}", 400 if code else 200, json.dumps(body).encode(), None)
-        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens), 0.5))
+        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens), measured))
     return pa.table(list(map(list, zip(*rows, strict=True))) if rows else ANSWERS.empty_table(), schema=ANSWERS)
 
 

@@ -48,6 +48,11 @@ def duration(seconds: float | None) -> str:
     return NOTHING if seconds is None else durations.text(seconds)
 
 
+def brief(seconds: float | None) -> str:
+    """Format the seconds of a request as `85 ms`, `1.2 s`."""
+    return NOTHING if seconds is None else durations.brief(seconds)
+
+
 def timestamp(at: float | None) -> str | Markup:
     """Format a Unix time in UTC, as an HTML `time` element."""
     if at is None:
@@ -62,7 +67,7 @@ def short(text: str, length: int = 12) -> str:
     return text if len(text) <= length else f"…{text[-length:]}"
 
 
-FILTERS = (count, rate, percent, size, duration, timestamp, short)
+FILTERS = (count, rate, percent, size, duration, brief, timestamp, short)
 
 
 def register(app: Flask) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batchyard.errors import ArtifactMissing, BatchyardError
 from store.artifacts import Artifacts
 from store.formats import chunks
 
-COLUMNS = {"line": [3, 70_000], "ok": [True, False], "answer": ['{"custom_id":"ü"}', "{}"]}
+COLUMNS = {"line": [3, 70_000], "ok": [True, False], "answer": ['{"custom_id":"ü"}', "{}"], "seconds": [0.25, None]}
 
 
 def test_a_chunk_keeps_its_own_columns_and_no_other(artifacts: Artifacts) -> None:
@@ -27,10 +28,22 @@ def test_single_columns_are_read(artifacts: Artifacts) -> None:
 
 def test_a_chunk_of_long_answers_is_read_a_few_at_a_time(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "TABLE_BYTES", 100_000)
-    long = {"line": list(range(50)), "ok": [True] * 50, "answer": [str(line).ljust(20_000, ".") for line in range(50)]}
+    answers = [str(line).ljust(20_000, ".") for line in range(50)]
+    long = {"line": list(range(50)), "ok": [True] * 50, "answer": answers, "seconds": [0.5] * 50}
     tables = list(chunks.read(artifacts, chunks.write(artifacts, pa.table(long))))
     assert max(table.num_rows for table in tables) <= 5
     assert pa.concat_tables(tables).to_pydict() == long
+
+
+def test_a_chunk_of_an_older_version_is_read_without_seconds(artifacts: Artifacts) -> None:
+    older = {name: column for name, column in COLUMNS.items() if name != "seconds"}
+    with artifacts.create() as file:
+        pq.write_table(pa.table(older), file)
+    (table,) = chunks.read(artifacts, file.sha256)
+    assert table.schema.equals(chunks.SCHEMA)
+    assert table.to_pydict() == older | {"seconds": [None, None]}
+    (table,) = chunks.read(artifacts, file.sha256, ["line", "seconds"])
+    assert table.to_pydict() == {"line": [3, 70_000], "seconds": [None, None]}
 
 
 def test_a_damaged_chunk_is_an_error_that_names_it(artifacts: Artifacts) -> None:

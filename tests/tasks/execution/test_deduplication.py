@@ -56,6 +56,11 @@ def test_a_duplicate_has_the_tokens_it_would_have_had() -> None:
     ]
 
 
+def test_only_the_request_that_ran_was_in_the_engine() -> None:
+    table = joined(Duplicates(rows(None, 1, None)), answers([1, 3]))
+    assert dict(zip(table["line"].to_pylist(), table["seconds"].to_pylist(), strict=True)) == {1: 0.5, 2: None, 3: 0.5}
+
+
 def test_an_error_is_shared_too() -> None:
     lines = parsed(joined(Duplicates(rows(None, 1)), answers([1], failed={1: "too_long"})))
     assert lines[2]["response"]["status_code"] == 400

@@ -12,8 +12,9 @@ from sqlalchemy import select, update
 
 from batchyard.errors import BatchyardError
 from store import batches
+from store.formats.results import Row
 from store.leases import acquire_batch
-from store.records import Batch, Event, File
+from store.records import Batch, Event, File, Segment
 from tasks import messages
 from tasks.app import app
 from tasks.context import AppContext
@@ -267,6 +268,23 @@ def test_a_step_sees_every_request_with_what_became_of_it(
         (3, "r3", 200, "to r3"),
     ]
     assert [row.body["messages"][0]["content"] for row in rows] == ["one", "two", "three"]
+    assert [row.seconds for row in rows] == [0.5, 0.5, 0.5]
+
+
+def test_a_request_that_was_never_run_has_no_seconds(
+    context: AppContext, project: str, monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, list[str]]]
+) -> None:
+    rows: list[Row] = []
+    add_step(monkeypatch, "reader", lambda results, _options: rows.extend(results.rows()))
+    batch = plan_batch(context, project, ["one", "two", "three"], post_process=["reader"])
+    finish_segment(context, batch, answers([3, 1]))
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == batch.id).values(expires_at=0))
+        session.execute(update(Segment).where(Segment.batch_id == batch.id).values(state="pending"))
+        batches.expire(session)
+    finalize.start_ready(context)
+    assert finish(context, batch).status == "expired"
+    assert [(row.line, row.seconds) for row in rows] == [(1, 0.5), (2, None), (3, 0.5)]
 
 
 def test_the_manifest_of_a_batch_is_the_same_bytes_each_time(

@@ -125,6 +125,22 @@ def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(
     assert not is_there(context, plan)
 
 
+def test_the_seconds_of_an_ended_batch_stay_as_long_as_its_record(context: AppContext, upload: Upload) -> None:
+    batch = a_running_batch(context, upload(b"input"))
+    seconds = context.artifacts.put(b"seconds")
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == batch.id).values(seconds_sha256=seconds))
+    end(context, batch)
+    let_time_pass(context, 2 * DAY)
+    everything(context)
+    assert chunks(context) == 0
+    assert is_there(context, seconds)
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == batch.id).values(seconds_sha256=None))
+    everything(context)
+    assert not is_there(context, seconds)
+
+
 def test_parts_go_when_their_batch_ended_long_ago_and_its_output_stays(context: AppContext, upload: Upload) -> None:
     running, ended = (a_running_batch(context, upload(b"input")) for _ in range(2))
     with context.database.read() as session:

@@ -52,8 +52,8 @@ def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
 def merged(
     artifacts: Artifacts, plan: str, chunks: list[str], never_run: tuple[str, str] | None = None
 ) -> tuple[result_files.Merged, list[dict[str, object]], list[dict[str, object]]]:
-    with artifacts.create() as output, artifacts.create() as errors:
-        summary = result_files.merge(artifacts, plan, chunks, never_run, output, errors)
+    with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as seconds:
+        summary = result_files.merge(artifacts, plan, chunks, never_run, output, errors, seconds)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
     return summary, read[0], read[1]
 

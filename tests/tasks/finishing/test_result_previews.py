@@ -20,7 +20,9 @@ HERE = "here/1/task"
 def ended(context: AppContext, project: str, monkeypatch: pytest.MonkeyPatch) -> Batch:
     """A batch of five requests that has ended; the second and the fourth failed."""
     batch = plan_batch(context, project, ["one", "two", "three", "four", "five"])
-    finish_segment(context, batch, answers([5, 3, 1, 2, 4], failed={2: "too_long", 4: "too_long"}))
+    seconds = [5.5, None, 1.5, 2.5, 4.5]
+    table = answers([5, 3, 1, 2, 4], failed={2: "too_long", 4: "too_long"}, seconds=seconds)
+    finish_segment(context, batch, table)
     monkeypatch.setattr(messages, "finish", lambda _batch_id, _steps: None)
     finalize.start_ready(context)
     assert finalize.merge(context, batch.id, HERE)
@@ -34,7 +36,7 @@ def running(context: AppContext, project: str) -> Batch:
     batch = plan_batch(context, project, ["one", "two", "three", "four", "five"])
     lease = started(context.database, batch)
     append(context, lease, answers([3]))
-    append(context, lease, answers([2, 1], failed={2: "too_long"}))
+    append(context, lease, answers([2, 1], failed={2: "too_long"}, seconds=[None, 0.25]))
     return batch
 
 
@@ -43,11 +45,11 @@ def test_an_ended_batch_is_read_page_by_page_in_input_order(context: AppContext,
     pages = []
     while cursor is not None:
         rows, cursor = result_previews.in_order(context, ended, cursor, 2)
-        pages.append([(row.line, row.custom_id, row.text) for row in rows])
+        pages.append([(row.line, row.custom_id, row.text, row.seconds) for row in rows])
     assert pages == [
-        [(1, "r1", "to r1"), (2, "r2", None)],
-        [(3, "r3", "to r3"), (4, "r4", None)],
-        [(5, "r5", "to r5")],
+        [(1, "r1", "to r1", 1.5), (2, "r2", None, 2.5)],
+        [(3, "r3", "to r3", None), (4, "r4", None, 4.5)],
+        [(5, "r5", "to r5", 5.5)],
     ]
 
 
@@ -65,10 +67,11 @@ def test_without_its_input_an_ended_batch_has_no_preview(context: AppContext, en
 
 def test_a_running_batch_is_read_in_the_order_of_its_answers(context: AppContext, running: Batch) -> None:
     rows, following = result_previews.as_they_came(context, running, 0, 2)
-    assert [(row.custom_id, row.body["messages"][0]["content"]) for row in rows] == [("r3", "three"), ("r2", "two")]
+    shown = [(row.custom_id, row.body["messages"][0]["content"], row.seconds) for row in rows]
+    assert shown == [("r3", "three", 0.5), ("r2", "two", None)]
     assert following == 2
     rows, following = result_previews.as_they_came(context, running, 2, 2)
-    assert [(row.custom_id, row.text) for row in rows] == [("r1", "to r1")]
+    assert [(row.custom_id, row.text, row.seconds) for row in rows] == [("r1", "to r1", 0.25)]
     assert following is None
 
 

@@ -47,7 +47,7 @@ def a_row(number: int, answer: str | None, expected: str | None, task: str = "su
         return Row(number, f"id-{number}", body, None, None, {"code": "request_timeout", "message": "too long"})
     choice = {"message": {"content": answer}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    return Row(number, f"id-{number}", body, 200, {"choices": [choice], "usage": usage}, None)
+    return Row(number, f"id-{number}", body, 200, {"choices": [choice], "usage": usage}, None, 0.5)
 
 
 def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts: Artifacts) -> None:
@@ -141,6 +141,7 @@ def test_parquet_is_a_typed_table_in_input_order(artifacts: Artifacts) -> None:
         2,
     )
     assert (second["text"], second["status_code"], second["error_code"]) == (None, None, "request_timeout")
+    assert (first["seconds"], second["seconds"]) == (0.5, None)
 
 
 def test_every_built_in_step_says_its_name() -> None:
