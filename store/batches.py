@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 from batchyard import durations
 from batchyard.backoff import Backoff
 from batchyard.errors import ConflictError, NotFoundError
+from batchyard.latency import Latencies
 from batchyard.statuses import RUNNING, TERMINAL, TRANSITIONS
 from store import events, listing
 from store.database import changed
 from store.leases import Lease
-from store.records import Artifact, Batch, Event, File, ResultChunk, Segment, Sla, new_id, now
+from store.records import Artifact, Batch, Event, File, ResultChunk, Segment, Sla, first_id, new_id, now
 from store.speeds import RequestClass
 
 
@@ -37,6 +38,7 @@ ATTEMPTS = 10
 LOST = "the worker that did it was lost"
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
+LATEST_SECONDS = 3600.0
 ENDED_AT = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
 """The end of an ended batch, in SQL."""
 
@@ -159,6 +161,19 @@ def counts(session: Session, project_id: str) -> dict[str, int]:
     """Return the number of the project's unfinished batches by status."""
     statement = select(Batch.status, func.count()).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
     return dict(session.execute(statement.group_by(Batch.status)).all())
+
+
+def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
+    """Return the latencies of the batches that have not ended or were created in the LATEST_SECONDS before `at`.
+
+    Args:
+        project_id: of this project only; None for all.
+    """
+    recent = or_(Batch.status.in_(RUNNING), Batch.id > first_id("batch_", at - LATEST_SECONDS))
+    statement = select(Batch.latencies).where(recent)
+    if project_id is not None:
+        statement = statement.where(Batch.project_id == project_id)
+    return [latencies for latencies in session.scalars(statement) if latencies]
 
 
 def transition(session: Session, batch_id: str, before: str, after: str, **values: Any) -> bool:

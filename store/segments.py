@@ -9,11 +9,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Integer, and_, cast, func, select, update
 from sqlalchemy.orm import Session
 
+from batchyard import latency
+from batchyard.histogram import Histogram
 from store import holds
 from store.database import changed
 from store.leases import Lease
@@ -200,8 +203,16 @@ def renew(session: Session, segment: SegmentLease, seconds: float) -> bool:
     return session.scalar(select(Batch.status).where(Batch.id == segment.batch_id)) == "in_progress"
 
 
-def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> bool:
+def append(
+    session: Session,
+    segment: SegmentLease,
+    chunk: ResultChunk,
+    seconds: Histogram = MappingProxyType({}),
+) -> bool:
     """Add a result chunk to the segment and its amounts to the batch. Raises LeaseLost before adding anything.
+
+    Args:
+        seconds: how long the chunk's requests were in the engine.
 
     Returns:
         False if the segment has the chunk already: the transaction that added it looked as if it had failed.
@@ -214,11 +225,12 @@ def append(session: Session, segment: SegmentLease, chunk: ResultChunk) -> bool:
     session.execute(update(Segment).where(Segment.id == segment.lease.id).values(attempts=0, answered=answered))
     # The batch first: its row lock keeps other chunks of the batch out, so ids rise in the order of commits, and a
     # reader in that order misses no chunk.
-    session.execute(
-        update(Batch)
-        .where(Batch.id == segment.batch_id)
-        .values({name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS})
-    )
+    values: dict[str, Any] = {name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS}
+    if seconds:
+        own = select(Batch.latencies).where(Batch.id == segment.batch_id).with_for_update(key_share=True)
+        new = {segment.model["name"]: {segment.request_class: seconds}}
+        values["latencies"] = latency.merged([session.scalar(own) or {}, new])
+    session.execute(update(Batch).where(Batch.id == segment.batch_id).values(values))
     session.add(chunk)
     if chunk.completed > (chunk.shared_requests or 0):
         holds.end_failed_start(session, segment.model["name"])

@@ -15,6 +15,7 @@ import flask
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
 
+from batchyard import latency
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
 from store import batches, holds, schedules
@@ -110,6 +111,7 @@ def _object(
             simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
             **_eta(forecast),
+            latency=_latency(batch),
             held=_held(batch, hold),
             sla=batch.sla,
             due_at=deadlines.deadline(batch),
@@ -135,6 +137,11 @@ def _eta(forecast: Forecast | None) -> dict[str, float | None]:
         return dict.fromkeys(names)
     now = time.time()
     return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
+
+
+def _latency(batch: Batch) -> wire.Latency | None:
+    measured = latency.summary(batch.latencies)
+    return None if measured is None else wire.Latency.model_validate(measured)
 
 
 def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -10,12 +12,14 @@ from typing import Any, Literal
 import flask
 from flask import Blueprint, Flask, Response, current_app, g
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks import metrics
 from tasks.context import AppContext
+from tasks.execution import progress
 from tasks.execution.engine_status import State
 from tasks.metrics import Snapshot
 from tasks.scheduling import demand
@@ -200,8 +204,13 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
     errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
     retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
+    timed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for (what, model), amount in totals.items():
-        if what in OUTCOMES:
+        kind, _, rest = what.partition(":")
+        if kind in ("seconds", "milliseconds"):
+            request_class, _, bucket = rest.partition(":")
+            timed[model, request_class][bucket or "sum"] = amount
+        elif what in OUTCOMES:
             requests.add_metric([model, what], amount)
         elif what in TOKENS:
             tokens.add_metric([model, TOKENS[what]], amount)
@@ -211,7 +220,19 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
             retries.add_metric([model], amount)
         else:
             errors.add_metric([model, what.removeprefix("error:")], amount)
-    yield from (requests, shared, tokens, errors, retries)
+    yield from (requests, shared, tokens, errors, retries, _request_seconds(timed))
+
+
+def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:
+    """Return the histogram of tasks.execution.progress.request_seconds: by model and class, each bucket and the sum."""
+    family = HistogramMetricFamily(
+        "batchyard_request_seconds", "Time of a request in its engine.", labels=["model", "request_class"]
+    )
+    bounds = [*map(floatToGoString, progress.REQUEST_SECONDS), "+Inf"]
+    for labels, numbers in timed.items():
+        reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(bounds)))
+        family.add_metric(labels, list(zip(bounds, reached, strict=True)), numbers.get("sum", 0) / 1000)
+    return family
 
 
 def register(app: Flask, context: AppContext) -> None:

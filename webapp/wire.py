@@ -178,6 +178,29 @@ class Shared(BaseModel):
     output_tokens: int
 
 
+class Percentiles(BaseModel):
+    """How long requests were in an engine, in seconds, to 2 %. Half of them took at most `p50`."""
+
+    requests: int = Field(description="how many were measured: those that an engine has answered")
+    p50: float
+    p95: float
+    p99: float
+
+
+class ModelLatency(Percentiles):
+    """The percentiles of one model's requests."""
+
+    classes: dict[str, Percentiles] = Field(
+        description="by class: `prefill`, whose work is mostly reading, and `decode`, mostly writing"
+    )
+
+
+class Latency(Percentiles):
+    """The percentiles of all requests of a batch."""
+
+    models: dict[str, ModelLatency]
+
+
 class Held(BaseModel):
     """Why a batch does not move, though it has not ended: this is tried again."""
 
@@ -205,6 +228,7 @@ class Extension(BaseModel):
     eta_seconds: float | None = Field(description="until the last answer, with all that runs before it")
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None
+    latency: Latency | None = Field(description="null before the first answer of an engine")
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
     sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")

@@ -27,6 +27,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
             ("rows/s, tokens/s", f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}"),
+            *_latencies(ours.get("latency")),
             ("eta", _range(batch)),
             ("sla", f"{_sla(batch)}, {_due(batch)}"),
             ("created", when(batch["created_at"])),
@@ -122,6 +123,22 @@ def _held(batch: dict[str, Any]) -> str | None:
         return None
     model = f"model {held['model']}: " if held["model"] else ""
     return " ".join(f"{model}{held['reason']}".split())
+
+
+def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """How long a request was in its engine: in all, and by model and class where there are several."""
+    if latency is None:
+        return []
+    parts = [
+        (f"  {model}, {name}", entry)
+        for model, of_model in latency["models"].items()
+        for name, entry in of_model["classes"].items()
+    ]
+    rows = [("per request", latency), *(parts if len(parts) > 1 else [])]
+    return [
+        (name, ", ".join(f"{key} {durations.brief(entry[key])}" for key in ("p50", "p95", "p99")))
+        for name, entry in rows
+    ]
 
 
 def _sla(batch: dict[str, Any]) -> str:

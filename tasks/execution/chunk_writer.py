@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import output_lines
+from batchyard import histogram, output_lines
 from batchyard.backoff import Backoff
 from batchyard.errors import UnavailableError
 from store import segments
@@ -73,9 +74,10 @@ class ChunkWriter:
         if not self._tables:
             return
         table = pa.concat_tables(self._tables)
+        seconds = pc.drop_null(table["seconds"]).to_pylist()
         for attempt in count(1):
             try:
-                chunk = self._append(table)
+                chunk = self._append(table, seconds)
                 break
             except UnavailableError as error:
                 log.warning("answers wait: %s", error, extra={"batch_id": self._segment.batch_id, "attempt": attempt})
@@ -85,13 +87,14 @@ class ChunkWriter:
         self._flushed_at = time.monotonic()
         progress.publish(self._context, self._segment.batch_id)
         amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
+        amounts |= progress.request_seconds(self._segment.request_class, seconds)
         progress.count(self._context, self._segment.model["name"], amounts)
         if self._cache is not None:
             self._cache.keep(table)
         if self._drain is not None:
             self._drain.appended(table.num_rows)
 
-    def _append(self, table: pa.Table) -> ResultChunk:
+    def _append(self, table: pa.Table, seconds: Sequence[float]) -> ResultChunk:
         completed, shared = _sum(table["ok"]), table.filter(table["shared"])
         chunk = ResultChunk(
             batch_id=self._segment.batch_id,
@@ -107,7 +110,8 @@ class ChunkWriter:
         )
         with self._context.database.write() as session:
             # A COMMIT whose outcome was unclear may have added the chunk already.
-            if segments.append(session, self._segment, chunk) and self._throughput_meter is not None:
+            added = segments.append(session, self._segment, chunk, histogram.of(seconds))
+            if added and self._throughput_meter is not None:
                 self._throughput_meter.measure(session, chunk)
         return chunk
 

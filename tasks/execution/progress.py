@@ -5,10 +5,12 @@ Counts come from the records, rates from the last minute's result chunks, foreca
 
 from __future__ import annotations
 
+import bisect
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import redis
@@ -23,6 +25,8 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 7 * 86400
 TOTALS = "batchyard:totals"
+REQUEST_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+"""Upper bounds of the buckets in which the seconds of requests are counted for /metrics."""
 
 
 def key(batch_id: str) -> str:
@@ -67,6 +71,19 @@ def count(context: AppContext, model: str, amounts: Mapping[str, int]) -> None:
             pipeline.execute()
     except redis.RedisError as error:
         log.warning("totals not counted: %s", error)
+
+
+def request_seconds(request_class: str, seconds: Sequence[float]) -> dict[str, int]:
+    """Return the amounts that count requests of a class by their seconds in the engine.
+
+    They are `seconds:<class>:<n>` for bucket n of REQUEST_SECONDS, the last one without a bound, and
+    `milliseconds:<class>` for the sum.
+    """
+    if not seconds:
+        return {}
+    buckets = Counter(bisect.bisect_left(REQUEST_SECONDS, value) for value in seconds)
+    amounts = {f"seconds:{request_class}:{bucket}": number for bucket, number in buckets.items()}
+    return amounts | {f"milliseconds:{request_class}": round(1000 * sum(seconds))}
 
 
 def totals(context: AppContext) -> dict[tuple[str, str], int]:

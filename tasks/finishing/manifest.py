@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from batchyard import __version__
+from batchyard import __version__, latency
 from batchyard.models import ModelSpec
 from store import batches, segments
 from store.records import AMOUNTS, Batch, File
@@ -47,6 +47,7 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
         "post_process": batch.post_process,
         "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
         "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
+        "latency": latency.summary(batch.latencies),
         "timings": {
             name: getattr(batch, name)
             for name in ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "expires_at")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import openai
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +30,25 @@ def test_answers_and_tokens_are_counted_by_model(stack: RunningStack, http: http
     batch = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="other") for number in range(7)]))
     assert total(http, "batchyard_requests_total", model="other", outcome="completed") == before + 7
     assert total(http, "batchyard_tokens_total", model="other", kind="output") == tokens + batch.usage.output_tokens
+
+
+def test_requests_are_timed_in_the_batch_its_manifest_and_the_metrics(stack: RunningStack, http: httpx.Client) -> None:
+    def reached(bound: str) -> float:
+        labels = {"model": "slow", "request_class": "decode"}
+        return total(http, "batchyard_request_seconds_bucket", le=bound, **labels)
+
+    before = [reached(bound) for bound in ("0.1", "0.5", "+Inf")]
+    summed = total(http, "batchyard_request_seconds_sum", model="slow", request_class="decode")
+    batch = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(12)]))
+    latency = batch.batchyard["latency"]
+    assert latency["requests"] == latency["models"]["slow"]["classes"]["decode"]["requests"] == 12
+    assert 0.19 < latency["p50"] <= latency["p95"] <= latency["p99"] < 1
+    assert latency["p50"] < 0.3
+    assert json.loads(stack.artifact(batch, "manifest.json"))["latency"] == latency
+    after = [reached(bound) for bound in ("0.1", "0.5", "+Inf")]
+    assert after[0] == before[0] and after[1] > before[1] and after[2] == before[2] + 12
+    sum_ = total(http, "batchyard_request_seconds_sum", model="slow", request_class="decode") - summed
+    assert 12 * 0.2 <= sum_ < 12
 
 
 def test_a_running_batch_is_in_the_queue_and_leaves_it(stack: RunningStack, http: httpx.Client) -> None:

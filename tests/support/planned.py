@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import select, update
 
-from batchyard import output_lines
+from batchyard import histogram, output_lines
 from inference.answers import ANSWERS
 from store import batches, files, segments
 from store.database import Database
@@ -149,7 +150,7 @@ def append(context: AppContext, lease: segments.SegmentLease, table: pa.Table) -
         created_at=time.time(),
     )
     with context.database.write() as session:
-        segments.append(session, lease, chunk)
+        segments.append(session, lease, chunk, histogram.of(pc.drop_null(table["seconds"]).to_pylist()))
 
 
 def finish_segment(context: AppContext, batch: Batch, table: pa.Table, number: int = 0) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
+from batchyard import latency
+from store import batches
 from tasks.execution import engine_status
 from tasks.scheduling.throughput import measured_throughputs
 from webapp import metrics
-from webapp.requests import current_context
+from webapp.requests import caller, current_context
 
 routes = Blueprint("models", __name__, url_prefix="/models")
 
@@ -19,6 +23,9 @@ def show() -> ResponseReturnValue:
     context = current_context()
     with context.database.read() as session:
         throughputs = measured_throughputs(context, session)
+        project_id = None if caller().admin else caller().project_id
+        latest = batches.latest_latencies(session, project_id, time.time())
+    measured = latency.summary(latency.merged(latest))
     snapshot = metrics.own_snapshot()
     return flask.render_template(
         "models.html",
@@ -29,6 +36,7 @@ def show() -> ResponseReturnValue:
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
             for name in context.models
         },
+        latencies={name: measured and measured["models"].get(name) for name in context.models},
         unserved=[queue for queue in snapshot.queue.models if queue.held and queue.model not in context.models],
         queues={queue.model: queue for queue in snapshot.queue.models},
         engines=None

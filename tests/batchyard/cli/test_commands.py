@@ -101,6 +101,7 @@ def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, q
     assert "[########################] 100 %" in shown.stdout
     assert "20/0/20" in shown.stdout
     assert "simulated" in shown.stdout
+    assert re.search(r"per request +p50 [\d.]+ ms, p95 [\d.]+ m?s, p99 [\d.]+ m?s", shown.stdout), shown.stdout
     assert batch["id"] in [entry["id"] for entry in json.loads(terminal("list", "--json", "--limit", "100").stdout)]
     assert batch["id"] in terminal("list", "--limit", "100").stdout
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select
 
+from batchyard import latency
 from batchyard.backoff import Backoff
 from batchyard.errors import LeaseLost, UnavailableError
 from store.formats import chunks
@@ -128,6 +129,25 @@ def test_failures_are_counted_by_their_codes(connected: AppContext, project: str
     }
     assert (totals["completed"], totals["failed"], totals["output_tokens"]) == (1, 3, 2)
     assert progress.read(connected, [batch.id])[batch.id]["completed"] == 1
+
+
+def test_requests_are_counted_by_their_seconds(connected: AppContext, project: str) -> None:
+    batch = plan_batch(connected, project, ["one", "two", "three", "four"])
+    writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
+    seconds = answers([1, 2, 3, 4], seconds=[0.2, 0.3, 5000.0, None])
+    writer.add(seconds.append_column("shared", pa.array([False] * 4, pa.bool_())))
+    writer.flush()
+    totals = {what: number for (what, _), number in progress.totals(connected).items() if "seconds" in what}
+    bucket = progress.REQUEST_SECONDS.index
+    assert totals == {
+        f"seconds:decode:{bucket(0.2)}": 1,
+        f"seconds:decode:{bucket(0.5)}": 1,
+        f"seconds:decode:{len(progress.REQUEST_SECONDS)}": 1,
+        "milliseconds:decode": 5_000_500,
+    }
+    measured = latency.summary(reload(connected.database, batch).latencies)
+    assert measured is not None
+    assert (measured["requests"], measured["p50"]) == (3, pytest.approx(0.3, rel=0.02))
 
 
 def test_an_unclear_commit_appends_a_chunk_once(

@@ -304,6 +304,11 @@ def test_the_manifest_of_a_batch_is_the_same_bytes_each_time(
     assert with_timings["counts"] == {"total": 3, "completed": 2, "failed": 1, "expired": 0, "cancelled": 0}
     assert with_timings["models"]["echo"]["engines"] == [{"name": "echo", "version": "1"}]
     assert with_timings["input"]["sha256"] == batch.input_sha256
+    latency = with_timings["latency"]
+    assert [latency["requests"], latency["p50"], latency["p99"]] == pytest.approx([3, 0.5, 0.5], rel=0.02)
+    assert latency["models"]["echo"]["classes"]["decode"] == {
+        key: latency[key] for key in ("requests", "p50", "p95", "p99")
+    }
 
 
 def test_a_cancellation_that_wins_the_race_against_the_end_ends_as_cancelled(

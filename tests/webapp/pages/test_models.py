@@ -6,16 +6,17 @@ import re
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from batchyard import histogram
 from store import keys, speeds
-from store.records import Project
+from store.records import Batch, Project
 from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState
 from tasks.scheduling import deadlines
-from tests.support.planned import plan_batch
+from tests.support.planned import answers, append, plan_batch, started
 from tests.webapp.pages.conftest import signed_in
 from webapp import create_app
 from webapp.pages.formats import NOTHING
@@ -56,6 +57,32 @@ def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
     page = client.get("/models").text
     row = re.sub(r"<[^>]+>|\s+", " ", page.partition("<tbody>")[2].partition("</tbody>")[0]).split()
     assert row == ["answers", "4.0", "200", NOTHING, NOTHING]
+
+
+def test_the_time_of_a_request_is_that_of_recent_batches(client: FlaskClient, context: AppContext) -> None:
+    assert "Per request" not in client.get("/models").text
+    with context.database.read() as session:
+        project_id = session.scalars(select(Project.id)).one()
+    batch = plan_batch(context, project_id, ["one", "two"])
+    append(context, started(context.database, batch), answers([1, 2], seconds=[0.02, 3.0]))
+    for path in ("/models", f"/batches/{batch.id}"):
+        page = " ".join(re.sub(r"<[^>]+>", " ", client.get(path).text).split())
+        assert "Per request p50 20 ms, p95 3 s, p99 3 s" in page, path
+    assert "20 ms in the engine" in client.get(f"/batches/{batch.id}").text
+
+
+def test_a_batch_of_several_models_shows_the_time_of_each(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
+        project_id = session.scalars(select(Project.id)).one()
+    batch = plan_batch(context, project_id, ["one"])
+    with context.database.write() as session:
+        half, two = histogram.of([0.5]), histogram.of([2.0, 2.0])
+        latencies = {"echo": {"decode": half}, "<other>": {"prefill": two}}
+        session.execute(update(Batch).values(latencies=latencies))
+    page = client.get(f"/batches/{batch.id}").text
+    table = page.partition('aria-label="Time of a request')[2].partition("</table>")[0].partition("<tbody>")[2]
+    rows = [re.sub(r"<[^>]+>|\s+", " ", row).split() for row in table.split("</tr>")[:2]]
+    assert [row[:3] for row in rows] == [["&lt;other&gt;", "prompts", "2"], ["echo", "answers", "1"]]
 
 
 def test_only_an_administrator_sees_engines_by_name(

@@ -1,0 +1,61 @@
+"""Latency: how long requests were in an engine, as histograms by model and request class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypedDict
+
+from batchyard import histogram
+from batchyard.histogram import Histogram
+
+Latencies = Mapping[str, Mapping[str, Histogram]]
+"""Histograms of seconds by model, then request class (store.speeds)."""
+
+
+class Percentiles(TypedDict):
+    """Percentiles in seconds, and the number of measured requests."""
+
+    requests: int
+    p50: float
+    p95: float
+    p99: float
+
+
+class ModelSummary(Percentiles):
+    """The same of one model, and of each request class."""
+
+    classes: dict[str, Percentiles]
+
+
+class Summary(Percentiles):
+    """The same of all requests, and of each model."""
+
+    models: dict[str, ModelSummary]
+
+
+def merged(latencies: Iterable[Latencies]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the latencies of all."""
+    total: dict[str, dict[str, dict[str, int]]] = {}
+    for models in latencies:
+        for model, classes in models.items():
+            into = total.setdefault(model, {})
+            for request_class, seconds in classes.items():
+                into[request_class] = histogram.merged([into.get(request_class, {}), seconds])
+    return total
+
+
+def summary(latencies: Latencies | None) -> Summary | None:
+    """Return the percentiles of all requests, of each model and of each class. None if nothing was measured."""
+    if not latencies:
+        return None
+    models: dict[str, ModelSummary] = {
+        model: {**_percentiles(classes.values()), "classes": {name: _percentiles([classes[name]]) for name in classes}}
+        for model, classes in latencies.items()
+    }
+    return {**_percentiles(seconds for classes in latencies.values() for seconds in classes.values()), "models": models}
+
+
+def _percentiles(histograms: Iterable[Histogram]) -> Percentiles:
+    seconds = histogram.merged(histograms)
+    p50, p95, p99 = (histogram.quantile(seconds, share) for share in (0.5, 0.95, 0.99))
+    return {"requests": histogram.count(seconds), "p50": p50, "p95": p95, "p99": p99}
