@@ -279,9 +279,24 @@ class Speed(Base):
     tokens: Mapped[float] = mapped_column(default=0.0)
     squares: Mapped[float] = mapped_column(default=0.0)
     measurements: Mapped[float] = mapped_column("parts", default=0.0)
-    lead_seconds: Mapped[float] = mapped_column(default=0.0)
-    leads: Mapped[float] = mapped_column(default=0.0)
     measured_at: Mapped[float] = mapped_column(default=0.0)
+    request_seconds: Mapped[float] = mapped_column(server_default="0", default=0.0)
+    request_squares: Mapped[float] = mapped_column(server_default="0", default=0.0)
+
+
+class Duration(Base):
+    """How long something takes that is no answering: sums over its times, which decay (store.speeds)."""
+
+    __tablename__ = "durations"
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(256), primary_key=True)
+    variant: Mapped[str] = mapped_column(String(256), primary_key=True)
+    number: Mapped[float]
+    units: Mapped[float]
+    seconds: Mapped[float]
+    units_squared: Mapped[float]
+    units_seconds: Mapped[float]
+    seconds_squared: Mapped[float]
 
 
 class CachedAnswer(Base):

@@ -113,15 +113,13 @@ def waiting(session: Session, limit: int) -> list[PendingSegment]:
     return pending
 
 
-def others_answer(session: Session, segment: SegmentLease) -> bool:
-    """True if another running segment of the same model has had an answer."""
-    statement = select(Segment.id).where(
-        Segment.state == "running",
-        Segment.model == segment.model["name"],
-        Segment.id != segment.lease.id,
-        Segment.answered > 0,
+def beside(session: Session, segment: SegmentLease) -> tuple[int, int]:
+    """Return the answered and the unanswered requests of the other running segments of the same model."""
+    statement = select(func.sum(Segment.answered), func.sum(Segment.requests)).where(
+        Segment.state == "running", Segment.model == segment.model["name"], Segment.id != segment.lease.id
     )
-    return session.scalar(statement.limit(1)) is not None
+    answered, requests = (int(number or 0) for number in session.execute(statement).one())
+    return answered, requests - answered
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:

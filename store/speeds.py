@@ -1,8 +1,11 @@
-"""Speeds: the measured throughput of each model, by request class, and each project's recent usage.
+"""Speeds: the measured throughput of each model, how long its start and first answers take, and recent usage.
 
 A model's segments share its time: each measurement covers the time since the last one of any segment, so that no second
 counts twice. Sums decay with that time. So a speed follows a machine that becomes faster or slower within minutes of
 work, and does not age while nothing runs.
+
+A speed holds for the number of requests that were in flight. With more of them an engine is at least as fast, and at
+most as many times as fast as there are more; nothing else is known before it is measured.
 """
 
 from __future__ import annotations
@@ -10,24 +13,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import func, inspect, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from batchyard.models import ModelSpec
 from store import projects
-from store.records import Batch, Project, ResultChunk, Segment, Speed
+from store.records import Batch, Duration, Project, ResultChunk, Segment, Speed
 
 # Most of the work is reading prompts (prefill) or writing answers (decode). Their tokens differ much in cost.
 RequestClass = Literal["prefill", "decode"]
+DurationKind = Literal["start", "lead", "finish"]
+"""What takes time beside the answers: an engine's start, the time until its first answers come, merge and steps."""
+Sums = TypeVar("Sums", Speed, Duration)
 MEMORY_SECONDS = 600.0
 """Time constant of the decay of measurements, in seconds of the engine's work."""
 BURST = 3.0
 """A measurement is clipped at this many times the mean: a chunk right after another segment's only looks so fast."""
-LEAD_MEMORY = 0.9
-"""Factor of the older leads with each new one."""
+DURATION_MEMORY = 0.9
+"""Factor of the older durations, and of the older first measurements, with each new one."""
 USAGE_SECONDS = 600.0
 """Time constant of the decay of a project's usage."""
 RECENT_SECONDS = 60.0
@@ -35,12 +42,27 @@ RECENT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measurement of a segment: `seconds` of its model's time, and the amounts that were answered in it."""
+    """One measurement of a segment: `seconds` of its model's time, and the amounts that were answered in it.
+
+    Attributes:
+        squares: sum of the squares of each request's work.
+        in_flight: mean number of requests in the model's engines.
+    """
 
     seconds: float
     requests: int
     bytes: float
     tokens: int
+    squares: float
+    in_flight: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How long something usually takes, in seconds, and the standard deviation of one time from that."""
+
+    seconds: float
+    deviation: float
 
 
 @dataclass(frozen=True)
@@ -48,11 +70,14 @@ class Throughput:
     """The speed of a model for requests of one class.
 
     Attributes:
-        work_per_second: see `work`.
+        work_per_second: see `work`; as measured, with `in_flight` requests in its engines.
         work_per_request, bytes_per_request: means.
         spread: standard deviation of the speed of single measurements, relative to their mean.
-        measurements: their number, old ones counted less.
-        lead_seconds: from a segment's start to its first answer, without the engine's own start.
+        measurements: their number, old ones counted less. Below 1: only first answers were measured.
+        request_spread: standard deviation of the work of single requests, relative to their mean.
+        limit: the most requests in flight.
+        lead: from a segment's start to the moment at which the engine has its first requests.
+        start: of a cold engine; None if none was measured.
     """
 
     work_per_second: float
@@ -60,7 +85,20 @@ class Throughput:
     bytes_per_request: float
     spread: float
     measurements: float
-    lead_seconds: float
+    request_spread: float = 0.0
+    in_flight: float = 1.0
+    limit: float = 1.0
+    lead: Expected = field(default_factory=lambda: Expected(0.0, 0.0))
+    start: Expected | None = None
+
+    def speed(self, requests: float) -> tuple[float, float]:
+        """Return the work per second with that many requests left, and the logarithm of the factor it may be off.
+
+        From what was measured to `requests` the speed may have changed not at all, or as the number of requests. The
+        result is the geometric mean of both.
+        """
+        change = math.log(max(1.0, min(requests, self.limit)) / min(self.in_flight, self.limit))
+        return self.work_per_second * math.exp(change / 2), abs(change) / 2
 
 
 def work(requests: float, tokens: float) -> float:
@@ -69,26 +107,38 @@ def work(requests: float, tokens: float) -> float:
 
 
 def measure(session: Session, model: str, config_sha256: str, request_class: str, measurement: Measurement) -> None:
-    """Add a measurement of a model."""
+    """Add a measurement of a model whose engine was at work all the time.
+
+    With more requests in flight than before, the older measurements count less.
+    """
     speed = _speed(session, model, config_sha256, request_class)
-    _add(speed, measurement, 0.0 if speed.measurements == 0 else math.exp(-measurement.seconds / MEMORY_SECONDS))
+    decay = 0.0 if speed.measurements == 0 else math.exp(-measurement.seconds / MEMORY_SECONDS)
+    if speed.seconds:
+        decay *= min(1.0, speed.request_seconds / speed.seconds / measurement.in_flight)
+    _add(speed, measurement, decay)
     speed.measurements += 1
 
 
-def measure_lead(session: Session, model: str, config_sha256: str, request_class: str, first: Measurement) -> None:
-    """Add the measurement of a segment's first chunk, on an engine that answered no other segment meanwhile.
+def measure_first(
+    session: Session, model: str, config_sha256: str, request_class: str, first: Measurement, *, again: bool = False
+) -> None:
+    """Add a measurement of a segment's first answers, of which too few came for a speed.
 
-    The lead is the part of its time that the model's speed does not explain. Small segments have no other chunk: until
-    the first real measurement replaces it, the whole time counts as the speed.
+    It counts until the first real measurement replaces it.
+
+    Args:
+        again: it includes the one before it, and replaces that.
     """
     speed = _speed(session, model, config_sha256, request_class)
-    if speed.measurements:
-        answering = work(first.requests, first.tokens) * speed.seconds / work(speed.requests, speed.tokens)
-        speed.lead_seconds = speed.lead_seconds * LEAD_MEMORY + max(0.0, first.seconds - answering)
-        speed.leads = speed.leads * LEAD_MEMORY + 1
-    else:
-        _add(speed, first, LEAD_MEMORY)
+    if not speed.measurements:
+        _add(speed, first, 0.0 if again else DURATION_MEMORY)
     speed.measured_at = time.time()
+
+
+def answering_seconds(session: Session, model: str, config_sha256: str, request_class: str, amount: float) -> float:
+    """Return the seconds that an amount of work takes at the measured speed; all the time there is without one."""
+    speed = _speed(session, model, config_sha256, request_class)
+    return amount * speed.seconds / work(speed.requests, speed.tokens) if speed.measurements else math.inf
 
 
 def measured_at(session: Session, model: str, config_sha256: str) -> float:
@@ -107,50 +157,109 @@ def _add(speed: Speed, measurement: Measurement, decay: float) -> None:
     speed.bytes = speed.bytes * decay + measurement.bytes
     speed.tokens = speed.tokens * decay + measurement.tokens
     speed.squares = speed.squares * decay + answered * rate
+    speed.request_seconds = speed.request_seconds * decay + measurement.in_flight * measurement.seconds
+    speed.request_squares = speed.request_squares * decay + measurement.squares
     speed.measurements *= decay
     speed.measured_at = time.time()
 
 
 def _speed(session: Session, *key: str) -> Speed:
-    speed = session.get(Speed, key, with_for_update=True)
-    if speed is not None:
-        return speed
-    names = ("model", "config_sha256", "request_class")
-    sums = ("seconds", "requests", "bytes", "tokens", "squares", "measurements", "lead_seconds", "leads", "measured_at")
+    return _record(session, Speed, key)
+
+
+def _record(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
+    """Return the locked record of sums with this primary key, a new one of zeros if there is none."""
+    record = session.get(kind, key, with_for_update=True)
+    if record is not None:
+        return record
+    names = [column.key for column in inspect(kind).column_attrs]
     try:
         with session.begin_nested():
-            session.add(speed := Speed(**dict(zip(names, key, strict=True)), **dict.fromkeys(sums, 0.0)))
+            session.add(record := kind(**dict(zip(names, key, strict=False)), **dict.fromkeys(names[len(key) :], 0.0)))
     except IntegrityError:  # another transaction has created it meanwhile
-        speed = session.get_one(Speed, key, with_for_update=True)
-    return speed
+        record = session.get_one(kind, key, with_for_update=True)
+    return record
 
 
-def throughputs(session: Session, configurations: Mapping[str, str]) -> dict[tuple[str, str], Throughput]:
-    """Return measured throughputs by (model, request class).
-
-    Args:
-        configurations: SHA-256 of the configuration, by model.
-    """
-    speeds = session.scalars(select(Speed).where(Speed.model.in_(configurations), Speed.seconds > 0))
+def throughputs(session: Session, specs: Mapping[str, ModelSpec]) -> dict[tuple[str, str], Throughput]:
+    """Return the measured throughputs of these models in their configurations, by model and request class."""
+    configurations = {name: spec.config_sha256 for name, spec in specs.items()}
+    speeds = session.scalars(select(Speed).where(Speed.model.in_(specs), Speed.seconds > 0))
+    durations = session.scalars(select(Duration).where(Duration.kind.in_(("start", "lead")), Duration.name.in_(specs)))
+    usual = {(record.kind, record.name, record.variant): _expected(record) for record in durations}
     return {
-        (speed.model, speed.request_class): _throughput(speed)
+        (speed.model, speed.request_class): _throughput(
+            speed,
+            limit=float(specs[speed.model].in_flight() * specs[speed.model].replicas),
+            lead=usual.get(("lead", speed.model, speed.config_sha256), Expected(0.0, 0.0)),
+            start=usual.get(("start", speed.model, speed.config_sha256)),
+        )
         for speed in speeds
         if speed.config_sha256 == configurations[speed.model]
     }
 
 
-def _throughput(speed: Speed) -> Throughput:
+def _throughput(speed: Speed, *, limit: float, lead: Expected, start: Expected | None) -> Throughput:
     answered = work(speed.requests, speed.tokens)
-    mean = answered / speed.seconds
+    mean, mean_request = answered / speed.seconds, answered / speed.requests
     variance = max(0.0, speed.squares / speed.seconds - mean**2)
+    request_variance = max(0.0, speed.request_squares / speed.requests - mean_request**2)
     return Throughput(
         work_per_second=mean,
-        work_per_request=answered / speed.requests,
+        work_per_request=mean_request,
         bytes_per_request=speed.bytes / speed.requests,
         spread=math.sqrt(variance) / mean,
         measurements=speed.measurements,
-        lead_seconds=speed.lead_seconds / speed.leads if speed.leads else 0.0,
+        request_spread=math.sqrt(request_variance) / mean_request,
+        in_flight=max(1.0, speed.request_seconds / speed.seconds),
+        limit=limit,
+        lead=lead,
+        start=start,
     )
+
+
+def measure_duration(
+    session: Session, kind: DurationKind, name: str, variant: str, seconds: float, units: float = 0.0
+) -> None:
+    """Add one time of something that takes time.
+
+    Args:
+        name, variant: the model and the SHA-256 of its configuration; or what is finished, and how.
+        units: what the time may grow with.
+    """
+    record = _record(session, Duration, (kind, name, variant[:256]))
+    amounts = {
+        "number": 1.0,
+        "units": units,
+        "seconds": seconds,
+        "units_squared": units**2,
+        "units_seconds": units * seconds,
+        "seconds_squared": seconds**2,
+    }
+    for amount, value in amounts.items():
+        setattr(record, amount, getattr(record, amount) * DURATION_MEMORY + value)
+
+
+def expected_duration(
+    session: Session, kind: DurationKind, name: str, variant: str, units: float = 0.0
+) -> Expected | None:
+    """Return how long something will take; None if it was never measured."""
+    record = session.get(Duration, (kind, name, variant[:256]))
+    return None if record is None else _expected(record, units)
+
+
+def _expected(record: Duration, units: float = 0.0) -> Expected:
+    """Return a fixed part and one that grows with `units`, by least squares.
+
+    One time more is assumed that was off by itself, so that a single one does not look certain.
+    """
+    mean_units, mean = record.units / record.number, record.seconds / record.number
+    variance = record.units_squared / record.number - mean_units**2
+    covariance = record.units_seconds / record.number - mean_units * mean
+    slope = max(0.0, covariance / variance) if variance > 1e-9 * mean_units**2 else 0.0
+    seconds = max(0.0, mean + slope * (units - mean_units))
+    rest = max(0.0, record.seconds_squared / record.number - mean**2 - slope * covariance)
+    return Expected(seconds, math.sqrt((seconds**2 + record.number * rest) / (record.number + 1)))
 
 
 def add_usage(session: Session, project_id: str, seconds: float) -> None:

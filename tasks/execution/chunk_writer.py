@@ -112,7 +112,7 @@ class ChunkWriter:
             # A COMMIT whose outcome was unclear may have added the chunk already.
             added = segments.append(session, self._segment, chunk, histogram.of(seconds))
             if added and self._throughput_meter is not None:
-                self._throughput_meter.measure(session, chunk)
+                self._throughput_meter.measure(session, table.filter(pc.invert(table["shared"])))
         return chunk
 
 

@@ -156,7 +156,7 @@ def _answer(
         "start_timeout": float(context.settings.engine_start_timeout),
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
-    meter, cache = ThroughputMeter(segment, spec.config_sha256), Cache(context, segment, spec.config_sha256)
+    meter, cache = ThroughputMeter(segment, spec), Cache(context, segment, spec.config_sha256)
     drain = Drain(context, spec.name, rows.num_rows)
     writer = ChunkWriter(context, segment, heartbeat.stopped, meter, cache, drain)
     engine: dict[str, str] | None = None
@@ -174,6 +174,7 @@ def _answer(
                 writer.add(joined)
             to_run = _without(to_run, table["line"])
         writer.flush()
+        meter.expect(to_run.num_rows)
         key = f"{segment.batch_id}/{segment.number}"
         requests = to_run.select(pipeline.REQUESTS)
         tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **timeouts)

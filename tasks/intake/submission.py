@@ -180,7 +180,7 @@ def _outlook(context: AppContext, endpoint: str, sha256: str, size: int) -> Outl
             return None
         spec, kind = first
         with context.database.read() as session:
-            throughputs = speeds.throughputs(session, {spec.name: spec.config_sha256})
+            throughputs = speeds.throughputs(session, {spec.name: spec})
         throughput = forecast.throughput_of(spec.name, kind, throughputs)
         if throughput is None or not throughput.bytes_per_request:
             return None

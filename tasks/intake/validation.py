@@ -144,7 +144,8 @@ def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
             continue
         spec = context.models[name]
         minimum = SEGMENT_FILLS * spec.in_flight() * spec.replicas
-        requests = max(minimum, int(throughput.work_per_second / throughput.work_per_request * SEGMENT_SECONDS))
+        speed, _ = throughput.speed(throughput.limit)
+        requests = max(minimum, int(speed / throughput.work_per_request * SEGMENT_SECONDS))
         sizes[name] = SegmentSize(min(limit, requests))
     jobs = {name for name, spec in context.models.items() if registry.capabilities(spec.engine).starts_each_run}
     return sizes | dict.fromkeys(jobs, JOB_SIZE)

@@ -1,7 +1,9 @@
 """The throughput meter: measures a segment's model at each result chunk, and the segment's lead at its first one.
 
 A measurement begins at the segment's start or at the latest chunk of any segment of the model, so that no second of
-the model counts twice.
+the model counts twice. Requests that begin together also end together, so the first chunks of an engine that had
+nothing to do say little of its speed: they are measured together, from the moment at which the engine got its first
+requests, until answers have come for STEADY times as long as a request takes.
 """
 
 from __future__ import annotations
@@ -9,31 +11,60 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy.orm import Session
 
+from batchyard.models import ModelSpec
 from store import segments, speeds
-from store.records import ResultChunk
 from store.speeds import Measurement, Throughput
 from tasks.context import AppContext
 
 LEAST_SECONDS = 0.001
+STEADY = 2.0
+START_SECONDS = 1.0
+"""An engine that is there after less was running already."""
 
 
 def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
     """Return the measured speed of each served model in its present configuration, by model and request class."""
-    return speeds.throughputs(session, {name: spec.config_sha256 for name, spec in context.models.items()})
+    return speeds.throughputs(session, context.models)
+
+
+@dataclass
+class _Amounts:
+    """Amounts of answers that an engine computed: their number, tokens, squared work, and seconds in the engine."""
+
+    requests: int = 0
+    tokens: int = 0
+    squares: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, answers: pa.Table) -> None:
+        tokens = pc.add(answers["input_tokens"], answers["output_tokens"])
+        work = pc.cast(pc.add(tokens, 1), pa.float64())
+        self.requests += answers.num_rows
+        self.tokens += pc.sum(tokens).as_py()
+        self.squares += pc.sum(pc.multiply(work, work)).as_py()
+        self.seconds += pc.sum(answers["seconds"]).as_py() or 0.0
 
 
 class ThroughputMeter:
     """Measures one attempt of a segment."""
 
-    def __init__(self, segment: segments.SegmentLease, config_sha256: str) -> None:
+    def __init__(self, segment: segments.SegmentLease, spec: ModelSpec) -> None:
         self._segment = segment
-        self._key = (segment.model["name"], config_sha256, segment.request_class)
+        self._key = (spec.name, spec.config_sha256, segment.request_class)
+        self._limit = float(spec.in_flight() * spec.replicas)
+        self._unanswered = segment.requests
         self._at = time.time()
         self._excluded = 0.0
-        self._begun = False
+        self._start: float | None = None
+        self._begun = self._steady = False
+        self._began_at = 0.0
+        self._first = _Amounts()
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
@@ -42,25 +73,74 @@ class ThroughputMeter:
         try:
             yield
         finally:
-            self._excluded += time.monotonic() - began
+            passed = time.monotonic() - began
+            self._excluded += passed
+            if passed > START_SECONDS:
+                self._start = passed
 
-    def measure(self, session: Session, chunk: ResultChunk) -> None:
-        """Record a measurement since the last chunk, in the transaction that adds this one."""
+    def expect(self, requests: int) -> None:
+        """Set the number of requests that the engine will get; at first all of the segment."""
+        self._unanswered = requests
+
+    def measure(self, session: Session, answers: pa.Table) -> None:
+        """Record a measurement since the last chunk, in the transaction that adds this one.
+
+        Args:
+            answers: those of the chunk that the engine has computed.
+        """
         now = time.time()
         passed = max(LEAST_SECONDS, now - self._at - self._excluded)
         speeds.add_usage(session, self._segment.project_id, passed)
-        rows = chunk.completed + chunk.failed - chunk.shared_requests
-        if rows == 0:  # all answers are from the cache, so the engine's lead begins now
-            self._at, self._excluded = now, 0.0
-            return
+        if self._start is not None:
+            speeds.measure_duration(session, "start", *self._key[:2], self._start)
+        if answers.num_rows:
+            self._measure(session, answers, now, passed)
+            self._unanswered -= answers.num_rows
+        # Without such answers, all are from the cache, and the engine's lead begins now.
+        self._at, self._excluded, self._start = time.time(), 0.0, None
+
+    def _measure(self, session: Session, answers: pa.Table, now: float, passed: float) -> None:
+        amounts = _Amounts()
+        amounts.add(answers)
+        answered, unanswered = segments.beside(session, self._segment)
         measured_at = speeds.measured_at(session, *self._key[:2])
-        measurement = Measurement(
-            seconds=max(LEAST_SECONDS, now - measured_at) if measured_at > self._at else passed,
-            requests=rows,
-            bytes=self._segment.bytes * rows / self._segment.requests,
-            tokens=chunk.input_tokens + chunk.output_tokens - chunk.shared_input_tokens - chunk.shared_output_tokens,
+        first, self._begun = not self._begun, True
+        # What another segment has measured meanwhile would count twice.
+        self._steady = self._steady or (answered > 0 if first else measured_at > self._at)
+        if self._steady:
+            in_flight = min(self._limit, max(1.0, self._unanswered + unanswered))
+            seconds = now - measured_at if measured_at > self._at else passed
+            speeds.measure(session, *self._key, self._measurement(amounts, seconds, in_flight))
+            return
+        if first:
+            self._began_at, self._first = now - self._measure_lead(session, answers, amounts, passed), amounts
+        else:
+            self._first.add(answers)
+        elapsed = max(LEAST_SECONDS, now - self._began_at)
+        # All these requests began after the engine got the first of them, so their seconds say how many were in it.
+        in_flight = min(self._limit, max(1.0, self._first.seconds / elapsed or self._first.requests))
+        measurement = self._measurement(self._first, elapsed, in_flight)
+        self._steady = not first and elapsed >= STEADY * self._first.seconds / self._first.requests
+        if self._steady:
+            speeds.measure(session, *self._key, measurement)
+        else:
+            speeds.measure_first(session, *self._key, measurement, again=not first)
+
+    def _measure_lead(self, session: Session, answers: pa.Table, amounts: _Amounts, passed: float) -> float:
+        """Record the lead before the first answers. Return the seconds that the engine had their requests."""
+        longest = pc.max(answers["seconds"]).as_py()
+        if longest is None:  # the engine does not say; what the measured speed does not explain is the lead
+            longest = speeds.answering_seconds(session, *self._key, speeds.work(amounts.requests, amounts.tokens))
+        answering = min(passed, max(LEAST_SECONDS, longest, amounts.seconds / self._limit))
+        speeds.measure_duration(session, "lead", *self._key[:2], passed - answering)
+        return float(answering)
+
+    def _measurement(self, amounts: _Amounts, seconds: float, in_flight: float) -> Measurement:
+        return Measurement(
+            seconds=max(LEAST_SECONDS, seconds),
+            requests=amounts.requests,
+            bytes=self._segment.bytes * amounts.requests / self._segment.requests,
+            tokens=amounts.tokens,
+            squares=amounts.squares,
+            in_flight=in_flight,
         )
-        running = self._begun or segments.others_answer(session, self._segment)
-        add = speeds.measure if running else speeds.measure_lead
-        add(session, *self._key, measurement)
-        self._at, self._excluded, self._begun = time.time(), 0.0, True

@@ -35,7 +35,7 @@ def test_admission_holds_no_write_lock_while_redis_hangs(
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:  # accepts, and never answers
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         context = new_context(redis_url=f"{url}?socket_timeout=1", admission="refuse")
-        measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600)
+        measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600, squares=0.0, in_flight=256)
         with context.database.write() as session:
             speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
         run = pool.submit(schedules.run_now, context, schedule.project_id, schedule.id)

@@ -35,7 +35,9 @@ def measure(context: AppContext, requests_per_second: int) -> None:
     """Record that model echo was measured for ten minutes; each request has 100 bytes and 9 tokens."""
     config = context.models["echo"].config_sha256
     number = 60 * requests_per_second
-    measurement = Measurement(seconds=60.0, requests=number, bytes=100.0 * number, tokens=9 * number)
+    measurement = Measurement(
+        seconds=60.0, requests=number, bytes=100.0 * number, tokens=9 * number, squares=0.0, in_flight=256
+    )
     with context.database.write() as session:
         for _ in range(10):
             speeds.measure(session, "echo", config, "decode", measurement)

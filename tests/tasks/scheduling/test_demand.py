@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store import speeds
 from store.queue import BacklogEntry
 from store.records import Batch
-from store.speeds import Measurement, Throughput
+from store.speeds import Expected, Measurement, Throughput
 from tasks.context import AppContext
 from tasks.scheduling import demand, dispatch
 from tasks.scheduling.demand import Demand, replicas_needed
@@ -29,7 +29,7 @@ SPEED = Throughput(
     bytes_per_request=100,
     spread=0.0,
     measurements=1000,
-    lead_seconds=simulation.LEAD_SECONDS,
+    lead=Expected(simulation.LEAD_SECONDS, 0.0),
 )
 LIMITS = Limits(1, {"m": 1, "n": 1}, fills=dict.fromkeys("mn", dispatch.DRAIN_SECONDS))
 
@@ -107,7 +107,7 @@ def test_there_is_a_most(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def measured(connected: AppContext) -> AppContext:
     """Model echo was measured with ten requests a second."""
-    measurement = Measurement(seconds=60.0, requests=600, bytes=60_000.0, tokens=0)
+    measurement = Measurement(seconds=60.0, requests=600, bytes=60_000.0, tokens=0, squares=0.0, in_flight=256)
     with connected.database.write() as session:
         for _ in range(10):
             speeds.measure(session, "echo", connected.models["echo"].config_sha256, "decode", measurement)

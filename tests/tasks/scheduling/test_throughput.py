@@ -4,49 +4,59 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import select, update
 
-from store import segments
+from batchyard.models import ModelSpec
+from store import segments, speeds
 from store.database import Database
-from store.records import Batch, ResultChunk, Segment, Speed
+from store.records import Batch, Segment, Speed
+from store.speeds import Throughput
+from tasks.scheduling.forecast import single
 from tasks.scheduling.throughput import ThroughputMeter
 
-
-def a_part(answered: int, shared: int) -> ResultChunk:
-    tokens = {"input_tokens": 9 * answered, "shared_input_tokens": 9 * shared}
-    return ResultChunk(
-        completed=answered, failed=0, output_tokens=0, shared_requests=shared, shared_output_tokens=0, **tokens
-    )
+COLUMNS = ("input_tokens", "output_tokens", "seconds")
+SPEC = ModelSpec(name="echo", engine="echo", max_in_flight=96)
 
 
-def meters(database: Database, batch: Batch) -> list[ThroughputMeter]:
+def computed(number: int, seconds: float | None = 0.01) -> pa.Table:
+    """Answers of an engine, with 9 tokens each."""
+    columns = {name: pa.array([0] * number, pa.int64()) for name in ("line", "cached_tokens", "output_tokens")}
+    columns |= {
+        "input_tokens": pa.array([9] * number, pa.int64()),
+        "seconds": pa.array([seconds] * number, pa.float64()),
+    }
+    return pa.table(columns)
+
+
+def meters(database: Database, batch: Batch, spec: ModelSpec = SPEC) -> list[ThroughputMeter]:
     """Start all segments of the batch; a meter for each."""
     meters = []
     with database.write() as session:
         for segment_id in session.scalars(select(Segment.id).where(Segment.batch_id == batch.id)):
             work = segments.start(session, segment_id, segments.dispatch(session, segment_id, 30) or 0, "test", 30)
             assert work is not None
-            meters.append(ThroughputMeter(work, "config"))
+            meters.append(ThroughputMeter(work, spec))
     return meters
 
 
 def test_segments_side_by_side_count_no_second_twice(database: Database, new_batch: Callable[..., Batch]) -> None:
     """The second segment waits long; that is no lead, and the first one's time does not count for it."""
-    first, second = meters(database, new_batch(100, 100))
+    first, second = meters(database, new_batch(100, 100), ModelSpec(name="echo", engine="echo", max_in_flight=1))
     began = time.monotonic()
     for meter in (first, first, first, second, first, second):
         time.sleep(0.05)
         with database.write() as session:
-            meter.measure(session, a_part(10, shared=0))
+            meter.measure(session, computed(10))
             session.execute(update(Segment).where(Segment.number == 0).values(answered=10))
     passed = time.monotonic() - began
     with database.read() as session:
         speed = session.scalars(select(Speed)).one()
-    assert speed.requests == pytest.approx(50, rel=0.01), "all but the very first, of which nothing is known"
-    assert 5 * 0.05 <= speed.seconds <= passed - 0.05
-    assert speed.leads == 0
+    assert speed.requests == pytest.approx(60, rel=0.01)
+    assert 5 * 0.05 <= speed.seconds <= passed - 0.03, "less the time before the engine had its first requests"
 
 
 def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
@@ -54,11 +64,71 @@ def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
 ) -> None:
     (meter,) = meters(database, new_batch(100))
     with database.write() as session:
-        meter.measure(session, a_part(50, shared=50))
-    with database.read() as session:
-        assert session.scalars(select(Speed)).all() == []
+        meter.measure(session, computed(0))
+    assert throughput(database) is None
     with database.write() as session:
-        meter.measure(session, a_part(10, shared=4))
+        meter.measure(session, computed(6))
     with database.read() as session:
         speed = session.scalars(select(Speed)).one()
     assert (speed.requests, speed.tokens, speed.measurements) == (6, 54, 0), "the first of the engine's is its lead"
+
+
+def test_the_first_answers_tell_the_lead_from_the_speed(database: Database, new_batch: Callable[..., Batch]) -> None:
+    """Eight requests that an engine took 0.02 s for, after half a second of other things."""
+    (meter,) = meters(database, new_batch(8))
+    time.sleep(0.5)
+    with database.write() as session:
+        meter.measure(session, computed(8, seconds=0.02))
+    measured = throughput(database)
+    assert measured is not None
+    assert measured.lead.seconds == pytest.approx(0.5, abs=0.1)
+    assert measured.lead.deviation > 0.25, "a single one says little"
+    assert measured.work_per_second == pytest.approx(80 / 0.02, rel=0.01)
+    assert measured.in_flight == pytest.approx(8, rel=0.01)
+
+
+def test_requests_that_began_together_and_come_one_after_the_other_are_no_speed(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    """Eight requests take 0.3 s. One answer is recorded before the seven others, which come at the same moment."""
+    (meter,) = meters(database, new_batch(8))
+    time.sleep(0.4)
+    for number in (1, 7):
+        with database.write() as session:
+            meter.measure(session, computed(number, seconds=0.3))
+    measured = throughput(database)
+    assert measured is not None
+    assert measured.work_per_second == pytest.approx(80 / 0.3, rel=0.25)
+
+
+def test_an_engine_that_does_not_say_how_long_a_request_took_is_measured_all_the_same(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    (meter,) = meters(database, new_batch(100))
+    for _ in range(3):
+        time.sleep(0.05)
+        with database.write() as session:
+            meter.measure(session, computed(10, seconds=None))
+    measured = throughput(database)
+    assert measured is not None and 40 / 0.05 < measured.work_per_second < 100 / 0.05
+
+
+def test_after_a_batch_of_eight_the_end_of_twelve_hundred_lies_in_the_range(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    """The engine may run all it takes at once as fast as eight, or be no faster with more of them."""
+    (meter,) = meters(database, new_batch(8))
+    time.sleep(0.5)
+    with database.write() as session:
+        meter.measure(session, computed(8, seconds=0.1))
+    measured = throughput(database)
+    assert measured is not None
+    forecast = single(1200 * 100, replace(measured, bytes_per_request=100.0), 0.0, now=0.0)
+    for requests_at_once in (8, 96):
+        assert forecast.earliest < 0.5 + 1200 * 0.1 / requests_at_once < forecast.latest
+    assert forecast.latest < 60, "it says something"
+
+
+def throughput(database: Database) -> Throughput | None:
+    with database.read() as session:
+        return speeds.throughputs(session, {"echo": SPEC}).get(("echo", "decode"))
