@@ -13,6 +13,7 @@ BatchyardError                     500
 │   ├── ArtifactMissing             503  the artifact store does not have the content
 │   └── GpuBusy                     503  other models' engines hold the GPUs
 ├── LeaseLost                      500  another holder has the lease now
+├── Stopped                        500  the work is no longer wanted
 └── EngineError                    500
     ├── EngineStartError           500  the engine cannot be started at all
     └── EngineDied                 500  the engine's process ended while it held requests
@@ -111,6 +112,13 @@ class GpuBusy(UnavailableError):
 
 class LeaseLost(BatchyardError):
     """The lease's epoch is over: another holder has the work, so write nothing more."""
+
+
+class Stopped(BatchyardError):
+    """The work is no longer wanted: its wait ended before its result was there."""
+
+    def __init__(self) -> None:
+        super().__init__("the work was stopped")
 
 
 class EngineError(BatchyardError):

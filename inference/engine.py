@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Mapping
@@ -176,21 +177,30 @@ class JobEngine(Capabilities):
     @classmethod
     @abstractmethod
     def run(
-        cls, spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+        cls,
+        spec: ModelSpec,
+        endpoint: str,
+        rows: pa.Table,
+        *,
+        request_timeout: float,
+        start_timeout: float,
+        stopped: threading.Event,
     ) -> Generator[pa.Table]:
-        """Answer every row: rows, tables and errors are those of `inference.pipeline.run`.
+        """Answer every row: rows, tables, `stopped` and errors are those of `inference.pipeline.run`.
 
         Raises:
+            Stopped: `stopped` is set.
             EngineStartError: with the engine's own reason.
             EngineError: the job failed.
         """
 
     @classmethod
     @abstractmethod
-    def versions(cls, spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
+    def versions(cls, spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
         """Return the engine and all that its answers depend on, as `Engine.versions` does.
 
         Raises:
+            Stopped: `stopped` is set.
             EngineStartError: with the engine's own reason.
         """
 

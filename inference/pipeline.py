@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Generator
@@ -29,6 +30,7 @@ from inference.residents import gpu_eviction
 from inference.residents.actor import Started, gpus
 from inference.residents.directory import actor_name, engine_actors, get_or_create_engine
 from inference.residents.session import EngineSession, EngineTimeouts
+from inference.waits import wait
 
 CALLER_CPUS = 0.25
 """Ray starts a process for each caller that has room, and each new process costs seconds of CPU."""
@@ -52,6 +54,7 @@ def run(
     request_timeout: float,
     start_timeout: float,
     idle_seconds: float,
+    stopped: threading.Event | None = None,
 ) -> Generator[pa.Table]:
     """Answer every row. Tables of answers come as they are ready, in any order; each row is in exactly one.
 
@@ -64,6 +67,7 @@ def run(
         request_timeout: the longest that one request may run, in seconds.
         start_timeout: the longest that an engine may take to start, in seconds.
         idle_seconds: engines stop after this many seconds without work.
+        stopped: set by another thread when the work is no longer wanted. The run then ends within a second.
 
     Yields:
         line (int64), ok (bool: status 200), answer (string: the output line as JSON), input_tokens, cached_tokens,
@@ -71,18 +75,22 @@ def run(
         generator stops the run.
 
     Raises:
+        Stopped: `stopped` is set.
         EngineStartError: an engine does not start; with its own reason.
         EngineError: engines die without end, or Ray fails.
     """
     if rows.num_rows == 0:
         return
+    stopped = stopped or threading.Event()
     engine = capabilities(spec.engine)
     if issubclass(engine, JobEngine):
         _quieten()
-        yield from engine.run(spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout)
+        yield from engine.run(
+            spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout, stopped=stopped
+        )
         return
     timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
-    in_flight = _start(spec, timeouts).in_flight
+    in_flight = _start(spec, timeouts, stopped).in_flight
     name = uuid.uuid4().hex
     session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight)
     _quieten()
@@ -92,7 +100,7 @@ def run(
         while losses < LOSSES_IN_A_ROW:
             answered: list[pa.ChunkedArray] = []
             try:
-                for table in _answered(spec, endpoint, rows, session, timeouts):
+                for table in _answered(spec, endpoint, rows, session, timeouts, stopped):
                     answered.append(table.column("line"))
                     losses = 0
                     yield table
@@ -111,7 +119,12 @@ def run(
 
 
 def _answered(
-    spec: ModelSpec, endpoint: str, rows: pa.Table, session: EngineSession, timeouts: EngineTimeouts
+    spec: ModelSpec,
+    endpoint: str,
+    rows: pa.Table,
+    session: EngineSession,
+    timeouts: EngineTimeouts,
+    stopped: threading.Event,
 ) -> Generator[pa.Table]:
     """Map the rows to answers once. Raises RayError if the caller is lost; then some rows have no answer."""
     dataset = ray.data.from_arrow(rows.combine_chunks())
@@ -129,7 +142,7 @@ def _answered(
         concurrency=1,
         ray_remote_args_fn=_caller_options,
     )
-    with closing(iter_blocks(answered)) as packed:
+    with closing(iter_blocks(answered, stopped)) as packed:
         for table in chain.from_iterable(map(unpacked, packed)):
             raise_failure(table)
             yield table
@@ -146,20 +159,27 @@ def _caller_options() -> dict[str, Any]:
 
 
 def engine_versions(
-    spec: ModelSpec, *, request_timeout: float, start_timeout: float, idle_seconds: float
+    spec: ModelSpec,
+    *,
+    request_timeout: float,
+    start_timeout: float,
+    idle_seconds: float,
+    stopped: threading.Event | None = None,
 ) -> dict[str, str]:
     """Return the versions behind this model's answers, from its engine: engine, version, torch, model_sha256, …
 
     Raises:
+        Stopped: `stopped` is set.
         EngineStartError: the engine is not running and does not start.
     """
+    stopped = stopped or threading.Event()
     engine = capabilities(spec.engine)
     if issubclass(engine, JobEngine):
-        return engine.versions(spec, start_timeout=start_timeout)
-    return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)).versions
+        return engine.versions(spec, start_timeout=start_timeout, stopped=stopped)
+    return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN), stopped).versions
 
 
-def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:
+def _start(spec: ModelSpec, timeouts: EngineTimeouts, stopped: threading.Event) -> Started:
     """Start every replica that is not running. Return versions and capacity of the first that is there.
 
     The callers take in the others as they come.
@@ -168,29 +188,32 @@ def _start(spec: ModelSpec, timeouts: EngineTimeouts) -> Started:
         began = time.monotonic()
         handles = [get_or_create_engine(spec, timeouts.request_timeout, replica) for replica in range(spec.replicas)]
         starts = {handle.ready.remote(timeouts.idle_seconds): handle for handle in handles}
-        done, missing = ray.wait(list(starts), timeout=gpu_eviction.PLACING_SECONDS)
+        done, missing = wait(list(starts), stopped, timeout=gpu_eviction.PLACING_SECONDS)
         if done:
             # The others get as long again, so that a cold start usually has all of them.
-            _, missing = ray.wait(list(starts), num_returns=len(starts), timeout=time.monotonic() - began)
+            _, missing = wait(list(starts), stopped, num_returns=len(starts), timeout=time.monotonic() - began)
         if missing and gpus(spec):
-            gpu_eviction.evict_idle(spec, handles)
-        started = _first(spec, starts, timeouts.start_timeout)
+            gpu_eviction.evict_idle(spec, handles, stopped)
+        started = _first(spec, starts, timeouts.start_timeout, stopped)
         if started is not None:
             return started
     raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started")
 
 
-def _first(spec: ModelSpec, starts: dict[ray.ObjectRef, ActorHandle], timeout: float) -> Started | None:
+def _first(
+    spec: ModelSpec, starts: dict[ray.ObjectRef, ActorHandle], timeout: float, stopped: threading.Event
+) -> Started | None:
     """Return the first replica that is there. None if all had no work and stopped just now, or died.
 
     Raises:
+        Stopped: `stopped` is set.
         EngineStartError: no replica is there in time, or none could start.
         UnavailableError: the nodes of the replicas do not answer.
     """
     failure: EngineStartError | UnavailableError | None = None
     until = time.monotonic() + timeout
     while starts:
-        done, _ = ray.wait(list(starts), timeout=max(0.0, until - time.monotonic()))
+        done, _ = wait(list(starts), stopped, timeout=max(0.0, until - time.monotonic()))
         if not done:
             for handle in starts.values():
                 ray.kill(handle)

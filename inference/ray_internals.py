@@ -5,6 +5,7 @@ Ray is pinned to one version in pyproject.toml. tests/inference/test_private_api
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -20,10 +21,13 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data.block import BlockAccessor
 from ray.exceptions import GetTimeoutError
 
+from batchyard.errors import Stopped
+
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 """States of an actor that waits for resources."""
 ENGINE_STAGE = "vLLMEngineStage"
 """The name that `ray.data.llm` gives to the stage of a processor that calls vLLM."""
+POLL_SECONDS = 0.02
 
 
 def is_same_cluster(address: str) -> bool:
@@ -46,18 +50,32 @@ def actor_state(handle: ActorHandle) -> str:
     return state
 
 
-def iter_blocks(dataset: Dataset) -> Generator[pa.Table]:
+def iter_blocks(dataset: Dataset, stopped: threading.Event) -> Generator[pa.Table]:
     """Run a dataset and yield each block as soon as it exists. Closing the generator stops the run.
 
     The public `iter_batches` holds blocks back unless it prefetches nothing. Then it leaks a thread in each run
-    (Ray 2.60) and costs more.
+    (Ray 2.60) and costs more. Ray's iterators wait for a block without end, so this looks whether there is one.
 
     Raises:
+        Stopped: `stopped` is set.
         RayError, ExecutionTimeoutError: the run failed.
     """
-    for bundle in dataset.iter_internal_ref_bundles():
-        for block in ray.get(list(bundle.block_refs)):
-            yield BlockAccessor.for_block(block).to_arrow()
+    executor = dataset._create_executor()
+    bundles = dataset._build_bundle_iterator(executor)
+    _, output = executor._output_node
+    try:
+        while not stopped.is_set():
+            if not (output._exception or output._finished or output.output_queue.has_next(None)):
+                stopped.wait(POLL_SECONDS)
+                continue
+            bundle = next(bundles, None)
+            if bundle is None:
+                return
+            for block in ray.get(list(bundle.block_refs)):
+                yield BlockAccessor.for_block(block).to_arrow()
+        raise Stopped
+    finally:
+        executor.shutdown(force=False)
 
 
 class StartWatch(ExecutionCallback):  # type: ignore[misc]  # Ray has no types

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tasks.context import AppContext
 from tasks.execution import segment
+from tasks.execution.running import RUNNING
 from tasks.finishing import finalize
 from tasks.intake import validation
 from tasks.scheduling import dispatch
@@ -22,6 +23,9 @@ def validate(context: AppContext, batch_id: str, holder: str) -> None:
 
 
 def run_segment(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
-    """Run a segment, then fill the slot it leaves. After an unexpected error, housekeeping fills it."""
-    if segment.run(context, segment_id, epoch, holder):
+    """Run a segment, then fill the slot it leaves. After an unexpected error, housekeeping fills it.
+
+    A process that ends leaves that to housekeeping too, or it would get the segment again.
+    """
+    if segment.run(context, segment_id, epoch, holder) and not RUNNING.ending:
         advance(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from dataclasses import dataclass
 
 import redis
@@ -46,6 +47,14 @@ def build(configuration: Settings) -> AppContext:
 
 
 @functools.cache
+def _own() -> AppContext:
+    return build(settings.load())
+
+
+_BUILDING = threading.Lock()
+
+
 def context() -> AppContext:
     """Return this process's context. Not to be called before a worker's pool has started its processes."""
-    return build(settings.load())
+    with _BUILDING:  # a second one of another thread would have its own turn to write, which SQLite has one of
+        return _own()

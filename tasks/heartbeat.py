@@ -48,14 +48,13 @@ def machine() -> str:
 class Heartbeat:
     """A thread that calls `beat` every `interval` seconds until the block ends.
 
-    `beat` returns True while the work is wanted. After False or LeaseLost, `stopped` is set and every further interval
-    calls `on_stop`.
+    `beat` returns True while the work is wanted. After False or LeaseLost, `stopped` is set, and `beat` is called no
+    more. Who sets `stopped` in another thread does not end the beats: the lease is needed until the work has stopped.
     """
 
-    def __init__(self, beat: Callable[[], bool], interval: float, on_stop: Callable[[], None] | None = None) -> None:
+    def __init__(self, beat: Callable[[], bool], interval: float) -> None:
         self._beat = beat
         self._interval = interval
-        self._on_stop = on_stop
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.stopped = threading.Event()
@@ -69,20 +68,19 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            if not self.stopped.is_set():
-                try:
-                    if not self._beat():
-                        self.stopped.set()
-                except LeaseLost as error:
-                    log.warning("stopping: %s", error)
-                    self.stopped.set()
-                except UnavailableError as error:
-                    log.warning("lease not renewed: %s", error)
-                except Exception:  # without its heartbeat the work would lose its lease in silence
-                    log.exception("lease not renewed")
-            if self.stopped.is_set() and self._on_stop is not None:
-                self._on_stop()
+        wanted = True
+        while wanted and not self._ended.wait(self._interval):
+            try:
+                wanted = self._beat()
+            except LeaseLost as error:
+                log.warning("stopping: %s", error)
+                wanted = False
+            except UnavailableError as error:
+                log.warning("lease not renewed: %s", error)
+            except Exception:  # without its heartbeat the work would lose its lease in silence
+                log.exception("lease not renewed")
+        if not wanted:
+            self.stopped.set()
 
 
 BACKOFF = Backoff(first=2.0, longest=60.0)

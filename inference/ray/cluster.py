@@ -5,30 +5,42 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 
 import ray
 from ray.exceptions import RayError
 
-from batchyard.errors import UnavailableError
+from batchyard.errors import Stopped, UnavailableError
 from inference.ray_internals import is_same_cluster
 from inference.residents.directory import NAMESPACE
 
+LOOK_SECONDS = 1.0
+"""Between two looks whether a lost cluster answers again."""
+
 log = logging.getLogger(__name__)
+_connecting = threading.Lock()
 
 
-def connect(address: str) -> None:
-    """Connect to the cluster at `address` (`host:port`, or `auto`) as a driver; replace a lost connection.
+def connect(address: str, stopped: threading.Event) -> None:
+    """Connect this process to the cluster at `address` (`host:port`, or `auto`) as a driver, once in its life.
 
-    Call it in the process that uses it, never before a fork.
+    Call it in the process that uses it, never before a fork. A cluster that was joined and does not answer is waited
+    for, without end: calls of other threads into it never return, so only a new process can join another one.
 
     Raises:
+        Stopped: `stopped` is set.
         UnavailableError: no cluster answers there.
     """
-    if ray.is_initialized():
-        if alive():
+    with _connecting:
+        if not ray.is_initialized():
+            _join(address)
             return
-        log.warning("Ray cluster was lost; connecting again", extra={"address": address})
-        ray.shutdown()
+    while not alive():
+        if stopped.wait(LOOK_SECONDS):
+            raise Stopped
+
+
+def _join(address: str) -> None:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     try:
         ray.init(

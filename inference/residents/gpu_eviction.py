@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from threading import Event
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
 
-from batchyard.errors import GpuBusy
+from batchyard.errors import GpuBusy, Stopped
 from batchyard.models import ModelSpec
 from inference.ray_internals import UNPLACED, actor_state
 from inference.residents import directory
@@ -22,13 +23,14 @@ PATIENCE_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
-def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
+def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event) -> None:
     """Stop idle engines of other models, the longest idle first, until each of the model's replicas is placed.
 
     Returns too if one is placed and no engine is idle: the others wait for a GPU in Ray's queue. And if no engine of
     ours holds a GPU: then the start's own time limit reports what is missing.
 
     Raises:
+        Stopped: `stopped` is set.
         GpuBusy: other models' engines are at work on the GPUs. The replicas without a GPU are stopped.
     """
     until = time.monotonic() + PATIENCE_SECONDS
@@ -49,7 +51,8 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle]) -> None:
                 f"model {spec.name} waits for a GPU: engines of {', '.join(holders)} are at work on them",
                 holders=holders,
             )
-        time.sleep(0.5)
+        if stopped.wait(0.5):
+            raise Stopped
 
 
 def _others(spec: ModelSpec) -> dict[str, dict[str, Any]]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import output_lines
 from batchyard.backoff import Backoff
-from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, UnavailableError
+from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, Stopped, UnavailableError
 from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
 from store import batches, holds, segments
@@ -23,8 +25,8 @@ from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.chunk_writer import ChunkWriter
 from tasks.execution.deduplication import Duplicates
-from tasks.execution.interruption import Interruption, Stopped
 from tasks.execution.result_cache import TOKENS, Cache
+from tasks.execution.running import RUNNING
 from tasks.heartbeat import Heartbeat
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.dispatch import Drain
@@ -89,51 +91,64 @@ def _ray_is_away() -> bool:
 
 
 class _ClusterWatch:
-    """Watches the Ray cluster that this process is connected to."""
+    """Watches the Ray cluster that this process is connected to, for all its segments."""
 
     def __init__(self) -> None:
+        self._looking = threading.Lock()
+        self._looked_at = 0.0
         self._away = 0
 
     def lost(self) -> bool:
-        """Count a beat. Return True if the cluster has been away, or another one, for CLUSTER_BEATS beats in a row."""
-        self._away = self._away + 1 if _ray_is_away() else 0
+        """Return True if the cluster was away, or another one, at CLUSTER_BEATS looks in a row.
+
+        Each segment asks at its beats. One of them looks, at most once a beat, and the others wait for none.
+        """
+        if self._looking.acquire(blocking=False):
+            try:
+                if time.monotonic() - self._looked_at >= BEAT_SECONDS:
+                    self._away = self._away + 1 if _ray_is_away() else 0
+                    self._looked_at = time.monotonic()
+            finally:
+                self._looking.release()
         return self._away >= CLUSTER_BEATS
 
 
-def _leave(context: AppContext, segment: segments.SegmentLease) -> None:
-    """Give the segment back and end this process. The pool starts another one.
+_watch = _ClusterWatch()
+_leaving = threading.Lock()
 
-    A call into a cluster that is gone waits for ever and cannot be interrupted.
+
+def leave(context: AppContext, reason: str) -> None:
+    """Give this process's segments back and end it. Its pool or its supervisor starts another one.
+
+    A call into a Ray cluster that is gone waits for ever and cannot be interrupted.
     """
-    log.error(
-        "Ray cluster is gone; this process ends", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id}
-    )
-    try:
-        _fail(context, segment, "the Ray cluster went away", counted=False)
-    finally:
-        os._exit(1)
+    with _leaving:
+        lost = RUNNING.segments()
+        ids = [segment.lease.id for segment in lost]
+        log.error("%s; this process ends", reason, extra={"segment_ids": ids})
+        try:
+            for segment in lost:
+                with suppress(LeaseLost):
+                    _fail(context, segment, reason, counted=False)
+        finally:
+            os._exit(1)
 
 
 def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
-    watch = _ClusterWatch()
-
     def beat() -> bool:
         with context.database.write() as session:
             wanted = segments.renew(session, segment, context.settings.lease_seconds)
-        if watch.lost():
-            _leave(context, segment)
+        if _watch.lost():
+            leave(context, "the Ray cluster went away")
         return wanted
 
-    with Interruption() as interruption:
-        with Heartbeat(beat, BEAT_SECONDS, interruption.interrupt) as heartbeat:
-            engine = _answer(context, segment, heartbeat, interruption)
-        with context.database.write() as session:
-            segments.end(session, segment, done=not heartbeat.stopped.is_set(), engine=engine)
+    with Heartbeat(beat, BEAT_SECONDS) as heartbeat, RUNNING.add(segment, heartbeat.stopped):
+        engine = _answer(context, segment, heartbeat.stopped)
+    with context.database.write() as session:
+        segments.end(session, segment, done=not heartbeat.stopped.is_set(), engine=engine)
 
 
-def _answer(
-    context: AppContext, segment: segments.SegmentLease, heartbeat: Heartbeat, interruption: Interruption
-) -> dict[str, str] | None:
+def _answer(context: AppContext, segment: segments.SegmentLease, stopped: threading.Event) -> dict[str, str] | None:
     # These import Ray, which only a process that runs segments needs.
     from inference import pipeline
     from inference.ray import cluster
@@ -146,25 +161,26 @@ def _answer(
     duplicates, to_run = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
     error = _no_engine(context, segment)
     if error is not None:
-        writer = ChunkWriter(context, segment, heartbeat.stopped)  # no meter: no engine answers these
+        writer = ChunkWriter(context, segment, stopped)  # no meter: no engine answers these
         writer.add(_engine_error(rows, *error))
         writer.flush()
         return None
-    cluster.connect(context.settings.ray_address)
-    timeouts = {
+    terms: dict[str, Any] = {
+        "stopped": stopped,
         "request_timeout": float(context.settings.request_timeout),
         "start_timeout": float(context.settings.engine_start_timeout),
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
     meter, cache = ThroughputMeter(segment, spec), Cache(context, segment, spec.config_sha256)
     drain = Drain(context, spec.name, rows.num_rows)
-    writer = ChunkWriter(context, segment, heartbeat.stopped, meter, cache, drain)
+    writer = ChunkWriter(context, segment, stopped, meter, cache, drain)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     published_at = time.monotonic()
     try:
         with meter.excluded():
-            engine = interruption.call(lambda: pipeline.engine_versions(spec, **timeouts))
+            cluster.connect(context.settings.ray_address, stopped)
+            engine = pipeline.engine_versions(spec, **terms)
         gpu_sharing.clear_demand(context, spec.name)
         if segment.held is not None:
             with context.database.write() as session:
@@ -177,11 +193,11 @@ def _answer(
         meter.expect(to_run.num_rows)
         key = f"{segment.batch_id}/{segment.number}"
         requests = to_run.select(pipeline.REQUESTS)
-        tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **timeouts)
+        tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **terms)
         starts = capabilities(spec.engine).starts_each_run
-        while not heartbeat.stopped.is_set():
+        while not stopped.is_set():
             with meter.excluded() if starts else nullcontext():
-                table = interruption.call(lambda: next(answers, None))
+                table = next(answers, None)
             if table is None:
                 break
             starts = False
@@ -191,14 +207,15 @@ def _answer(
                 published_at = time.monotonic()
                 engine_status.publish(context, directory.states(timeout=1.0))
     except Stopped:
-        log.info("segment interrupted", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
+        log.info("segment stopped", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
     finally:
         try:
             writer.flush()
         finally:
             if tables is not None:
                 tables.close()
-    engine_status.publish(context, directory.states(timeout=1.0))
+    if not stopped.is_set():
+        engine_status.publish(context, directory.states(timeout=1.0))
     return engine
 
 

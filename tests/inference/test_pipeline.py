@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import ray
 
-from batchyard.errors import EngineError, EngineStartError
+from batchyard.errors import EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import directory
@@ -262,6 +265,67 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
     assert len(log.read_text().splitlines()) < 1000
     assert len(directory.engine_actors()) == 1, "the engine itself stays"
+
+
+def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_caller() -> None:
+    spec, stopped = echo(latency_ms=60_000, max_in_flight=32), threading.Event()
+    run(spec.model_copy(update={"engine_args": {}}), chat("the cluster is warm"))
+    timer = threading.Timer(1.0, stopped.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(Stopped):
+        list(
+            pipeline.run(
+                spec, CHAT, table(chat(*map(str, range(100)))), stopped=stopped, **{**TERMS, "request_timeout": 60}
+            )
+        )
+    assert time.monotonic() - began < 1.0 + 3.0
+    timer.join()
+    until(lambda: not callers())
+    until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
+
+
+def test_the_wait_for_an_engine_that_does_not_start_is_stopped_at_once() -> None:
+    stopped = threading.Event()
+    threading.Timer(1.0, stopped.set).start()
+    began = time.monotonic()
+    with pytest.raises(Stopped):
+        pipeline.engine_versions(echo(num_gpus=1), stopped=stopped, **TERMS)
+    assert time.monotonic() - began < 1.0 + 2.0
+    for engine in directory.engine_actors().values():
+        ray.kill(engine)  # it waits for a GPU, and answers nobody
+
+
+def test_runs_in_threads_of_one_process_answer_their_own_rows_and_a_stopped_one_stops_alone() -> None:
+    models = [echo("fast"), echo("slow", latency_ms=100, max_in_flight=32)]
+    stopped = threading.Event()
+    begun = threading.Event()
+
+    def texts(name: str) -> list[str]:
+        return [f"{name} {index}" for index in range(200)]
+
+    def answer(name: str) -> list[str]:
+        lines = run(models[int(name) % 2], chat(*texts(name)))
+        return [content(lines[index]) for index in range(200)]
+
+    def answer_until_stopped() -> int:
+        number = 0
+        with pytest.raises(Stopped):
+            rows = table(chat(*map(str, range(2000))))
+            for answers in pipeline.run(models[1], CHAT, rows, stopped=stopped, **TERMS):
+                number += answers.num_rows
+                begun.set()
+        return number
+
+    with ThreadPoolExecutor(6) as threads:
+        victim = threads.submit(answer_until_stopped)
+        begun.wait(60)
+        futures = {str(number): threads.submit(answer, str(number)) for number in range(5)}
+        next(as_completed(futures.values())).result()
+        stopped.set()
+        assert 0 < victim.result(30) < 2000
+        for name, future in futures.items():
+            assert future.result(120) == texts(name)
 
 
 def callers() -> list[psutil.Process]:

@@ -29,7 +29,7 @@ from inference.engines.vllm import internals
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("batchyard", "store", "tasks", "inference", "webapp")
 RAY_ADAPTER, VLLM_ADAPTER = "inference/ray_internals.py", "inference/engines/vllm/internals.py"
-RAY_ATTRIBUTES = {"iter_internal_ref_bundles", "_topology", "_actor_id"}
+RAY_ATTRIBUTES = {"_create_executor", "_build_bundle_iterator", "_output_node", "_topology", "_actor_id"}
 PLATFORMS = ("manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PRIVATE = re.compile(r"vllm(\.|$)|ray(\.\w+)*\._[a-zA-Z]|ray\.data\.block\.BlockAccessor$")
 NO_VLLM = "vLLM is not installed"
@@ -73,7 +73,7 @@ def private_names(source: str) -> set[str]:
         "from ray.llm._internal.batch import stages",
         "from ray.data.block import BlockAccessor",
         "import ray\nray._private.state.actors()",
-        "blocks = dataset.iter_internal_ref_bundles()",
+        "executor = dataset._create_executor()",
         "executor._topology",
         "handle._actor_id.hex()",
     ],
@@ -102,9 +102,13 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     from ray.data import Dataset
     from ray.data._internal.execution.execution_callback import ExecutionCallback
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
+    from ray.data._internal.execution.streaming_executor_state import OpBufferQueue, OpState
     from ray.data.block import BlockAccessor
 
-    assert callable(Dataset.iter_internal_ref_bundles) and callable(BlockAccessor.for_block)
+    assert callable(Dataset._create_executor) and callable(Dataset._build_bundle_iterator)
+    assert callable(OpBufferQueue.has_next) and callable(BlockAccessor.for_block)
+    assert {"_exception", "_finished", "output_queue"} <= set(OpState.get_output_blocking.__code__.co_names)
+    assert "_output_node" in StreamingExecutor.execute.__code__.co_names
     assert isinstance(ActorHandle._actor_id, property)
     assert callable(ExecutionCallback.on_execution_step)
     assert "_topology" in StreamingExecutor.execute.__code__.co_names

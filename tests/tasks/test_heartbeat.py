@@ -72,18 +72,12 @@ def test_a_database_that_is_away_for_a_while_stops_no_work() -> None:
         assert not heartbeat.stopped.is_set()
 
 
-def test_stopped_work_is_interrupted_at_every_further_beat() -> None:
-    """One interruption may come just before the work waits; the next one meets it."""
-    interruptions = []
-    with Heartbeat(Beats(True, False), INTERVAL, lambda: interruptions.append(1)):
-        until(lambda: len(interruptions) >= 3)
-
-
-def test_wanted_work_is_never_interrupted() -> None:
-    beats, interruptions = Beats(True), []
-    with Heartbeat(beats, INTERVAL, lambda: interruptions.append(1)):
-        until(lambda: beats.count >= 3)
-    assert interruptions == []
+def test_work_that_others_stop_keeps_its_lease_until_it_has_ended() -> None:
+    beats = Beats(True)
+    with Heartbeat(beats, INTERVAL) as heartbeat:
+        heartbeat.stopped.set()
+        count = beats.count
+        until(lambda: beats.count >= count + 3)
 
 
 def test_a_batch_has_one_holder_and_the_second_gets_none(context: AppContext, new_batch: NewBatch) -> None:

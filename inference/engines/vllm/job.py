@@ -5,6 +5,7 @@ This module is light and starts nothing; `job_runner` runs the engine.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -67,16 +68,23 @@ class VLLMJob(JobEngine):
 
     @classmethod
     def run(
-        cls, spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+        cls,
+        spec: ModelSpec,
+        endpoint: str,
+        rows: pa.Table,
+        *,
+        request_timeout: float,
+        start_timeout: float,
+        stopped: threading.Event,
     ) -> Generator[pa.Table]:
         tables: Generator[pa.Table] = _runner().run(
-            spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout
+            spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout, stopped=stopped
         )
         return tables
 
     @classmethod
-    def versions(cls, spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
-        versions: dict[str, str] = _runner().versions(spec, start_timeout=start_timeout)
+    def versions(cls, spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
+        versions: dict[str, str] = _runner().versions(spec, start_timeout=start_timeout, stopped=stopped)
         return versions
 
 

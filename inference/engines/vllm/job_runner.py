@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import threading
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
@@ -28,6 +29,7 @@ from inference.engines.vllm.job import JobArguments
 from inference.engines.vllm.job_stage import JobStage
 from inference.engines.weights import model_sha256
 from inference.ray_internals import StartWatch, iter_blocks, replace_vllm_stage
+from inference.waits import wait
 
 RESTARTS = 2
 """Restarts of a replica whose engine dies. Its rows run again, so a row that kills it would never end."""
@@ -35,7 +37,13 @@ REASON = re.compile(rf"{EngineStartError.__name__}: (.+)")
 
 
 def run(
-    spec: ModelSpec, endpoint: str, rows: pa.Table, *, request_timeout: float, start_timeout: float
+    spec: ModelSpec,
+    endpoint: str,
+    rows: pa.Table,
+    *,
+    request_timeout: float,
+    start_timeout: float,
+    stopped: threading.Event,
 ) -> Generator[pa.Table]:
     """Start the model's replicas, answer every row, and stop the replicas: `pipeline.run` for this engine.
 
@@ -46,6 +54,7 @@ def run(
         Tables with the schema ANSWERS. Each is one batch of rows, complete when its last row is answered.
 
     Raises:
+        Stopped: `stopped` is set.
         EngineStartError: an engine does not start, or none within `start_timeout` seconds.
         EngineError: an engine died more than RESTARTS times, or Ray failed.
     """
@@ -60,24 +69,27 @@ def run(
     dataset.context.print_on_execution_start = False
     answered = _processor(spec, endpoint, arguments, request_timeout)(dataset)
     try:
-        with closing(iter_blocks(answered)) as tables:
+        with closing(iter_blocks(answered, stopped)) as tables:
             for table in tables:
                 yield table.select(ANSWERS.names).cast(ANSWERS)
     except (RayError, ExecutionTimeoutError) as error:
         raise _error(spec, error, start_timeout) from error
 
 
-def versions(spec: ModelSpec, *, start_timeout: float) -> dict[str, str]:
+def versions(spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
     """The versions behind this model's answers, from a process of the cluster: engine, version, ray, torch, …
 
     Raises:
+        Stopped: `stopped` is set.
         EngineStartError: vLLM or the model is missing, or no process started within `start_timeout` seconds.
     """
+    reference = ray.remote(_versions).options(num_cpus=0.1).remote(spec)
+    ready, _ = wait([reference], stopped, timeout=start_timeout)
+    if not ready:
+        ray.cancel(reference)
+        raise EngineStartError(start_timed_out(spec, start_timeout))
     try:
-        reference = ray.remote(_versions).options(num_cpus=0.1).remote(spec)
-        versions: dict[str, str] = ray.get(reference, timeout=start_timeout)
-    except GetTimeoutError as error:
-        raise EngineStartError(start_timed_out(spec, start_timeout)) from error
+        versions: dict[str, str] = ray.get(reference)
     except RayTaskError as error:
         raise start_error(spec, error) from error
     return versions

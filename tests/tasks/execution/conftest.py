@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from batchyard.errors import Stopped
+from tasks import advance
+from tasks.execution import segment
+from tasks.execution.running import RunningSegments
 from tests.support import planned
 
 
@@ -20,12 +25,23 @@ class DirectedEngine:
         """Lines of the requests it was sent."""
         self.starts: Callable[[], None] = lambda: None
         self.run: Callable[[list[int]], Iterator[pa.Table]] = lambda lines: iter([planned.answers(lines)])
+        self.hanging = 0
+        self._threads = threading.local()
 
     def engine_versions(self, *_: Any, **__: Any) -> dict[str, str]:
         self.starts()
         return self.versions
 
-    def answer(self, _spec: Any, _endpoint: str, rows: pa.Table, **_: Any) -> Generator[pa.Table]:
+    def hang(self) -> None:
+        """Wait as an engine that never answers: until the segment of this thread is stopped."""
+        self.hanging += 1
+        assert self._threads.stopped.wait(60), "the segment was not stopped"
+        raise Stopped
+
+    def answer(
+        self, _spec: Any, _endpoint: str, rows: pa.Table, *, stopped: threading.Event, **_: Any
+    ) -> Generator[pa.Table]:
+        self._threads.stopped = stopped
         lines = rows["line"].to_pylist()
         self.lines += lines
         if lines:
@@ -40,8 +56,17 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> DirectedEngine:
     from inference.residents import directory
 
     engine = DirectedEngine()
-    monkeypatch.setattr(cluster, "connect", lambda _address: None)
+    monkeypatch.setattr(cluster, "connect", lambda *_: None)
     monkeypatch.setattr(directory, "states", lambda **_: {})
     monkeypatch.setattr(pipeline, "engine_versions", engine.engine_versions)
     monkeypatch.setattr(pipeline, "run", engine.answer)
     return engine
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> RunningSegments:
+    """The segments of this process, which a test may let end."""
+    running = RunningSegments()
+    monkeypatch.setattr(segment, "RUNNING", running)
+    monkeypatch.setattr(advance, "RUNNING", running)
+    return running

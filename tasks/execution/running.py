@@ -1,0 +1,52 @@
+"""Running segments: those of this process. They end together, when the process ends or its Ray cluster is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from store.segments import SegmentLease
+
+
+class RunningSegments:
+    """The segments that threads of this process run.
+
+    Attributes:
+        ending: the process ends, so whatever begins now is stopped at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: list[tuple[SegmentLease, threading.Event]] = []
+        self.ending = False
+
+    @contextmanager
+    def add(self, segment: SegmentLease, stopped: threading.Event) -> Iterator[None]:
+        """Count the segment as running during the block. `stopped` is set if the process ends meanwhile."""
+        entry = (segment, stopped)
+        with self._lock:
+            self._running.append(entry)
+            if self.ending:
+                stopped.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.remove(entry)
+
+    def stop(self) -> None:
+        """Stop all, and those that begin later: each is given back, and goes on elsewhere or after the next start."""
+        with self._lock:
+            self.ending = True
+            for _, stopped in self._running:
+                stopped.set()
+
+    def segments(self) -> list[SegmentLease]:
+        """Return the segments that run now."""
+        with self._lock:
+            return [segment for segment, _ in self._running]
+
+
+RUNNING = RunningSegments()
+"""The segments of this process."""

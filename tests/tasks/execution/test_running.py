@@ -1,0 +1,138 @@
+"""Segments in threads of one process: each stops alone, and all are given back when the process ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import select
+
+from batchyard.errors import LeaseLost
+from store import batches
+from store.records import Batch, Segment
+from tasks import advance
+from tasks.context import AppContext
+from tasks.execution import segment
+from tasks.execution.running import RunningSegments
+from tests.support.planned import answers, dispatched, output_of, plan_batch, reload, the_segment
+from tests.support.rows import until
+from tests.tasks.execution.conftest import DirectedEngine
+
+Run = Callable[[Batch], Future[bool]]
+
+
+@pytest.fixture
+def run(context: AppContext) -> Iterator[Run]:
+    """Runs a batch's segment in a thread."""
+    with ThreadPoolExecutor(4) as threads:
+        yield lambda batch: threads.submit(
+            segment.run, context, *dispatched(context.database, batch), f"here/1/{batch.id}"
+        )
+
+
+@pytest.fixture
+def hanging(context: AppContext, project: str, engine: DirectedEngine) -> list[Batch]:
+    """Three batches of an engine that answers two of their requests and then hangs."""
+
+    def hang(lines: list[int]) -> Iterator[pa.Table]:
+        yield answers(lines[:2])
+        engine.hang()
+
+    engine.run = hang
+    return [plan_batch(context, project, ["one", "two", "three"]) for _ in range(3)]
+
+
+def states(context: AppContext) -> list[tuple[str, str | None, int, str | None]]:
+    with context.database.read() as session:
+        return [(s.state, s.holder, s.attempts, s.error) for s in session.scalars(select(Segment).order_by(Segment.id))]
+
+
+def test_a_process_that_ends_gives_all_its_segments_back_with_what_was_answered(
+    context: AppContext, hanging: list[Batch], engine: DirectedEngine, run: Run, running: RunningSegments
+) -> None:
+    futures = [run(batch) for batch in hanging]
+    until(lambda: engine.hanging == 3)
+    began = time.monotonic()
+    running.stop()
+    assert [future.result(10) for future in futures] == [True] * 3
+    assert time.monotonic() - began < 5
+    assert states(context) == [("pending", None, 0, None)] * 3
+    assert [reload(context.database, batch).completed for batch in hanging] == [2, 2, 2]
+    assert running.segments() == []
+
+
+def test_a_process_that_ends_starts_nothing_more(
+    context: AppContext,
+    hanging: list[Batch],
+    engine: DirectedEngine,
+    running: RunningSegments,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advance, "advance", lambda _context: pytest.fail("segments were dispatched"))
+    running.stop()
+    advance.run_segment(context, *dispatched(context.database, hanging[0]), "here/1/task")
+    assert the_segment(context.database, hanging[0]).state == "pending"
+
+
+def test_a_cancelled_segment_leaves_the_others_of_its_process_alone(
+    context: AppContext,
+    hanging: list[Batch],
+    engine: DirectedEngine,
+    run: Run,
+    running: RunningSegments,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segment, "BEAT_SECONDS", 0.05)
+    cancelled, *others = [run(batch) for batch in hanging]
+    until(lambda: engine.hanging == 3)
+    with context.database.write() as session:
+        batches.cancel(session, hanging[0].project_id, hanging[0].id)
+    assert cancelled.result(10)
+    assert [state for state, *_ in states(context)] == ["pending", "running", "running"]
+    assert len(output_of(context, hanging[0])) == 2
+    assert not any(future.done() for future in others)
+    running.stop()
+
+
+def test_a_process_whose_ray_cluster_is_gone_gives_all_its_segments_back_and_ends(
+    context: AppContext,
+    hanging: list[Batch],
+    engine: DirectedEngine,
+    run: Run,
+    running: RunningSegments,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes: list[int] = []
+    ended = threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+        raise LeaseLost("this process has ended")
+
+    monkeypatch.setattr(segment.os, "_exit", end)
+    monkeypatch.setattr(segment, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(segment, "_watch", segment._ClusterWatch())
+    for batch in hanging:
+        run(batch)
+    until(lambda: engine.hanging == 3)
+    monkeypatch.setattr(segment, "_ray_is_away", lambda: True)
+    assert ended.wait(10)
+    assert states(context) == [("pending", None, 0, "the Ray cluster went away")] * 3
+    assert codes[0] == 1
+
+
+def test_one_segment_looks_for_the_cluster_on_behalf_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+    monkeypatch.setattr(segment, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(segment, "_ray_is_away", lambda: bool(looks.append(True)) or True)
+    watch = segment._ClusterWatch()
+    with ThreadPoolExecutor(8) as threads:
+        assert not any(threads.map(lambda _: watch.lost(), range(64)))
+    assert len(looks) == 1
+    until(watch.lost)
+    assert len(looks) == segment.CLUSTER_BEATS
