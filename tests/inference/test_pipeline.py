@@ -83,6 +83,25 @@ def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
     assert sum(sizes) == 32 and max(sizes) <= 16, "two of four turns, if it is late"
 
 
+@pytest.mark.parametrize("rows", [12, 400], ids=["from this process", "from a Ray task"])
+def test_a_long_answer_holds_up_no_other(rows: int) -> None:
+    bodies = [*chat("long", max_tokens=4000), *chat(*["short"] * (rows - 1), max_tokens=5)]
+    spec = echo(ms_per_token=1, slots=8, max_in_flight=16)
+    sent = [answers.column("line").to_pylist() for answers in pipeline.run(spec, CHAT, table(bodies), **TERMS)]
+    assert sent[-1] == [0], "it comes alone, seconds after all others"
+    assert sorted(line for lines in sent for line in lines) == list(range(rows))
+
+
+def test_a_run_of_few_rows_needs_no_process_of_its_own() -> None:
+    spec = echo(latency_ms=1000)
+    answers = pipeline.run(spec, CHAT, table(chat("a", "b")), **TERMS)
+    with ThreadPoolExecutor(1) as pool:
+        lines = pool.submit(lambda: [row["line"] for answered in answers for row in answered.to_pylist()])
+        until(lambda: any(state.get("in_flight") for state in directory.states().values()))
+        assert callers() == []
+        assert sorted(lines.result()) == [0, 1]
+
+
 def test_no_rows_make_no_engine() -> None:
     assert list(pipeline.run(echo(), CHAT, table([]), request_timeout=1, start_timeout=1, idle_seconds=1)) == []
     assert directory.engine_actors() == {}
