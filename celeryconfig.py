@@ -19,7 +19,8 @@ PURGE_SECONDS = 60.0
 
 broker_url = _settings.broker_url
 broker_connection_retry_on_startup = True
-# Longer than the longest task, or Redis would deliver a running task again.
+# Longer than the longest task with a limit, or Redis would deliver a running task again. A segment may run longer: its
+# second message finds it running.
 broker_transport_options = {"visibility_timeout": 7 * 3600, "priority_steps": list(queues.PRIORITY_STEPS)}
 task_ignore_result = True
 
@@ -34,15 +35,16 @@ task_routes = queues.ROUTES
 task_acks_late = True
 task_track_started = True
 worker_prefetch_multiplier = 1
+# Of the tasks in processes. Threads know none: a segment ends with its completion window at the latest.
 task_soft_time_limit = 6 * 3600
 task_time_limit = task_soft_time_limit + 300
-# Ray's client cannot live in a forked copy of a process that has threads; a spawned child starts clean.
+# A worker's threads, and Ray's client, cannot live in a forked copy of its process; a spawned child starts clean.
 worker_pool_start_method = "spawn"
 # ray.init needs the real standard streams.
 worker_redirect_stdouts = False
 worker_hijack_root_logger = False
 worker_proc_alive_timeout = 60.0
-# KiB: a process that Ray has grown beyond this is replaced between two tasks.
+# KiB: a process that has grown beyond this is replaced between two tasks. Of threads see tasks/app.py.
 worker_max_memory_per_child = 1_500_000
 worker_soft_shutdown_timeout = 5.0
 worker_send_task_events = True

@@ -5,6 +5,8 @@ Workers are started with these values by `batchyard up` and docker-compose.yml.
 
 from __future__ import annotations
 
+import math
+
 BATCHES = "batch_job_queue"
 POST_PROCESSING = "post"
 HOUSEKEEPING = "housekeeping"
@@ -13,16 +15,16 @@ WEBHOOKS = "webhooks"
 NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
 PRIORITY_STEPS = (0, 3, 6, 9)
 """kombu keeps one Redis list for each of these priorities of a queue."""
-BATCH_WORKER = (BATCHES, POST_PROCESSING, HOUSEKEEPING)
-"""The queues of the worker that runs batches."""
+HOUSEKEEPER = (POST_PROCESSING, HOUSEKEEPING)
+"""The queues of the worker that does all for batches but run their segments."""
 SPARE_PROCESSES = 2
-"""Processes beside one per segment, so that validation, finishing and housekeeping never wait for a segment."""
+"""Processes beside those that validate and finish batches, so that housekeeping never waits for them."""
 WEBHOOK_THREADS = 20
 """Threads of the webhook worker: receivers may hang, and a waiting thread costs next to nothing."""
 
 ROUTES = {
-    "batch.validate": {"queue": BATCHES},
     "batch.segment": {"queue": BATCHES},
+    "batch.validate": {"queue": POST_PROCESSING},
     "batch.merge": {"queue": POST_PROCESSING},
     "batch.finish": {"queue": POST_PROCESSING},
     "post.*": {"queue": POST_PROCESSING},
@@ -36,3 +38,8 @@ ROUTES = {
 def segment_threads(max_segments: int) -> int:
     """Return how many segments may run at once, draining ones included. Each is one thread of a worker."""
     return 8 * max_segments
+
+
+def housekeeper_processes(max_segments: int) -> int:
+    """Return the processes of the worker that validates and finishes batches: one for two segments, and spare ones."""
+    return SPARE_PROCESSES + math.ceil(max_segments / 2)

@@ -61,9 +61,9 @@ class Measurement:
 
 @contextmanager
 def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
-    """Run a warm stack: its engine has answered requests, and each worker process has run a segment of some size.
+    """Run a warm stack: its engine has answered requests, and the worker has run segments of some size.
 
-    With its first segment a process joins the Ray cluster, and gets processes of its own there that call the engine.
+    With its first segment the worker joins the Ray cluster, and gets processes of its own there that call the engine.
     """
     arguments = "\n".join(f"{name} = {json.dumps(value)}" for name, value in workload.arguments.items())
     config = (
@@ -83,13 +83,9 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
 
 
 def cold(data: Path) -> bool:
-    """True if a process of the worker's pool has not joined the Ray cluster, which it does with its first segment."""
+    """True if the worker has not joined the Ray cluster, which it does with its first segment."""
     worker = psutil.Process(int((data / "run" / "worker.pid").read_text()))
-    return any(
-        not any("_raylet" in mapped.path for mapped in process.memory_maps())
-        for process in worker.children()
-        if "PoolWorker" in "".join(process.cmdline())
-    )
+    return not any("_raylet" in mapped.path for mapped in worker.memory_maps())
 
 
 def submit(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> str:

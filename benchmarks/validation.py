@@ -115,7 +115,7 @@ def through_http(path: Path) -> dict[str, Any]:
         while batch["status"] not in TERMINAL:
             time.sleep(0.2)
             batch = server.batch(batch["id"])
-        roots = [psutil.Process(int((data / f"run/{name}.pid").read_text())) for name in ("web", "worker")]
+        roots = [psutil.Process(int((data / f"run/{name}.pid").read_text())) for name in ("web", "housekeeper")]
         processes = {process: process.memory_info().rss for root in roots for process in _tree(root)}
         grown = dict.fromkeys(processes, 0)
         started = time.monotonic()
@@ -167,8 +167,8 @@ def table(report: dict[str, Any]) -> str:
         f"{report['requests']:,} chat requests, {report['input_mb']} MB, in the page cache; median of {ROUNDS} rounds, "
         f"in each of which every way took its turn, in one process. A fresh process grows by {report['grown_mib']} MiB "
         f"at most as it validates. Through a running stack over HTTP: {report['http']['upload_seconds']} s for the "
-        f"upload, {report['http']['planned_seconds']} s until the batch is planned; of web and worker processes none "
-        f"grows by more than {report['http']['grown_mib']} MiB meanwhile."
+        f"upload, {report['http']['planned_seconds']} s until the batch is planned. No process of web or "
+        f"housekeeper grows by more than {report['http']['grown_mib']} MiB meanwhile."
     )
     return "\n".join(["| | s | CPU s | MB/s | requests/s |", "|---" * 5 + "|", *rows, "", notes])
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
+import time
 from typing import Any
 
+import psutil
 from celery import Celery, Task, signals
+from celery.concurrency.thread import TaskPool as Threads
 from celery.exceptions import Ignore
 
-from batchyard import logs, settings
+from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from tasks import advance, housekeeping, metrics
 from tasks.context import context
-from tasks.execution import result_cache
+from tasks.execution import result_cache, segment
+from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
 from tasks.recurring import schedules
@@ -22,7 +29,10 @@ from tasks.webhooks import delivery
 
 log = logging.getLogger(__name__)
 
-
+MEMORY_BYTES = 3 * 2**30
+"""A worker whose threads have grown its process beyond this ends after a task, and its supervisor starts another."""
+STOP_SECONDS = 7.0
+"""A worker that is stopped has given its segments back after this long, and ends, whatever its threads wait for."""
 RETRY_SECONDS = 5.0
 RETRIES = 20
 """Messages of one batch are sent again this often. After that only housekeeping does it, when their leases run out."""
@@ -51,6 +61,35 @@ app.config_from_object("celeryconfig")
 @signals.setup_logging.connect
 def _configure_logging(**_: Any) -> None:
     logs.configure(settings.load().log_level)
+
+
+@signals.worker_ready.connect
+def _watch_threads(sender: Any, **_: Any) -> None:
+    """Let segments that are threads of the worker's own process end with it. Celery ends those that are processes."""
+    if isinstance(sender.pool, Threads) and queues.BATCHES in app.amqp.queues.consume_from:
+        signals.worker_shutting_down.connect(_stop)
+        signals.task_postrun.connect(_end_if_large)
+        # Celery would wait for the threads first, and say that it shuts down only after that.
+        signal.signal(signal.SIGQUIT, signal.getsignal(signal.SIGTERM))
+
+
+def _stop(**_: Any) -> None:
+    # Not here, in the handler of a signal: it may have interrupted a thread that holds a lock.
+    threading.Thread(target=_stop_segments, name="stop", daemon=True).start()
+
+
+def _stop_segments() -> None:
+    RUNNING.stop()
+    time.sleep(STOP_SECONDS)
+    segment.leave(context(), "the worker was stopped")
+
+
+def _end_if_large(**_: Any) -> None:
+    """End this worker if it has grown too large. Its segments are given back, and go on after the next start."""
+    size = psutil.Process().memory_info().rss
+    if size > MEMORY_BYTES and not RUNNING.ending:
+        log.warning("worker has grown; it ends to start again", extra={"bytes": size})
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @app.task(name="batch.validate", bind=True)

@@ -83,7 +83,7 @@ def healthz() -> Health:
 @routes.get("/readyz")
 @operation(Readiness, public=True, others={503: Readiness})
 def readyz() -> tuple[dict[str, Any], int]:
-    """Whether a batch can run: the store, the broker, a worker and Ray answer. Says of each what it said."""
+    """Whether a batch can run: the store, the broker, both workers and Ray answer. Says of each what it said."""
     state: _State = current_app.extensions["readiness"]
     state.refresh(current_context())
     ready = all(part == "ok" for part in state.parts.values())
@@ -103,11 +103,15 @@ def _broker(context: AppContext) -> None:
     context.redis.ping()
 
 
-def _worker(context: AppContext) -> None:
-    context.redis.ping()  # the ping below would wait for a broker that is down
-    # The webhook worker runs no batch (batchyard/local/programs.py).
-    if not celery.current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern="(?!webhooks)", matcher="pcre"):
-        raise UnavailableError("no worker answers")
+def _worker(pattern: str) -> Callable[[AppContext], None]:
+    """Return the check of the workers whose Celery nodes have such names (batchyard/local/services.py)."""
+
+    def check(context: AppContext) -> None:
+        context.redis.ping()  # the ping below would wait for a broker that is down
+        if not celery.current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern=pattern, matcher="pcre"):
+            raise UnavailableError("none answers")
+
+    return check
 
 
 def _ray(context: AppContext) -> None:
@@ -120,6 +124,7 @@ CHECKS: dict[str, Callable[[AppContext], None]] = {
     "database": lambda context: context.database.ping(),
     "artifacts": lambda context: context.artifacts.ping(),
     "broker": _broker,
-    "worker": _worker,
+    "worker": _worker("(?!webhooks|housekeeper)"),
+    "housekeeper": _worker("housekeeper"),
     "ray": _ray,
 }

@@ -36,9 +36,16 @@ _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle"]
 
 
 def worker(settings: Settings, node: str = "worker") -> list[str]:
-    """The worker that runs batches, as the Celery node `<node>@<host>`."""
-    concurrency = settings.max_segments + queues.SPARE_PROCESSES
-    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.BATCH_WORKER)}"]
+    """The worker that runs segments, as the Celery node `<node>@<host>`: threads of one process, which joins Ray."""
+    concurrency = queues.segment_threads(settings.max_segments)
+    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={queues.BATCHES}"]
+    return [*_CELERY, "worker", "--pool=threads", *options, *_WORKER, _log_level(settings)]
+
+
+def housekeeper(settings: Settings, node: str = "housekeeper") -> list[str]:
+    """The worker that validates and finishes batches and keeps house, as the Celery node `<node>@<host>`. No Ray."""
+    concurrency = queues.housekeeper_processes(settings.max_segments)
+    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.HOUSEKEEPER)}"]
     return [*_CELERY, "worker", *options, *_WORKER, _log_level(settings)]
 
 
@@ -78,7 +85,12 @@ def _log_level(settings: Settings) -> str:
     return f"--loglevel={settings.log_level.upper()}"
 
 
-_CONFIGURED: Mapping[str, Callable[[Settings], list[str]]] = {"worker": worker, "webhooks": webhooks, "beat": beat}
+_CONFIGURED: Mapping[str, Callable[[Settings], list[str]]] = {
+    "worker": worker,
+    "housekeeper": housekeeper,
+    "webhooks": webhooks,
+    "beat": beat,
+}
 _LISTENING: Mapping[str, Callable[[str, int], list[str]]] = {"web": web, "flower": flower}
 
 

@@ -26,7 +26,7 @@ START_SECONDS = 180
 # Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
 # The order of the end. The processes of one group end at the same time.
-_END_ORDER = (("web", "beat", "flower", "worker", "webhooks"), ("ray",), ("redis",))
+_END_ORDER = (("web", "beat", "flower", "worker", "housekeeper", "webhooks"), ("ray",), ("redis",))
 
 
 class Stack:
@@ -176,11 +176,12 @@ class Stack:
             children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
         # Node names differ between local stacks, which may share a broker.
         children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
-        children["webhooks"] = make("webhooks", services.webhooks(self.settings, f"webhooks-{folder.name}"), grace=9.0)
-        for name in ("worker", "webhooks"):
-            children[name].end_signal = signal.SIGQUIT  # starts Celery's soft shutdown
+        for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
+            children[name] = make(name, command(self.settings, f"{name}-{folder.name}"), grace=9.0)
+            children[name].end_signal = signal.SIGQUIT  # starts Celery's soft shutdown; segments need none
+        for name in ("worker", "housekeeper", "webhooks"):
             children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
-        for name in children.keys() & {"worker", "webhooks", "ray"}:
+        for name in children.keys() & {"worker", "housekeeper", "webhooks", "ray"}:
             children[name].nice = 5  # the web app goes first; hours of work take no longer for it
         children["beat"] = make("beat", services.beat(self.settings, folder.run / "beat-schedule"))
         children["flower"] = make("flower", services.flower("127.0.0.1", self.flower_port))

@@ -68,8 +68,8 @@ FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 class Deployment:
     """All hosts and their services.
 
-    `first` has web, beat, the webhook worker, Redis and Ray's head; `first`, `second` and `third` have a Ray node and
-    a worker each; `storage` has PostgreSQL and S3.
+    `first` has web, beat, the webhook worker, Redis and Ray's head; `first`, `second` and `third` have a Ray node, a
+    worker and a housekeeper each; `storage` has PostgreSQL and S3.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,8 @@ class Deployment:
         host.add("ray", [str(BIN / "ray"), "start", *head, *node, *sizes], environment)
         # Ray itself keeps its clock: what is compared between hosts is leases and expiry.
         clock = _clock(host) if host.name == CLOCK_HOST else {}
-        host.add("worker", [*services, "worker"], {**environment, **clock})
+        for name in ("worker", "housekeeper"):
+            host.add(name, [*services, name], {**environment, **clock})
         if first:
             host.add("web", [*services, "web", "--host=0.0.0.0", "--port=8000"], environment)
             host.add("webhooks", [*services, "webhooks"], environment)

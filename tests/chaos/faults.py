@@ -121,7 +121,8 @@ def _titled(title: str) -> Callable[[psutil.Process], bool]:
 TARGETS = {
     "web": _service("web"),
     "worker": _service("worker"),
-    "a worker's child": _child("worker", lambda process: "spawn_main" in " ".join(process.cmdline())),
+    "housekeeper": _service("housekeeper"),
+    "a housekeeper's child": _child("housekeeper", lambda process: "spawn_main" in " ".join(process.cmdline())),
     "beat": _service("beat"),
     "webhook worker": _service("webhooks"),
     "raylet": _child("ray", _named("raylet")),
@@ -266,7 +267,8 @@ KINDS: dict[str, Kind] = {
         for target, weight in {
             "web": 2,
             "worker": 2,
-            "a worker's child": 4,
+            "housekeeper": 2,
+            "a housekeeper's child": 2,
             "beat": 2,
             "webhook worker": 1,
             "raylet": 1,
@@ -282,7 +284,8 @@ KINDS: dict[str, Kind] = {
         for target, weight in {
             "web": 1,
             "worker": 3,
-            "a worker's child": 3,
+            "housekeeper": 2,
+            "a housekeeper's child": 1,
             "beat": 1,
             "webhook worker": 1,
             "raylet": 1,

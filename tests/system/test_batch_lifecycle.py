@@ -122,7 +122,7 @@ class Lifecycle(RuleBasedStateMachine):
         return str(retried["id"])
 
     @precondition(lambda self: self.states and self.kills < 2)
-    @rule(name=st.sampled_from(["worker", "web", "beat"]))
+    @rule(name=st.sampled_from(["worker", "housekeeper", "web", "beat"]))
     def kill(self, name: str) -> None:
         self.kills += 1
         self._wait(lambda: self._runs(name), 60)  # the last kill may have hit the same process

@@ -35,8 +35,8 @@ BIN = Path(sys.executable).parent
 
 def test_the_services_are_those_of_the_design() -> None:
     assert set(SERVICES) == {
-        *("redis", "postgres", "migrate", "web", "worker", "webhooks", "beat", "flower", "ray-head", "ray-worker"),
-        *("prometheus", "grafana"),
+        *("redis", "postgres", "migrate", "web", "worker", "housekeeper", "webhooks", "beat", "flower"),
+        *("ray-head", "ray-worker", "prometheus", "grafana"),
     }
 
 
@@ -86,7 +86,7 @@ def test_what_waits_for_a_healthy_service_waits_for_one_with_a_health_check() ->
             assert dependency["condition"] != "service_healthy" or "healthcheck" in SERVICES[name], name
 
 
-@pytest.mark.parametrize("name", ["web", "worker", "webhooks", "beat", "flower"])
+@pytest.mark.parametrize("name", ["web", "worker", "housekeeper", "webhooks", "beat", "flower"])
 def test_a_service_runs_the_command_line_of_the_local_stack(name: str) -> None:
     assert f"python -m batchyard.local.services {name}" in " ".join(SERVICES[name]["command"])
 
@@ -232,9 +232,9 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
     for name in ("ray-head", "web", "beat", "flower"):
         deployment.start(name)
     eventually(lambda: deployment.healthy("ray-head"), deployment, "ray-head")
-    for name in ("ray-worker", "worker", "webhooks"):
+    for name in ("ray-worker", "worker", "housekeeper", "webhooks"):
         deployment.start(name)
-    for name in ("web", "worker", "webhooks", "flower"):
+    for name in ("web", "worker", "housekeeper", "webhooks", "flower"):
         eventually(lambda name=name: deployment.healthy(name), deployment, name)  # type: ignore[misc]
     with urllib.request.urlopen(f"http://127.0.0.1:{deployment.web}/readyz", timeout=20) as answer:
         assert answer.status == 200
@@ -257,8 +257,8 @@ def test_a_worker_ends_with_its_ray_node_so_that_it_is_restarted(deployment: Dep
 
 
 def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment) -> None:
-    for name in ("web", "beat", "flower", "worker", "webhooks"):
+    for name in ("web", "beat", "flower", "worker", "housekeeper", "webhooks"):
         stop_signal = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))
         deployment.processes[name].send_signal(stop_signal)
-    for name in ("web", "beat", "flower", "worker", "webhooks"):
+    for name in ("web", "beat", "flower", "worker", "housekeeper", "webhooks"):
         deployment.processes[name].wait(30)

@@ -107,7 +107,7 @@ def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(fau
     assert max(counts.values()) <= 2
 
 
-@pytest.mark.parametrize("name", ["web", "beat", "redis", "ray"])
+@pytest.mark.parametrize("name", ["web", "beat", "housekeeper", "redis", "ray"])
 def test_a_batch_survives_the_death_of(faulty: RunningStack, name: str) -> None:
     batch = faulty.wait(faulty.submit(requests(1000)), until=half_way)
     before = faulty.processes(name)

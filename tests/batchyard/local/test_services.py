@@ -19,16 +19,23 @@ from batchyard.local import ports, services
 MODULE = [sys.executable, "-m", "batchyard.local.services"]
 
 
-def test_the_worker_runs_as_many_segments_as_the_settings_allow_and_spare_tasks_beside_them() -> None:
+def test_one_process_runs_all_segments_that_the_settings_allow_draining_ones_included() -> None:
     argv = services.worker(settings.load(max_segments=5, log_level="debug"))
-    assert {"--concurrency=7", "--loglevel=DEBUG", "--hostname=worker@%h", "--without-gossip"} <= set(argv)
+    assert {"--pool=threads", f"--concurrency={queues.segment_threads(5)}"} <= set(argv)
+    assert {"--queues=batch_job_queue", "--loglevel=DEBUG", "--hostname=worker@%h", "--without-gossip"} <= set(argv)
+
+
+def test_what_is_done_for_batches_beside_their_segments_has_processes_of_its_own() -> None:
+    argv = services.housekeeper(settings.load(max_segments=5))
+    assert {"--concurrency=5", "--queues=post,housekeeping", "--hostname=housekeeper@%h"} <= set(argv)
+    assert "--pool=threads" not in argv
 
 
 def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
     in_force = settings.load()
     consumed = [
         name
-        for argv in (services.worker(in_force), services.webhooks(in_force))
+        for argv in (services.worker(in_force), services.housekeeper(in_force), services.webhooks(in_force))
         for option in argv
         if option.startswith("--queues=")
         for name in option.removeprefix("--queues=").split(",")

@@ -25,7 +25,7 @@ from batchyard.local import process
 from batchyard.local.data_folder import DataFolder
 from tests.support.stacks import RunningStack, a_chat
 
-NAMES = ("web", "worker", "webhooks", "beat", "flower", "redis", "ray")
+NAMES = ("web", "worker", "housekeeper", "webhooks", "beat", "flower", "redis", "ray")
 ECHO = "[models.echo]\nengine = 'echo'\n"
 SIMULATED = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 
