@@ -18,7 +18,7 @@ from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from tasks import advance, housekeeping, metrics
 from tasks.context import context
-from tasks.execution import result_cache, segment
+from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
@@ -131,7 +131,7 @@ def tick() -> None:
 
 @app.task(name="housekeeping.deadlines")
 def update_forecasts() -> None:
-    deadlines.tick(context())
+    deadlines.tick(context(), engine_status.known(context()))
 
 
 @app.task(name="housekeeping.metrics")

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -25,8 +25,9 @@ from tasks.execution import progress
 from tasks.finishing import result_stream
 from tasks.intake import retry_input, submission
 from tasks.intake.submission import Draft
-from tasks.scheduling import deadlines
+from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
+from tasks.scheduling.states import State
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_context, parse_body, query
@@ -63,6 +64,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
         held = holds.of_batches(session, ids)
     running = [batch.id for batch in records if batch.status in ("validating", "in_progress")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
+    in_queue = states.read(context, running)
     return [
         _object(
             batch,
@@ -72,6 +74,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
             retries=retries[batch.id],
             schedule_id=scheduled.get(batch.id),
             hold=held.get(batch.id),
+            in_queue=in_queue.get(batch.id),
         )
         for batch in records
     ]
@@ -86,8 +89,11 @@ def _object(
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
     hold: Hold | None = None,
+    in_queue: State | None = None,
 ) -> wire.BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
+    held = _held(batch, hold)
+    state = states.state(batch.status, batch.completed + batch.failed, held.reason if held else None, in_queue)
     return wire.BatchObject(
         **{name: getattr(batch, name) for name in _COPIED},
         errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
@@ -112,7 +118,8 @@ def _object(
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
             **_eta(forecast),
             latency=_latency(batch),
-            held=_held(batch, hold),
+            state=None if state is None else wire.State.model_validate(asdict(state)),
+            held=held,
             sla=batch.sla,
             due_at=deadlines.deadline(batch),
             input_sha256=batch.input_sha256 or None,

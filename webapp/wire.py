@@ -12,6 +12,7 @@ from batchyard import durations
 from batchyard.models import Endpoint
 from batchyard.statuses import Status
 from store.records import Sla
+from tasks.scheduling.states import StateName
 from tasks.steps import registry
 
 Item = TypeVar("Item")
@@ -216,6 +217,22 @@ class Held(BaseModel):
     )
 
 
+class State(BaseModel):
+    """What a batch does now."""
+
+    name: StateName = Field(
+        description="`waiting` for its turn, `starting_engine` before its first answer, `running`, `held` until what "
+        "keeps it is mended; before that `validating`, after it `finishing`"
+    )
+    behind: int | None = Field(
+        description="of a waiting batch: how many batches, of all projects, run or are due before it; null: nobody "
+        "has counted them yet"
+    )
+    behind_ids: list[str] = Field(description="the first of those of this project")
+    usual_seconds: float | None = Field(description="how long the engine usually takes to start; null: not measured")
+    reason: str | None = Field(description="why it is held")
+
+
 class Extension(BaseModel):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
@@ -229,6 +246,7 @@ class Extension(BaseModel):
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None
     latency: Latency | None = Field(description="null before the first answer of an engine")
+    state: State | None = Field(description="what it does now; null once it has ended")
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
     sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")

@@ -21,6 +21,7 @@ def facts(batch: dict[str, Any]) -> str:
         [
             ("batch", batch["id"]),
             ("status", batch["status"] + (" (simulated)" if ours["simulated"] else "")),
+            ("now", _state(batch)),
             ("on hold", _held(batch)),
             ("progress", _bar(batch)),
             ("answered/failed/total", _counts(batch)),
@@ -62,6 +63,8 @@ def progress(batch: dict[str, Any]) -> str:
         for name, text in (("rows_per_second", "{:.1f} rows/s"), ("tokens_per_second", "{:.0f} tokens/s"))
         if ours[name] is not None
     ]
+    state = _state(batch)
+    parts = [state, *parts] if state else parts
     remaining = _range(batch)
     parts += [f"done in {remaining}"] if remaining else []
     held = _held(batch)
@@ -114,6 +117,28 @@ def _range(batch: dict[str, Any]) -> str | None:
     if eta is None:
         return None
     return f"{eta} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])})"
+
+
+def _state(batch: dict[str, Any]) -> str | None:
+    """What a batch does now, unless its status or its hold says it already."""
+    state = batch["batchyard"].get("state") or {"name": None}
+    if state["name"] == "starting_engine":
+        usual = state["usual_seconds"]
+        return "starting engine" + (f", which usually takes {durations.text(usual)}" if usual is not None else "")
+    if state["name"] == "running":
+        return "running"
+    if state["name"] != "waiting":
+        return None
+    if not state["behind"]:
+        return "waiting for its turn"
+    plural = "" if state["behind"] == 1 else "es"
+    named = f" ({', '.join(state['behind_ids'])}{_more(state)})" if state["behind_ids"] else ""
+    return f"waiting behind {state['behind']} batch{plural}{named}"
+
+
+def _more(state: dict[str, Any]) -> str:
+    more = state["behind"] - len(state["behind_ids"])
+    return f" and {more} more" if more else ""
 
 
 def _held(batch: dict[str, Any]) -> str | None:

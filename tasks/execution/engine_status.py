@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
@@ -20,10 +21,12 @@ from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
 from tasks.context import AppContext
+from tasks.scheduling.states import Engines
 
 log = logging.getLogger(__name__)
 
 ENGINES = "batchyard:engines"
+STARTING = "batchyard:starting:"
 INTERVAL_SECONDS = 5.0
 
 State = Literal["starting", "busy", "idle"]
@@ -70,6 +73,23 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
         log.warning("engine states not published: %s", error)
 
 
+@contextmanager
+def starting(context: AppContext, model: str) -> Iterator[None]:
+    """Publish that a segment waits for the engine of this model, until the end of this block."""
+    key = STARTING + model
+    try:
+        context.redis.set(key, time.time(), nx=True, ex=context.settings.engine_start_timeout)
+    except redis.RedisError as error:
+        log.warning("start of an engine not published: %s", error)
+    try:
+        yield
+    finally:
+        try:
+            context.redis.delete(key)
+        except redis.RedisError as error:
+            log.warning("start of an engine not published: %s", error)
+
+
 def read(context: AppContext) -> list[EngineState]:
     """Return the engines that have not stopped themselves since `seen_at`. Raises redis.RedisError."""
     now = time.time()
@@ -78,6 +98,18 @@ def read(context: AppContext) -> list[EngineState]:
     limit = context.settings.engine_idle_seconds
     alive = [engine for engine in engines if engine.idle_seconds + now - engine.seen_at <= limit]
     return sorted(alive, key=lambda engine: engine.name)
+
+
+def known(context: AppContext) -> Engines | None:
+    """Return which models have an engine, and which are starting one. Return None if Redis is away."""
+    names = list(context.models)
+    try:
+        models = frozenset(engine.model for engine in read(context) if engine.state != "starting")
+        values = cast(list[str | None], context.redis.mget([STARTING + name for name in names]))
+    except redis.RedisError as error:
+        log.warning("engine states not read: %s", error)
+        return None
+    return Engines(models, {name: float(at) for name, at in zip(names, values, strict=True) if at is not None})
 
 
 def capabilities(spec: ModelSpec) -> type[Capabilities]:

@@ -165,22 +165,25 @@ def _answer(context: AppContext, segment: segments.SegmentLease, stopped: thread
         writer.add(_engine_error(rows, *error))
         writer.flush()
         return None
+    meter = ThroughputMeter(segment, spec)
     terms: dict[str, Any] = {
         "stopped": stopped,
         "request_timeout": float(context.settings.request_timeout),
         "start_timeout": float(context.settings.engine_start_timeout),
         "idle_seconds": float(context.settings.engine_idle_seconds),
     }
-    meter, cache = ThroughputMeter(segment, spec), Cache(context, segment, spec.config_sha256)
+    cache = Cache(context, segment, spec.config_sha256)
     drain = Drain(context, spec.name, rows.num_rows)
     writer = ChunkWriter(context, segment, stopped, meter, cache, drain)
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     published_at = time.monotonic()
     try:
-        with meter.excluded():
+        with meter.excluded(), engine_status.starting(context, spec.name):
             cluster.connect(context.settings.ray_address, stopped)
             engine = pipeline.engine_versions(spec, **terms)
+        if meter.started:
+            engine_status.publish(context, directory.states(timeout=1.0))
         gpu_sharing.clear_demand(context, spec.name)
         if segment.held is not None:
             with context.database.write() as session:

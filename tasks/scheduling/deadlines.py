@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 from store import batches, holds, queue
 from store.records import Batch, Sla
 from tasks.context import AppContext
-from tasks.scheduling import dispatch, forecast
+from tasks.scheduling import dispatch, forecast, states
 from tasks.scheduling.forecast import Forecast
+from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import measured_throughputs
 
 log = logging.getLogger(__name__)
@@ -46,9 +47,14 @@ def deadline(batch: Batch) -> int:
     return min(batch.due_at, batch.expires_at)
 
 
-def tick(context: AppContext) -> None:
-    """Forecast the whole queue, publish the forecasts, and update the SLA state of every batch whose state changed."""
+def tick(context: AppContext, engines: Engines | None = None) -> None:
+    """Forecast the whole queue, publish the forecasts, and update the SLA state of every batch whose state changed.
+
+    Args:
+        engines: what is known of them; None: all models have theirs.
+    """
     now = time.time()
+    engines = engines or Engines(frozenset(context.models), {})
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
         held = holds.all_of(session)
@@ -63,6 +69,9 @@ def tick(context: AppContext) -> None:
     forecasts = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
     _publish(context, forecasts | validating, forecast.work_due(entries, answered, throughputs))
+    with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}
+    usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
+    states.publish(context, states.of_queue(entries, with_answers, engines, usual))
     soonest = forecast.soonest(entries, answered, throughputs, now)
     for batch in unfinished:
         _update_sla(context, batch, forecasts.get(batch.id), now)

@@ -78,6 +78,11 @@ class ThroughputMeter:
             if passed > START_SECONDS:
                 self._start = passed
 
+    @property
+    def started(self) -> bool:
+        """True if the engine was started since the last chunk."""
+        return self._start is not None
+
     def expect(self, requests: int) -> None:
         """Set the number of requests that the engine will get; at first all of the segment."""
         self._unanswered = requests

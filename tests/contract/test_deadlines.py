@@ -27,8 +27,12 @@ def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(s
     extension = ours(batch)
     assert 0 < extension["eta_earliest_seconds"] < extension["eta_seconds"] < extension["eta_latest_seconds"]
     assert (extension["sla"], extension["due_at"]) == ("on_track", batch.expires_at)
+    batch = stack.wait(
+        batch, until=lambda batch: ours(batch)["state"] is None or ours(batch)["state"]["name"] == "running"
+    )
+    assert ours(batch)["state"] is not None
     batch = stack.wait(batch)
-    assert ours(batch)["eta_seconds"] is None
+    assert (ours(batch)["eta_seconds"], ours(batch)["state"]) == (None, None)
 
 
 def test_an_eta_is_unknown_where_the_model_never_answered(stack: RunningStack) -> None:

@@ -25,7 +25,7 @@ def context(database_url: str, broker: str, tmp_path: Path) -> AppContext:
     """A context whose model was measured, so that a new batch has a forecast."""
     context = context_in(tmp_path, database_url=database_url, redis_url=broker)
     context.redis.flushall()
-    measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600)
+    measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600, squares=0.0, in_flight=256)
     with context.database.write() as session:
         speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
     return context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -48,3 +49,22 @@ def test_a_redis_that_is_away_stops_no_work(context: AppContext) -> None:
     engine_status.publish(context, {"a": {"model": "echo"}})
     with pytest.raises(redis.RedisError):
         engine_status.read(context)
+
+
+def test_a_start_is_known_until_the_engine_is_there(connected: AppContext) -> None:
+    began = time.time()
+    with engine_status.starting(connected, "echo"):
+        known = engine_status.known(connected)
+        assert known is not None and known.cold("echo")
+        assert known.starting["echo"] == pytest.approx(began, abs=1)
+        with engine_status.starting(connected, "echo"):  # another segment waits for it too
+            again = engine_status.known(connected)
+            assert again is not None and again.starting == known.starting
+    engine_status.publish(connected, {"a": {"model": "echo", "in_flight": 0}})
+    known = engine_status.known(connected)
+    assert known is not None and not known.cold("echo")
+
+
+def test_without_redis_a_segment_waits_for_its_engine_all_the_same(context: AppContext) -> None:
+    with engine_status.starting(context, "echo"):
+        assert engine_status.known(context) is None

@@ -50,7 +50,7 @@ def test_a_model_that_is_gone_says_so_where_its_batches_are_shown(client: FlaskC
 def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
     client: FlaskClient, context: AppContext
 ) -> None:
-    measured = Measurement(seconds=10.0, requests=40, bytes=4000.0, tokens=2000)
+    measured = Measurement(10.0, requests=40, bytes=4000.0, tokens=2000, squares=0.0, in_flight=256)
     with context.database.write() as session:
         speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measured)
         speeds.measure(session, "echo", "0" * 64, "prefill", measured)

@@ -1,0 +1,168 @@
+"""States: what a batch that has not ended does now, so that a cold start looks neither like a hang nor like a queue."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+import redis
+
+from batchyard.statuses import TERMINAL
+from store.queue import BacklogEntry
+from tasks.context import AppContext
+
+log = logging.getLogger(__name__)
+
+STATES = "batchyard:states"
+NAMED = 3
+"""The most batches ahead that are named."""
+
+StateName = Literal["validating", "waiting", "starting_engine", "running", "held", "finishing"]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a batch does.
+
+    Attributes:
+        behind: of a waiting batch, the number of batches of all projects that run, or are due, before it; None if
+            nobody has counted them yet.
+        behind_ids: the first of those of its own project.
+        usual_seconds: of the engine's start; None if none was measured.
+        reason: why a batch is on hold.
+    """
+
+    name: StateName
+    behind: int | None = None
+    behind_ids: Sequence[str] = ()
+    usual_seconds: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What is known of the engines.
+
+    Attributes:
+        models: those with an engine that is there.
+        starting: since when a segment waits for the engine, in Unix seconds, by model.
+    """
+
+    models: Set[str]
+    starting: Mapping[str, float]
+
+    def cold(self, model: str) -> bool:
+        """True if work for the model has to wait for its engine's start."""
+        return model in self.starting or model not in self.models
+
+
+def of_queue(
+    entries: Sequence[BacklogEntry], answered: Set[str], engines: Engines, usual_seconds: Mapping[str, float]
+) -> dict[str, State]:
+    """Return whether each batch with a backlog entry runs, waits, or has its engine started for it.
+
+    Args:
+        entries: one for each batch, model and request class, without those of models on hold.
+        answered: the batches that have an answer.
+        usual_seconds: of the start of an engine, by model.
+    """
+    active: dict[str, list[BacklogEntry]] = defaultdict(list)
+    for entry in entries:
+        if entry.active:
+            active[entry.batch_id].append(entry)
+    states: dict[str, State] = {}
+    for batch_id, own in active.items():
+        cold = sorted(entry.model for entry in own if engines.cold(entry.model))
+        if (
+            not cold
+            or any(entry.answered for entry in own)
+            or (batch_id in answered and cold[0] not in engines.starting)
+        ):
+            states[batch_id] = State("running")
+        else:
+            states[batch_id] = State("starting_engine", usual_seconds=usual_seconds.get(cold[0]))
+    everywhere = _Line()
+    for batch_id, own in active.items():
+        everywhere.add(batch_id, own[0].project_id)
+    lines: dict[str, _Line] = defaultdict(_Line)
+    for entry in sorted(entries, key=_urgency):
+        line = lines[entry.model]
+        if entry.batch_id not in active and entry.batch_id not in line.members:
+            # A batch of another model holds it up only if all slots are taken.
+            waiting = (line if line.members else everywhere).behind(entry.project_id)
+            other = states.get(entry.batch_id, waiting)
+            states[entry.batch_id] = min(waiting, other, key=lambda state: state.behind or 0)
+        line.add(entry.batch_id, entry.project_id)
+    return states
+
+
+def _urgency(entry: BacklogEntry) -> tuple[bool, bool, int, str]:
+    """Return the order in which the policy goes, with what runs at its head."""
+    return not entry.active, entry.infeasible, entry.due_at, entry.batch_id
+
+
+class _Line:
+    """Batches, one behind the other."""
+
+    def __init__(self) -> None:
+        self.members: set[str] = set()
+        self._first: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, batch_id: str, project_id: str) -> None:
+        if batch_id not in self.members and len(self._first[project_id]) < NAMED:
+            self._first[project_id].append(batch_id)
+        self.members.add(batch_id)
+
+    def behind(self, project_id: str) -> State:
+        """Return the state of a batch of that project at the end of the line."""
+        return State("waiting", behind=len(self.members), behind_ids=tuple(self._first[project_id]))
+
+
+def state(status: str, answered: int, held: str | None, in_queue: State | None) -> State | None:
+    """Return what a batch does now; None if it has ended.
+
+    Args:
+        status: of the batch.
+        answered: number of its requests.
+        held: why it does not move; None if nothing keeps it.
+        in_queue: what the queue said last, see `of_queue`; None if it has said nothing yet.
+    """
+    if status in TERMINAL:
+        return None
+    if held is not None and (in_queue is None or in_queue.name == "waiting"):
+        return State("held", reason=held)
+    if status == "validating":
+        return State("validating")
+    if status != "in_progress":
+        return State("finishing")
+    return in_queue or State("running" if answered else "waiting")
+
+
+def publish(context: AppContext, states: Mapping[str, State]) -> None:
+    """Replace the published states of the queue. Log a warning if Redis is away."""
+    values: dict[Any, Any] = {batch_id: json.dumps(asdict(entry)) for batch_id, entry in states.items()}
+    try:
+        with context.redis.pipeline() as pipeline:
+            pipeline.delete(STATES)
+            if values:
+                pipeline.hset(STATES, mapping=values)
+            pipeline.execute()
+    except redis.RedisError as error:
+        log.warning("states not published: %s", error)
+
+
+def read(context: AppContext, batch_ids: list[str]) -> dict[str, State]:
+    """Return the published state of each batch that has one. Return none if Redis is away."""
+    if not batch_ids:
+        return {}
+    try:
+        values = cast(list[str | None], context.redis.hmget(STATES, batch_ids))
+    except redis.RedisError as error:
+        log.warning("states not read: %s", error)
+        return {}
+    states = {batch_id: json.loads(value) for batch_id, value in zip(batch_ids, values, strict=True) if value}
+    return {batch_id: State(**entry | {"behind_ids": tuple(entry["behind_ids"])}) for batch_id, entry in states.items()}

@@ -1,0 +1,115 @@
+"""What a batch does now: a cold start, a queue, work and a hold can be told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.queue import BacklogEntry
+from tasks.context import AppContext
+from tasks.scheduling import states
+from tasks.scheduling.states import Engines, State, of_queue, state
+
+HERE = Engines({"m", "n"}, {})
+NO_ENGINE = Engines(set(), {})
+
+
+def entry(
+    batch: str,
+    *,
+    active: bool = False,
+    answered: int = 0,
+    model: str = "m",
+    project: str = "mine",
+    due: int = 1000,
+    kind: str = "decode",
+) -> BacklogEntry:
+    return BacklogEntry(batch, project, False, due, model, kind, active, 1, 100, 10_000, answered)  # type: ignore[arg-type]
+
+
+def test_a_batch_with_answers_runs() -> None:
+    assert of_queue([entry("a", active=True, answered=1)], {"a"}, NO_ENGINE, {}) == {"a": State("running")}
+
+
+def test_a_segment_that_waits_for_a_cold_engine_starts_it_and_says_how_long_that_takes() -> None:
+    entries = [entry("a", active=True)]
+    assert of_queue(entries, set(), NO_ENGINE, {"m": 42.0}) == {"a": State("starting_engine", usual_seconds=42.0)}
+    assert of_queue(entries, set(), NO_ENGINE, {}) == {"a": State("starting_engine")}, "never measured"
+    assert of_queue(entries, set(), HERE, {"m": 42.0}) == {"a": State("running")}, "only the first answer is missing"
+
+
+def test_an_engine_that_starts_again_is_said_to_start_also_for_a_batch_with_answers() -> None:
+    entries = [entry("a", active=True)]
+    assert of_queue(entries, {"a"}, Engines(set(), {"m": 1.0}), {})["a"].name == "starting_engine"
+    assert of_queue(entries, {"a"}, NO_ENGINE, {})["a"].name == "running", "its status may only not be published yet"
+
+
+def test_a_batch_waits_behind_those_that_run_and_those_that_are_due_before_it() -> None:
+    entries = [
+        entry("late", due=3000),
+        entry("soon", due=1000),
+        entry("runs", active=True, answered=5, due=9000),
+        entry("mine", due=2000),
+        entry("other model", model="n", due=1),
+    ]
+    outcome = of_queue(entries, {"runs"}, HERE, {})
+    assert outcome["mine"] == State("waiting", behind=2, behind_ids=("runs", "soon"))
+    assert outcome["soon"] == State("waiting", behind=1, behind_ids=("runs",))
+    assert outcome["late"].behind == 3
+
+
+def test_batches_of_another_project_are_counted_and_never_named() -> None:
+    entries = [
+        entry("theirs", active=True, project="other"),
+        *(entry(f"mine{number}", due=number) for number in range(1, 6)),
+    ]
+    last = of_queue(entries, set(), HERE, {})["mine5"]
+    assert last == State("waiting", behind=5, behind_ids=("mine1", "mine2", "mine3")), "the first ones, three at most"
+    alone = of_queue([entry("theirs", active=True, project="other"), entry("mine")], set(), HERE, {})["mine"]
+    assert alone == State("waiting", behind=1)
+
+
+def test_behind_another_model_a_batch_waits_only_for_what_runs() -> None:
+    entries = [entry("runs", active=True, model="n"), entry("waits", model="n"), entry("mine")]
+    assert of_queue(entries, set(), HERE, {})["mine"] == State("waiting", behind=1, behind_ids=("runs",))
+    assert of_queue([entry("mine")], set(), HERE, {})["mine"] == State("waiting", behind=0)
+
+
+def test_a_batch_of_two_models_or_classes_never_waits_behind_itself() -> None:
+    entries = [entry("mine"), entry("mine", kind="prefill"), entry("soon", model="n", due=1), entry("mine", model="n")]
+    assert of_queue(entries, set(), HERE, {})["mine"] == State("waiting", behind=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "answered", "held", "in_queue", "name"),
+    [
+        ("validating", 0, None, None, "validating"),
+        ("validating", 0, "the store is away", None, "held"),
+        ("in_progress", 0, None, None, "waiting"),
+        ("in_progress", 5, None, None, "running"),
+        ("in_progress", 0, None, State("starting_engine"), "starting_engine"),
+        ("in_progress", 0, "no weights", None, "held"),
+        ("in_progress", 5, "no weights", State("running"), "running"),
+        ("finalizing", 5, None, State("running"), "finishing"),
+        ("cancelling", 5, None, None, "finishing"),
+        ("completed", 5, None, State("running"), None),
+    ],
+)
+def test_the_state_of_a_batch(
+    status: str, answered: int, held: str | None, in_queue: State | None, name: str | None
+) -> None:
+    outcome = state(status, answered, held, in_queue)
+    assert (outcome and outcome.name) == name
+    assert (outcome and outcome.reason) == (held if name == "held" else None)
+
+
+def test_states_are_published_and_read(connected: AppContext) -> None:
+    waiting = State("waiting", behind=2, behind_ids=("x",))
+    states.publish(connected, {"a": waiting, "b": State("running")})
+    assert states.read(connected, ["a", "b", "c"]) == {"a": waiting, "b": State("running")}
+    states.publish(connected, {})
+    assert states.read(connected, ["a"]) == {}
+
+
+def test_without_redis_no_state_is_known(context: AppContext) -> None:
+    states.publish(context, {"a": State("running")})
+    assert states.read(context, ["a"]) == {}
