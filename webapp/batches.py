@@ -62,7 +62,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
         retries = batches.retries(session, ids)
         scheduled = schedules.of_batches(session, ids)
         held = holds.of_batches(session, ids)
-    running = [batch.id for batch in records if batch.status in ("validating", "in_progress")]
+    running = [batch.id for batch in records if batch.status in ("validating", "in_progress", "finalizing")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
     in_queue = states.read(context, running)
     return [

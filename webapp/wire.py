@@ -242,7 +242,7 @@ class Extension(BaseModel):
     simulated: bool
     rows_per_second: float | None
     tokens_per_second: float | None
-    eta_seconds: float | None = Field(description="until the last answer, with all that runs before it")
+    eta_seconds: float | None = Field(description="until its files are there, with all that runs before it")
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None
     latency: Latency | None = Field(description="null before the first answer of an engine")

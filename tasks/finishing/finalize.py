@@ -18,6 +18,7 @@ from tasks.execution import progress
 from tasks.finishing import manifest, result_files
 from tasks.heartbeat import hold_batch
 from tasks.scheduling import deadlines
+from tasks.scheduling.throughput import measure_finish
 from tasks.steps import registry
 
 log = logging.getLogger(__name__)
@@ -188,6 +189,8 @@ def end(context: AppContext, batch_id: str, holder: str) -> None:
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
                     lease.release(session)
                     batches.add_artifact(session, batch, manifest.NAME, sha256, len(content), None)
+                    if status == "completed" and timeline and not batch.attempts:
+                        measure_finish(session, batch, time.time() - timeline[-1][0])
                     log.info("ended", extra={"batch_id": batch_id, "status": status})
     progress.publish(context, batch_id)
 

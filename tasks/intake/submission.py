@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,11 +21,13 @@ from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File
-from store.speeds import RequestClass, Throughput
+from store.speeds import Expected, RequestClass, Throughput
 from tasks.context import AppContext
+from tasks.execution import engine_status
 from tasks.intake.lines import LineError, parse
 from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
+from tasks.scheduling.throughput import expected_finish
 from tasks.steps import registry
 
 log = logging.getLogger(__name__)
@@ -39,17 +42,22 @@ class Outlook:
 
     Attributes:
         size: bytes of its input.
+        start: until its engine is there.
+        finish: from its last answer until its files are there.
         ahead: (due_at, seconds of work due by then) of its model, in the order of `due_at`.
     """
 
     size: int
     throughput: Throughput
+    start: Expected
+    finish: Expected
     ahead: list[tuple[int, float]]
 
     def forecast(self, due_at: int) -> Forecast:
         """Forecast a batch that is created now and is due at `due_at`."""
         before = max((seconds for due, seconds in self.ahead if due <= due_at), default=0.0)
-        return forecast.single(self.size, self.throughput, before, time.time())
+        answers = forecast.single(self.size, self.throughput, before, time.time())
+        return forecast.later(forecast.later(answers, self.start), self.finish)
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def draft(context: AppContext, project_id: str, source: File | NewInput, **optio
     """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction that submits the batch."""
     content = source if isinstance(source, File) else source.content
     size = source.bytes if isinstance(source, File) else source.content.size
-    return Draft(project_id, source, options, _outlook(context, options["endpoint"], content.sha256, size))
+    return Draft(project_id, source, options, _outlook(context, content.sha256, size, options))
 
 
 def submit(context: AppContext, session: Session, draft: Draft, idempotency: tuple[str, str] | None = None) -> Batch:
@@ -164,7 +172,7 @@ def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | No
     return expected
 
 
-def _outlook(context: AppContext, endpoint: str, sha256: str, size: int) -> Outlook | None:
+def _outlook(context: AppContext, sha256: str, size: int, options: Mapping[str, Any]) -> Outlook | None:
     """Return the outlook of a batch; None if its model's speed or its first line is unknown.
 
     It raises nothing: a batch that cannot be forecast is accepted all the same.
@@ -175,16 +183,19 @@ def _outlook(context: AppContext, endpoint: str, sha256: str, size: int) -> Outl
         # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
         # costs less than keeping the first line of every file.
         with context.artifacts.open(sha256) as source:
-            first = _first_request(context, endpoint, source.readline(MAX_LINE_BYTES))
+            first = _first_request(context, options["endpoint"], source.readline(MAX_LINE_BYTES))
         if first is None:
             return None
         spec, kind = first
         with context.database.read() as session:
             throughputs = speeds.throughputs(session, {spec.name: spec})
-        throughput = forecast.throughput_of(spec.name, kind, throughputs)
-        if throughput is None or not throughput.bytes_per_request:
-            return None
-        return Outlook(size, throughput, deadlines.work_due(context, spec.name))
+            throughput = forecast.throughput_of(spec.name, kind, throughputs)
+            if throughput is None or not throughput.bytes_per_request:
+                return None
+            finish = expected_finish(session, options["post_process"], size / throughput.bytes_per_request)
+        engines = engine_status.known(context)
+        start = forecast.start_delay(spec.name, throughput, engines, time.time()) if engines else forecast.NOTHING
+        return Outlook(size, throughput, start, finish, deadlines.work_due(context, spec.name))
     except Exception:
         log.exception("new batch not forecast", extra={"sha256": sha256})
         return None

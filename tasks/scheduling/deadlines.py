@@ -17,7 +17,7 @@ from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import Engines
-from tasks.scheduling.throughput import measured_throughputs
+from tasks.scheduling.throughput import expected_finish, measured_throughputs
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,19 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         throughputs = measured_throughputs(context, session)
         limits = dispatch.limits(context, session)
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
+        finishes = {batch.id: expected_finish(session, batch.post_process, batch.total) for batch in unfinished}
     _hold_unserved(context, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
-    forecasts = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
+    answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
+    answers = forecast.with_starts(answers, entries, throughputs, engines, now)
+    forecasts = {batch_id: forecast.later(at, finishes[batch_id]) for batch_id, at in answers.items()}
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
-    _publish(context, forecasts | validating, forecast.work_due(entries, answered, throughputs))
+    finishing = {
+        batch.id: forecast.finishing(batch.finalizing_at or now, finishes[batch.id], now)
+        for batch in unfinished
+        if batch.status == "finalizing"
+    }
+    _publish(context, forecasts | validating | finishing, forecast.work_due(entries, answered, throughputs))
     with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
     states.publish(context, states.of_queue(entries, with_answers, engines, usual))

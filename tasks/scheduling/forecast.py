@@ -18,9 +18,10 @@ from typing import NamedTuple
 from store.queue import BacklogEntry
 from store.records import Batch
 from store.segments import PendingSegment
-from store.speeds import RequestClass, Throughput, work
+from store.speeds import Expected, RequestClass, Throughput, work
 from tasks.scheduling.policy import Limits, Policy, RecentUsage
 from tasks.scheduling.replay import Replay, SegmentCost
+from tasks.scheduling.states import Engines
 
 SEGMENTS = 4000
 """Approximate limit of segments to replay. In a longer queue, several segments of a batch are replayed as one."""
@@ -34,6 +35,7 @@ BATCH_SPREAD = 0.5
 """Assumed relative deviation between the mean work of a batch's requests and that of the model's earlier ones."""
 DEVIATIONS = 1.28
 """Standard deviations on each side of the mean that hold 80 % of a normal distribution."""
+NOTHING = Expected(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,55 @@ def single(size: int, throughput: Throughput, ahead: float, now: float) -> Forec
     speed, doubt = throughput.speed(throughput.limit if ahead else requests)
     work_seconds = ahead + requests * throughput.work_per_request / speed
     error = math.exp(doubt + DEVIATIONS * _error(throughput, None, requests, work_seconds))
-    lead, off = throughput.lead.seconds, DEVIATIONS * throughput.lead.deviation
+    return later(Forecast(now + work_seconds, now + work_seconds / error, now + work_seconds * error), throughput.lead)
+
+
+def with_starts(
+    forecasts: Mapping[str, Forecast],
+    entries: Iterable[BacklogEntry],
+    throughputs: Mapping[tuple[str, str], Throughput],
+    engines: Engines,
+    now: float,
+) -> dict[str, Forecast]:
+    """Return the forecasts, later by what remains of the start of the engines that their batches need.
+
+    A start that was never measured counts as no time.
+    """
+    delays: dict[str, Expected] = {}
+    entries = list(entries)
+    answering = {entry.model for entry in entries if entry.active and entry.answered}
+    for entry in entries:
+        throughput = throughput_of(entry.model, entry.request_class, throughputs)
+        if throughput is None or entry.model in answering:
+            continue
+        delay = start_delay(entry.model, throughput, engines, now)
+        if delay.seconds > delays.get(entry.batch_id, NOTHING).seconds:
+            delays[entry.batch_id] = delay
+    return {batch_id: later(entry, delays.get(batch_id, NOTHING)) for batch_id, entry in forecasts.items()}
+
+
+def start_delay(model: str, throughput: Throughput, engines: Engines, now: float) -> Expected:
+    """Return how long the engine of a model takes until it is there."""
+    if throughput.start is None or not engines.cold(model):
+        return NOTHING
+    waited = now - engines.starting.get(model, now)
+    return Expected(max(0.0, throughput.start.seconds - waited), throughput.start.deviation)
+
+
+def later(expected: Forecast, delay: Expected) -> Forecast:
+    """Return a forecast with something more to do at its end or its beginning."""
+    off = DEVIATIONS * delay.deviation
     return Forecast(
-        now + lead + work_seconds,
-        now + max(0.0, lead - off) + work_seconds / error,
-        now + lead + off + work_seconds * error,
+        expected.at + delay.seconds,
+        expected.earliest + max(0.0, delay.seconds - off),
+        expected.latest + delay.seconds + off,
     )
+
+
+def finishing(since: float, finish: Expected, now: float) -> Forecast:
+    """Forecast a batch whose last answer came at `since`."""
+    expected = later(Forecast(since, since, since), finish)
+    return Forecast(max(now, expected.at), max(now, expected.earliest), max(now, expected.latest))
 
 
 def answered(batches: Iterable[Batch]) -> dict[str, Answered]:

@@ -9,9 +9,10 @@ requests, until answers have come for STEADY times as long as a request takes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
 from store import segments, speeds
-from store.speeds import Measurement, Throughput
+from store.records import Batch
+from store.speeds import Expected, Measurement, Throughput
 from tasks.context import AppContext
 
 LEAST_SECONDS = 0.001
@@ -31,6 +33,24 @@ START_SECONDS = 1.0
 def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
     """Return the measured speed of each served model in its present configuration, by model and request class."""
     return speeds.throughputs(session, context.models)
+
+
+def measure_finish(session: Session, batch: Batch, seconds: float) -> None:
+    """Record the time from a batch's last answer until its files were there: merge, steps, manifest."""
+    speeds.measure_duration(session, "finish", "", _steps(batch.post_process), seconds, batch.total)
+
+
+def expected_finish(session: Session, post_process: Sequence[Mapping[str, Any]], requests: float) -> Expected:
+    """Return how long finishing takes, as measured with the same steps, else without steps, else no time."""
+    steps = _steps(post_process)
+    measured = speeds.expected_duration(session, "finish", "", steps, requests)
+    if measured is None and steps:
+        measured = speeds.expected_duration(session, "finish", "", "", requests)
+    return measured or Expected(0.0, 0.0)
+
+
+def _steps(post_process: Sequence[Mapping[str, Any]]) -> str:
+    return ",".join(entry["step"] for entry in post_process)
 
 
 @dataclass

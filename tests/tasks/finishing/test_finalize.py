@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard.errors import BatchyardError
-from store import batches
+from store import batches, speeds
 from store.formats.results import Row
 from store.leases import acquire_batch
 from store.records import Batch, Event, File, Segment
@@ -70,6 +70,16 @@ def finish(context: AppContext, batch: Batch) -> Batch:
         assert finalize.run_step(context, batch.id, position, HERE)
     finalize.end(context, batch.id, HERE)
     return reload(context.database, batch)
+
+
+def test_the_time_of_finishing_is_measured_by_its_steps(
+    context: AppContext, new_answered: Callable[..., Batch]
+) -> None:
+    finish(context, new_answered(1, 2, 3))
+    with context.database.read() as session:
+        measured = speeds.expected_duration(session, "finish", "", "", 3)
+        assert measured is not None and 0 < measured.seconds < 10
+        assert speeds.expected_duration(session, "finish", "", "parquet", 3) is None
 
 
 def test_finishing_starts_once_all_segments_are_done(

@@ -20,6 +20,7 @@ from tasks import metrics
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.scheduling import deadlines
+from tasks.scheduling.states import Engines
 from tests.support.stacks import a_chat
 
 NewBatch = Callable[..., Batch]
@@ -74,6 +75,33 @@ def test_what_is_answered_already_is_left_out(context: AppContext, new_batch: Ne
         session.execute(update(Batch).values(completed=900, input_tokens=8100))
     deadlines.tick(context)
     assert deadlines.read(context, [batch.id])[batch.id].at - time.time() == pytest.approx(10, abs=2)
+
+
+def test_an_engines_start_and_finishing_are_in_the_eta(context: AppContext, new_batch: NewBatch) -> None:
+    measure(context, 10)
+    batch, now = new_batch(1000), time.time()
+
+    def seconds(engines: Engines) -> float:
+        deadlines.tick(context, engines)
+        return deadlines.read(context, [batch.id])[batch.id].at - now
+
+    here, cold, starting = Engines({"echo"}, {}), Engines(set(), {}), Engines(set(), {"echo": now - 30})
+    assert seconds(cold) == pytest.approx(100, abs=2), "a start that was never measured is no number"
+    with context.database.write() as session:
+        speeds.measure_duration(session, "start", "echo", context.models["echo"].config_sha256, 40.0)
+        speeds.measure_duration(session, "finish", "", "", 5.0, 1000)
+    assert seconds(here) == pytest.approx(105, abs=2)
+    assert seconds(cold) == pytest.approx(145, abs=2)
+    assert seconds(starting) == pytest.approx(115, abs=2), "30 s of the start are over"
+
+
+def test_a_batch_that_is_finishing_still_has_an_eta(context: AppContext, new_batch: NewBatch) -> None:
+    batch = new_batch(1000)
+    with context.database.write() as session:
+        speeds.measure_duration(session, "finish", "", "", 60.0, 1000)
+        session.execute(update(Batch).values(status="finalizing", finalizing_at=int(time.time()) - 20))
+    deadlines.tick(context)
+    assert deadlines.read(context, [batch.id])[batch.id].at - time.time() == pytest.approx(40, abs=2)
 
 
 def test_a_batch_at_risk_is_told_of_once(
