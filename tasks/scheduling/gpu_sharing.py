@@ -1,13 +1,15 @@
 """GPU sharing: models that hold GPUs another model waits for start no segment that is due later.
 
 Their running segments go on to the end. Then their engines are idle and can be evicted
-(inference.residents.gpu_eviction). Demands live in Redis and expire unless they are renewed.
+(inference.residents.gpu_eviction). And while they have segments due sooner, the model that waits starts none: it would
+hold a slot in vain. Demands live in Redis and expire unless they are renewed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable
 from typing import NamedTuple, cast
@@ -31,17 +33,19 @@ class Demand(NamedTuple):
         due_at: when its segment is due, in Unix seconds.
         holders: models whose engines have the GPUs.
         until: when the demand expires, in Unix seconds.
+        model: the model that waits.
     """
 
     due_at: int
     holders: list[str]
     until: float
+    model: str = ""
 
 
 def record_demand(context: AppContext, model: str, due_at: int, holders: list[str]) -> None:
     """Record that a segment of the model waits for GPUs of `holders`."""
     try:
-        context.redis.hset(DEMANDS, model, json.dumps(Demand(due_at, holders, time.time() + SECONDS)))
+        context.redis.hset(DEMANDS, model, json.dumps(Demand(due_at, holders, time.time() + SECONDS, model)))
     except redis.RedisError as error:
         log.warning("want of room not noted: %s", error, extra={"model": model})
 
@@ -66,8 +70,17 @@ def demands(context: AppContext) -> list[Demand]:
 
 
 def blocked(demands: Iterable[Demand], waiting: Iterable[PendingSegment]) -> set[str]:
-    """Return the models that may start no segment now: a model with work due sooner waits for their GPUs."""
+    """Return the models that may start no segment now.
+
+    Those with GPUs that a model with work due sooner waits for; and one that waits for GPUs of those with work due
+    sooner.
+    """
     due: dict[str, float] = {}
     for entry in waiting:
         due[entry.model] = min(entry.due_at, due.get(entry.model, entry.due_at))
-    return {model for demand in demands for model in demand.holders if due.get(model, 0) > demand.due_at}
+    blocked: set[str] = set()
+    for demand in demands:
+        blocked.update(model for model in demand.holders if due.get(model, 0) > demand.due_at)
+        if min((due.get(model, math.inf) for model in demand.holders), default=math.inf) < due.get(demand.model, 0):
+            blocked.add(demand.model)
+    return blocked
