@@ -97,7 +97,7 @@ def test_a_segment_that_drains_makes_way_for_the_next_and_small_ones_share_a_slo
 def test_a_fast_models_segments_drain_for_as_long_as_the_next_needs_to_begin(
     context: AppContext, database: Database
 ) -> None:
-    measurement = Measurement(seconds=60.0, requests=60_000, bytes=6_000_000.0, tokens=0)
+    measurement = Measurement(60.0, 60_000, 6_000_000.0, tokens=0, squares=60_000.0, in_flight=256.0)
     with database.write() as session:
         assert dispatch.limits(context, session).fills == {"echo": 512}
         speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
