@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import harness
-from harness import Body
-from workloads import chat, words
+from harness import Body, chat, words
 
 from inference.engines.openai.endpoints import Endpoint, choose
 from inference.requests.ordering import order_key, prefix_key

@@ -1,6 +1,6 @@
 """Other ways to answer a file of requests with vLLM, each in a process of its own that ends afterwards.
 
-    python benchmarks/contenders.py run-batch|llm-chat|ray-data-llm REQUESTS OUTPUT ARGUMENTS
+    python benchmarks/contenders.py run-batch|vllm-serve|llm-chat|ray-data-llm REQUESTS OUTPUT ARGUMENTS
 
 ARGUMENTS is JSON: model, served_model_name and vLLM's engine arguments; the environment is what the stack gives its own
 engines. Each writes its answers as lines `{custom_id, text, prompt_tokens, cached_tokens}`, and into OUTPUT.seconds the
@@ -9,19 +9,25 @@ seconds of answering without the engine's start: null if unknown.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import runpy
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
+from batchyard.local import ports
 from batchyard.models import ModelSpec
 from inference.engines.vllm.environment import set_environment
 
 Answer = tuple[str, str, int, int]
+SAMPLING = ("temperature", "max_tokens", "ignore_eos", "stop_token_ids", "n", "seed")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -53,6 +59,11 @@ def answers_of(lines: list[dict[str, Any]]) -> list[Answer]:
     return answers
 
 
+def sampling_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The sampling parameters of a request, as vLLM's SamplingParams takes them."""
+    return {name: body[name] for name in SAMPLING if name in body}
+
+
 def flags(arguments: dict[str, Any]) -> list[str]:
     """Engine arguments as flags of vLLM's command line."""
     words = []
@@ -72,6 +83,63 @@ def run_batch(requests: Path, output: Path, arguments: dict[str, Any]) -> float 
     return None
 
 
+def vllm_serve(requests: Path, output: Path, arguments: dict[str, Any]) -> float | None:
+    """A resident `vllm serve`, and a client that keeps twice as many requests there as run at once."""
+    port = str(ports.free())
+    extra = ["--enable-prompt-tokens-details", "--disable-log-stats", "--disable-uvicorn-access-log"]
+    command = [sys.executable, __file__, "--server", *flags(arguments), *extra, "--host", "127.0.0.1", "--port", port]
+    with subprocess.Popen(command) as server:
+        try:
+            seconds, answers = asyncio.run(asked(f"http://127.0.0.1:{port}", read(requests), server, arguments))
+        finally:
+            server.terminate()
+    write(output, answers)
+    return seconds
+
+
+async def asked(
+    url: str, requests: list[dict[str, Any]], server: subprocess.Popen[bytes], arguments: dict[str, Any]
+) -> tuple[float, list[Answer]]:
+    """Wait for the server, warm it, and return the seconds of all requests and their answers."""
+    in_flight = 2 * arguments["max_num_seqs"]
+    lines: list[dict[str, Any]] = []
+    connector, no_limit = aiohttp.TCPConnector(limit=in_flight), aiohttp.ClientTimeout(None)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=no_limit) as session:
+
+        async def client(waiting: list[dict[str, Any]]) -> None:
+            while waiting:
+                request = waiting.pop()
+                async with session.post(request["url"], json=request["body"]) as response:
+                    response.raise_for_status()
+                    lines.append({"custom_id": request["custom_id"], "response": {"body": await response.json()}})
+
+        async def answer(requests: list[dict[str, Any]]) -> None:
+            waiting = requests[::-1]
+            await asyncio.gather(*(client(waiting) for _ in range(in_flight)))
+
+        while not await healthy(session):
+            if server.poll() is not None:
+                raise SystemExit("vllm serve has ended")
+            await asyncio.sleep(0.5)
+        first = requests[0]
+        warm = (
+            {"messages": [{"role": "user", "content": "warm"}], "max_tokens": 8} if "messages" in first["body"] else {}
+        )
+        await answer([{**first, "body": {**first["body"], **warm}} for _ in range(in_flight)])
+        lines.clear()
+        started = time.monotonic()
+        await answer(requests)
+        return time.monotonic() - started, answers_of(lines)
+
+
+async def healthy(session: aiohttp.ClientSession) -> bool:
+    try:
+        async with session.get("/health") as response:
+            return response.ok
+    except aiohttp.ClientConnectionError:
+        return False
+
+
 def llm_chat(requests: Path, output: Path, arguments: dict[str, Any]) -> float | None:
     """The raw engine: all requests at once, in the file's order."""
     from vllm import LLM, SamplingParams
@@ -82,10 +150,7 @@ def llm_chat(requests: Path, output: Path, arguments: dict[str, Any]) -> float |
     engine = LLM(**arguments, disable_log_stats=True)
     engine.chat([bodies[0]["messages"]], SamplingParams(max_tokens=1), use_tqdm=False)
     started = time.monotonic()
-    sampling = [
-        SamplingParams(temperature=0, max_tokens=body["max_tokens"], ignore_eos=body.get("ignore_eos", False))
-        for body in bodies
-    ]
+    sampling = [SamplingParams(**sampling_of(body)) for body in bodies]
     outputs = engine.chat([body["messages"] for body in bodies], sampling, use_tqdm=False)
     seconds = time.monotonic() - started
     answers = [(one.outputs[0].text, len(one.prompt_token_ids or ()), one.num_cached_tokens or 0) for one in outputs]
@@ -127,13 +192,7 @@ def ray_data_llm(requests: Path, output: Path, arguments: dict[str, Any]) -> flo
         {
             "custom_id": request["custom_id"],
             "messages": json.dumps(request["body"]["messages"]),
-            "sampling": json.dumps(
-                {
-                    "temperature": 0,
-                    "max_tokens": request["body"]["max_tokens"],
-                    "ignore_eos": request["body"].get("ignore_eos", False),
-                }
-            ),
+            "sampling": json.dumps(sampling_of(request["body"])),
         }
         for request in read(requests)
     ]
@@ -144,11 +203,15 @@ def ray_data_llm(requests: Path, output: Path, arguments: dict[str, Any]) -> flo
 
 WAYS: dict[str, Callable[[Path, Path, dict[str, Any]], float | None]] = {
     "run-batch": run_batch,
+    "vllm-serve": vllm_serve,
     "llm-chat": llm_chat,
     "ray-data-llm": ray_data_llm,
 }
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "--server":  # its command line wants a distribution named vllm
+    del sys.argv[1]
+    runpy.run_module("vllm.entrypoints.launchers.api_server.entry", run_name="__main__")
+elif __name__ == "__main__":
     way, source, target, argument_text = sys.argv[1:]
     arguments = json.loads(argument_text)
     set_environment(ModelSpec(name=arguments["served_model_name"], engine="vllm", source=arguments["model"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,18 @@ def stack(models: str, settings: Mapping[str, str]) -> Iterator[tuple[Client, Pa
 
 Body = dict[str, Any]
 Batch = dict[str, Any]
+WORDS = ("wagon", "yard", "train", "load", "track", "switch", "signal", "cargo", "night", "depot", "rail", "crew")
+
+
+def words(number: int, seed: int) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=number))
+
+
+def chat(content: str, max_tokens: int, system: str | None = None) -> Body:
+    messages = [{"role": "user", "content": content}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return {"messages": messages, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
 
 
 def questions(number: int, model: str) -> Iterator[Body]:

