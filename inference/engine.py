@@ -122,12 +122,14 @@ class Engine(Capabilities):
         has_processes: runs in processes of its own. They have to end with the process that started the engine.
         capacity: requests that it runs at once; final after `start`.
         cache_tokens: tokens of all requests that fit into its KV cache; None if that is no limit. Final after `start`.
+        preemptions: how often it took the cache of a running request and computed it again; None if it does not count.
         answered_at: time.monotonic() of the last sign of work. An engine with work that is silent for long hangs.
     """
 
     has_processes: ClassVar[bool] = False
     capacity: int = CAPACITY
     cache_tokens: int | None = None
+    preemptions: int | None = None
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """

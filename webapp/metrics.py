@@ -69,6 +69,9 @@ class EngineObject(BaseModel):
     idle_seconds: float
     seen_at: float
     endpoints: list[dict[str, Any]] = Field(description="servers elsewhere that it asks, with their health")
+    preemptions: int | None = Field(
+        description="how often it took the cache of a running request and computed it again; null: it does not count"
+    )
 
 
 class QueueObject(BaseModel):
@@ -179,6 +182,15 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         ["model", "state"],
         [(key, sum((engine.model, engine.state) == key for engine in engines)) for key in engine_states],
     )
+    preemptions = CounterMetricFamily(
+        "batchyard_engine_preemptions",
+        "Running requests whose cache an engine took, to compute them again.",
+        labels=["model", "engine"],
+    )
+    for engine in engines:
+        if engine.preemptions is not None:
+            preemptions.add_metric([engine.model, engine.name], engine.preemptions)
+    yield preemptions
     yield _gauge(
         "engine_in_flight",
         "Requests in a model's engines, as they were seen last.",

@@ -227,7 +227,8 @@ class EngineActor:
         self._replies.drop(session)
 
     async def state(self) -> dict[str, Any]:
-        """Return model, GPUs, process id, requests so far and in the engine now, seconds without work, endpoints."""
+        """Return model, GPUs, process id, requests so far and in the engine now, seconds without work, endpoints, and
+        preemptions."""
         return {
             "model": self._spec.name,
             "gpus": gpus(self._spec),
@@ -236,6 +237,7 @@ class EngineActor:
             "in_flight": self._admission.inside,
             "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
             "endpoints": self._engine.endpoints() if self._engine else [],
+            "preemptions": self._engine.preemptions if self._engine else None,
         }
 
     async def stop(self) -> None:

@@ -40,6 +40,7 @@ class EngineState:
         answered, in_flight: numbers of requests.
         idle_seconds: time without a request, as of `seen_at`.
         seen_at: when this was its state, in Unix seconds.
+        preemptions: how often it took the cache of a running request and computed it again; None if it does not count.
         endpoints: the servers elsewhere it sends requests to, see `inference.engine.Engine.endpoints`.
     """
 
@@ -51,6 +52,7 @@ class EngineState:
     idle_seconds: float
     seen_at: float
     endpoints: list[dict[str, Any]] = field(default_factory=list)
+    preemptions: int | None = None
 
 
 def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -61,7 +63,17 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
         state: State = "starting" if "in_flight" not in status else "busy" if status["in_flight"] else "idle"
         numbers = (status.get("requests", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
         values[name] = json.dumps(
-            asdict(EngineState(name, status["model"], state, *numbers, now, status.get("endpoints", [])))
+            asdict(
+                EngineState(
+                    name,
+                    status["model"],
+                    state,
+                    *numbers,
+                    now,
+                    status.get("endpoints", []),
+                    status.get("preemptions"),
+                )
+            )
         )
     try:
         with context.redis.pipeline() as pipeline:

@@ -16,7 +16,7 @@ def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
     engine_status.publish(
         connected,
         {
-            "c": {"model": "echo", "requests": 9, "in_flight": 0, "idle_seconds": 3.0},
+            "c": {"model": "echo", "requests": 9, "in_flight": 0, "idle_seconds": 3.0, "preemptions": 4},
             "a": {"model": "echo"},
             "b": {"model": "echo", "requests": 5, "in_flight": 2, "idle_seconds": 0.0, "endpoints": [{"url": "there"}]},
         },
@@ -28,6 +28,7 @@ def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
         ("c", "idle", 9, 0),
     ]
     assert [state.endpoints for state in states] == [[], [{"url": "there"}], []]
+    assert [state.preemptions for state in states] == [None, None, 4]
 
 
 def test_an_engine_that_must_have_stopped_itself_is_not_shown(

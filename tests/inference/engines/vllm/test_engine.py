@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from inference.engines.vllm.engine import VLLM
 from inference.engines.vllm.environment import set_environment
 from inference.residents import directory
 from tests.support.rows import chat, table, until
+from tests.support.stacks import ROOT
 
 CHAT = "/v1/chat/completions"
 pytestmark = [
@@ -41,6 +43,24 @@ RUN_BATCH = """
 import runpy
 if __name__ == "__main__":
     runpy.run_module("vllm.entrypoints.launchers.run_batch", run_name="__main__")
+"""
+# Requests that do not fit into the KV cache together, straight to an engine: the pipeline would hold some back.
+PREEMPTED = """
+import asyncio, sys
+from batchyard.models import ModelSpec
+from inference.engines.vllm.engine import VLLM
+from tests.support.rows import all_answers, chat
+
+async def main():
+    engine = VLLM(ModelSpec.model_validate_json(sys.argv[1]), 300.0)
+    await engine.start()
+    bodies = chat(*map(str, range(12)), temperature=0, max_tokens=150, ignore_eos=True)
+    answers = await all_answers(engine, "/v1/chat/completions", bodies)
+    print("counted", engine.preemptions, [answer.status_code for answer in answers].count(200))
+    await engine.stop()
+
+if __name__ == "__main__":
+    asyncio.run(main())
 """
 
 
@@ -208,6 +228,15 @@ def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Pa
     assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}
     until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
     directory.stop_all("tiny")
+
+
+def test_preemptions_are_counted_where_vllm_keeps_statistics(tiny: Path) -> None:
+    arguments = {**ARGUMENTS, "kv_cache_memory_bytes": 2**19, "disable_log_stats": False}
+    spec = model(tiny, engine_args=arguments).model_dump_json()
+    ran = subprocess.run([sys.executable, "-c", PREEMPTED, spec], capture_output=True, text=True, cwd=ROOT)
+    counted = re.search(r"^counted (\d+) 12$", ran.stdout, re.M)
+    assert counted is not None, ran.stdout + ran.stderr
+    assert int(counted[1]) > 0
 
 
 def test_embeddings_have_unit_length(tiny: Path) -> None:
