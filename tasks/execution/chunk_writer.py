@@ -91,7 +91,7 @@ class ChunkWriter:
         progress.count(self._context, self._segment.model["name"], amounts)
         if self._cache is not None:
             self._cache.keep(table)
-        if self._drain is not None:
+        if self._drain is not None and not self._stopped.is_set():  # a process that ends starts nothing more
             self._drain.appended(table.num_rows)
 
     def _append(self, table: pa.Table, seconds: Sequence[float]) -> ResultChunk:
