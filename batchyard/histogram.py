@@ -6,6 +6,8 @@ The buckets are those of DDSketch (Masson, Rim and Lee, 2019, arXiv 1908.10693):
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -38,15 +40,13 @@ def count(histogram: Histogram) -> int:
     return sum(histogram.values())
 
 
-def quantile(histogram: Histogram, share: float) -> float:
-    """Return the least value that at least this share of the values do not exceed.
+def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
+    """Return for each share the least value that at least this share of the values do not exceed.
 
-    Raises:
-        ValueError: the histogram is empty.
+    Args:
+        histogram: of one value or more.
     """
-    remaining = math.ceil(share * count(histogram))
-    for bucket, number in sorted((int(bucket), number) for bucket, number in histogram.items()):
-        remaining -= number
-        if remaining <= 0:
-            return 2 * BASE**bucket / (BASE + 1)
-    raise ValueError("an empty histogram has no quantiles")
+    buckets = sorted((int(bucket), number) for bucket, number in histogram.items())
+    reached = list(itertools.accumulate(number for _, number in buckets))
+    ranks = [math.ceil(share * reached[-1]) for share in shares]
+    return [2 * BASE ** buckets[bisect.bisect_left(reached, rank)][0] / (BASE + 1) for rank in ranks]

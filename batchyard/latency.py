@@ -48,14 +48,24 @@ def summary(latencies: Latencies | None) -> Summary | None:
     """Return the percentiles of all requests, of each model and of each class. None if nothing was measured."""
     if not latencies:
         return None
-    models: dict[str, ModelSummary] = {
-        model: {**_percentiles(classes.values()), "classes": {name: _percentiles([classes[name]]) for name in classes}}
-        for model, classes in latencies.items()
+    models: dict[str, ModelSummary] = {}
+    for model, of_model in latencies.items():
+        classes = {name: _percentiles(seconds) for name, seconds in of_model.items()}
+        models[model] = {**_joined(classes, of_model.values()), "classes": classes}
+    return {
+        **_joined(models, (seconds for of_model in latencies.values() for seconds in of_model.values())),
+        "models": models,
     }
-    return {**_percentiles(seconds for classes in latencies.values() for seconds in classes.values()), "models": models}
 
 
-def _percentiles(histograms: Iterable[Histogram]) -> Percentiles:
-    seconds = histogram.merged(histograms)
-    p50, p95, p99 = (histogram.quantile(seconds, share) for share in (0.5, 0.95, 0.99))
+def _joined(parts: Mapping[str, Percentiles], histograms: Iterable[Histogram]) -> Percentiles:
+    """Return the percentiles of all histograms, which are those of the only part if there is one."""
+    if len(parts) > 1:
+        return _percentiles(histogram.merged(histograms))
+    (only,) = parts.values()
+    return {"requests": only["requests"], "p50": only["p50"], "p95": only["p95"], "p99": only["p99"]}
+
+
+def _percentiles(seconds: Histogram) -> Percentiles:
+    p50, p95, p99 = histogram.quantiles(seconds, (0.5, 0.95, 0.99))
     return {"requests": histogram.count(seconds), "p50": p50, "p95": p95, "p99": p99}
