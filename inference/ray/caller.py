@@ -150,7 +150,7 @@ class Caller:
         self._share(list(map(Row, itertools.count(), lines, bodies, positions, own_bytes(bodies))))
         serving = [asyncio.create_task(self._serve_until_over(replica)) for replica in self._replicas]
         try:
-            while self._missing and self._failure is None:
+            while (self._missing or self._answered) and self._failure is None:
                 await self._next()
                 answered, self._answered = self._answered, []
                 if answered:
