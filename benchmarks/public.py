@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import Body, chat, words
 
+Requests = Callable[[], list[Body]]
 WORDS_A_TOKEN = 0.5
 """The benchmarks' tokenizer takes about two tokens for one of their words."""
 
