@@ -16,9 +16,11 @@ import psutil
 import pytest
 import redis
 from celery import Celery
+from sqlalchemy import select
 
 from store import segments
 from store.database import Database
+from store.records import Segment
 from tests.support.stacks import RunningStack, a_chat
 
 SEGMENT = 256
@@ -105,6 +107,25 @@ def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(fau
     assert twice <= 2 * SEGMENT
     assert answered_before > SEGMENT
     assert max(counts.values()) <= 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_worker_that_is_stopped_gives_its_segments_back_at_once_and_the_next_goes_on(
+    faulty: RunningStack, number: signal.Signals
+) -> None:
+    batch = faulty.wait(faulty.submit(requests(1500)), until=half_way)
+    (worker,) = faulty.processes("worker")
+    began = time.monotonic()
+    worker.send_signal(number)
+    psutil.wait_procs([worker], 10)
+    assert not worker.is_running() and time.monotonic() - began < 6
+    database = Database(environment(faulty)["DATABASE_URL"])
+    with database.read() as session:
+        rows = session.execute(select(Segment.state, Segment.attempts).where(Segment.batch_id == batch.id)).all()
+    database.close()
+    assert {state for state, _ in rows} <= {"pending", "dispatched", "done"}
+    assert {attempts for _, attempts in rows} == {0}
+    assert_every_line_once(faulty, faulty.wait(batch), 1500)
 
 
 @pytest.mark.parametrize("name", ["web", "beat", "housekeeper", "redis", "ray"])

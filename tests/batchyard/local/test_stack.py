@@ -122,6 +122,20 @@ def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_b
     assert re.fullmatch(rf"\({batch.id}, segment 0, epoch 1\)", shown()["batch.segment"].strip("'\""))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what a process has mapped")
+def test_one_process_joins_ray_for_all_segments_and_the_rest_never_do(own: RunningStack) -> None:
+    def joined(name: str) -> list[bool]:
+        return [any("_raylet" in mapped.path for mapped in p.memory_maps()) for p in own.processes(name)]
+
+    batches = [own.submit([a_chat(f"id-{n}", f"{n} of {at}") for n in range(50)]) for at in range(3)]
+    for batch in batches:
+        assert own.wait(batch).status == "completed"
+    assert joined("worker") == [True]
+    assert len(own.processes("housekeeper")) > 2
+    for name in ("housekeeper", "webhooks", "beat", "web"):
+        assert not any(joined(name)), name
+
+
 def test_a_second_up_on_the_same_data_names_who_holds_it(own: RunningStack) -> None:
     message = refused(up(own.data))
     assert f"pid {own.process.pid}" in message

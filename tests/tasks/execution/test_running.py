@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from sqlalchemy import select
 from batchyard.errors import LeaseLost
 from store import batches
 from store.records import Batch, Segment
-from tasks import advance
+from tasks import advance, app
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.execution.running import RunningSegments
@@ -124,6 +126,21 @@ def test_a_process_whose_ray_cluster_is_gone_gives_all_its_segments_back_and_end
     assert ended.wait(10)
     assert states(context) == [("pending", None, 0, "the Ray cluster went away")] * 3
     assert codes[0] == 1
+
+
+def test_a_worker_that_has_grown_too_large_stops_itself_once(
+    running: RunningSegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(app, "RUNNING", running)
+    monkeypatch.setattr(app.os, "kill", lambda *arguments: sent.append(arguments))
+    app._end_if_large()
+    assert sent == []
+    monkeypatch.setattr(app, "MEMORY_BYTES", 1)
+    app._end_if_large()
+    running.stop()
+    app._end_if_large()
+    assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
 def test_one_segment_looks_for_the_cluster_on_behalf_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
