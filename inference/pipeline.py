@@ -104,13 +104,14 @@ def run(
                     answered.append(table.column("line"))
                     losses = 0
                     yield table
-                return
+                if sum(map(len, answered)) == rows.num_rows:
+                    return
+                losses, reason = losses + 1, "it left rows without an answer"
             except RayTaskError as error:
                 raise EngineError(f"Ray could not run the rows: {error}") from error
             except RayError as error:
-                losses += 1
-                reason = str(error)
-                log.warning("the caller was lost: %s", error, extra={"model": spec.name})
+                losses, reason = losses + 1, str(error)
+            log.warning("the caller was lost: %s", reason, extra={"model": spec.name})
             for lines in answered:
                 rows = rows.filter(pc.invert(pc.is_in(rows.column("line"), lines.combine_chunks())))
         raise EngineError(f"Ray could not run the rows: {reason}")
