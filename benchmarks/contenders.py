@@ -27,7 +27,7 @@ from batchyard.models import ModelSpec
 from inference.engines.vllm.environment import set_environment
 
 Answer = tuple[str, str, int, int]
-SAMPLING = ("temperature", "max_tokens", "ignore_eos", "stop_token_ids", "n", "seed")
+SAMPLING = ("temperature", "max_tokens", "ignore_eos", "stop_token_ids", "n")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -52,6 +52,8 @@ def answers_of(lines: list[dict[str, Any]]) -> list[Answer]:
     answers = []
     for line in lines:
         body = line["response"]["body"]
+        if body is None or "usage" not in body:
+            raise SystemExit(f"{line['custom_id']} has no answer: {line}")
         details = body["usage"].get("prompt_tokens_details") or {}
         answers.append(
             (line["custom_id"], text_of(body), body["usage"]["prompt_tokens"], details.get("cached_tokens") or 0)
