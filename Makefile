@@ -51,6 +51,7 @@ bench: dev
 	$(BIN)/python benchmarks/deadlines.py
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/affinity.py
+	$(BIN)/python benchmarks/eta.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
 	$(BIN)/python benchmarks/throughput.py

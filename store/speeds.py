@@ -57,7 +57,7 @@ class Measurement:
     in_flight: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Expected:
     """How long something usually takes, in seconds, and the standard deviation of one time from that."""
 
@@ -74,6 +74,7 @@ class Throughput:
         work_per_request, bytes_per_request: means.
         spread: standard deviation of the speed of single measurements, relative to their mean.
         measurements: their number, old ones counted less. Below 1: only first answers were measured.
+        requests: number of requests that were measured, old ones counted less.
         request_spread: standard deviation of the work of single requests, relative to their mean.
         limit: the most requests in flight.
         lead: from a segment's start to the moment at which the engine has its first requests.
@@ -85,6 +86,7 @@ class Throughput:
     bytes_per_request: float
     spread: float
     measurements: float
+    requests: float = math.inf
     request_spread: float = 0.0
     in_flight: float = 1.0
     limit: float = 1.0
@@ -210,6 +212,7 @@ def _throughput(speed: Speed, *, limit: float, lead: Expected, start: Expected |
         bytes_per_request=speed.bytes / speed.requests,
         spread=math.sqrt(variance) / mean,
         measurements=speed.measurements,
+        requests=speed.requests,
         request_spread=math.sqrt(request_variance) / mean_request,
         in_flight=max(1.0, speed.request_seconds / speed.seconds),
         limit=limit,

@@ -68,8 +68,12 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     _hold_unserved(context, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
     answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
-    answers = forecast.with_starts(answers, entries, throughputs, engines, now)
-    forecasts = {batch_id: forecast.later(at, finishes[batch_id]) for batch_id, at in answers.items()}
+    answers = forecast.with_ends(answers, entries, throughputs, engines, now)
+    with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}
+    forecasts = {
+        batch_id: forecast.later(expected, finishes[batch_id], running=batch_id in with_answers)
+        for batch_id, expected in answers.items()
+    }
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
     finishing = {
         batch.id: forecast.finishing(batch.finalizing_at or now, finishes[batch.id], now)
@@ -77,7 +81,6 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         if batch.status == "finalizing"
     }
     _publish(context, forecasts | validating | finishing, forecast.work_due(entries, answered, throughputs))
-    with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
     states.publish(context, states.of_queue(entries, with_answers, engines, usual))
     soonest = forecast.soonest(entries, answered, throughputs, now)

@@ -29,8 +29,6 @@ PRIOR_REQUESTS = 16
 """Weight of the class's mean, in requests of the batch itself."""
 DRIFT = 0.1
 """Assumed relative error of a speed after any number of measurements: machines are not steadier."""
-FIRST_SPREAD = 0.5
-"""Assumed relative deviation of a speed of which there is one measurement; it counts as one measurement more."""
 BATCH_SPREAD = 0.5
 """Assumed relative deviation between the mean work of a batch's requests and that of the model's earlier ones."""
 DEVIATIONS = 1.28
@@ -157,31 +155,52 @@ def single(size: int, throughput: Throughput, ahead: float, now: float) -> Forec
     speed, doubt = throughput.speed(throughput.limit if ahead else requests)
     work_seconds = ahead + requests * throughput.work_per_request / speed
     error = math.exp(doubt + DEVIATIONS * _error(throughput, None, requests, work_seconds))
-    return later(Forecast(now + work_seconds, now + work_seconds / error, now + work_seconds * error), throughput.lead)
+    answers = Forecast(now + work_seconds, now + work_seconds / error, now + work_seconds * error)
+    return later(later(answers, throughput.lead), drain(throughput, requests))
 
 
-def with_starts(
+def with_ends(
     forecasts: Mapping[str, Forecast],
-    entries: Iterable[BacklogEntry],
+    entries: Sequence[BacklogEntry],
     throughputs: Mapping[tuple[str, str], Throughput],
     engines: Engines,
     now: float,
 ) -> dict[str, Forecast]:
-    """Return the forecasts, later by what remains of the start of the engines that their batches need.
+    """Return the forecasts, later by what an engine's full speed leaves out: its start before, its emptying after.
 
     A start that was never measured counts as no time.
     """
-    delays: dict[str, Expected] = {}
-    entries = list(entries)
     answering = {entry.model for entry in entries if entry.active and entry.answered}
+    running = {entry.batch_id for entry in entries if entry.active and entry.answered}
+    starts: dict[str, Expected] = {}
+    drains: dict[str, Expected] = {}
     for entry in entries:
         throughput = throughput_of(entry.model, entry.request_class, throughputs)
-        if throughput is None or entry.model in answering:
+        if throughput is None:
             continue
-        delay = start_delay(entry.model, throughput, engines, now)
-        if delay.seconds > delays.get(entry.batch_id, NOTHING).seconds:
-            delays[entry.batch_id] = delay
-    return {batch_id: later(entry, delays.get(batch_id, NOTHING)) for batch_id, entry in forecasts.items()}
+        start = NOTHING if entry.model in answering else start_delay(entry.model, throughput, engines, now)
+        starts[entry.batch_id] = max(starts.get(entry.batch_id, NOTHING), start)
+        drains[entry.batch_id] = max(drains.get(entry.batch_id, NOTHING), drain(throughput, entry.requests))
+    return {
+        batch_id: later(later(expected, starts[batch_id]), drains[batch_id], running=batch_id in running)
+        for batch_id, expected in forecasts.items()
+    }
+
+
+def drain(throughput: Throughput, requests: float) -> Expected:
+    """Return how much longer the longest of the last requests takes than the mean one, while the engine empties.
+
+    The lengths are assumed to be lognormal, with the measured spread. An engine with fewer requests is faster, nobody
+    knows how much: the time is between none and that of the longest at the usual pace.
+    """
+    together = min(requests, throughput.limit)
+    if together < 2:
+        return NOTHING
+    sigma = math.sqrt(math.log(1 + throughput.request_spread**2))
+    longest = math.exp(sigma * math.sqrt(2 * math.log(together)) - sigma**2 / 2)
+    latency = throughput.in_flight * throughput.work_per_request / throughput.work_per_second  # Little's law
+    half = latency * max(0.0, longest - 1) / 2
+    return Expected(half, half / DEVIATIONS)
 
 
 def start_delay(model: str, throughput: Throughput, engines: Engines, now: float) -> Expected:
@@ -192,14 +211,16 @@ def start_delay(model: str, throughput: Throughput, engines: Engines, now: float
     return Expected(max(0.0, throughput.start.seconds - waited), throughput.start.deviation)
 
 
-def later(expected: Forecast, delay: Expected) -> Forecast:
-    """Return a forecast with something more to do at its end or its beginning."""
-    off = DEVIATIONS * delay.deviation
-    return Forecast(
-        expected.at + delay.seconds,
-        expected.earliest + max(0.0, delay.seconds - off),
-        expected.latest + delay.seconds + off,
-    )
+def later(expected: Forecast, delay: Expected, *, running: bool = False) -> Forecast:
+    """Return a forecast with something more to do before its end.
+
+    Before the first answers errors add up: a speed may be as wrong as it can be, and leaves no room for others to
+    cancel out. Those of a `running` batch are independent.
+    """
+    at, off = expected.at + delay.seconds, DEVIATIONS * delay.deviation
+    before, after = expected.at - expected.earliest, expected.latest - expected.at
+    total = math.hypot if running else lambda one, other: one + other
+    return Forecast(at, at - total(before, min(off, delay.seconds)), at + total(after, off))
 
 
 def finishing(since: float, finish: Expected, now: float) -> Forecast:
@@ -288,11 +309,12 @@ def _error(throughput: Throughput, answers: Answered | None, left: float, second
         left: the number of requests.
         seconds: that they take.
     """
-    measurements = max(1.0, throughput.measurements)
-    usual = (FIRST_SPREAD**2 + measurements * throughput.spread**2) / (measurements + 1)
-    speed = usual / measurements + throughput.spread**2 / max(1.0, seconds)
+    # Requests are counted in stretches of time: as any count, and those in flight at its ends are in or out by chance.
+    counted = (1 + throughput.request_spread**2) / throughput.requests
+    counted += (throughput.in_flight / throughput.requests) ** 2 / 12
+    usual = throughput.spread**2 * (1 / max(1.0, throughput.measurements) + 1 / max(1.0, seconds))
     single, own = throughput.request_spread**2, answers.requests if answers else 0
     mean = BATCH_SPREAD**2  # of the mean of a batch of which nothing is answered; with each answer it becomes less
     if own:
         mean *= single / (single + own * mean)
-    return math.sqrt(DRIFT**2 + speed + mean + single / left)
+    return math.sqrt(DRIFT**2 + counted + usual + mean + single / left)

@@ -3,7 +3,7 @@
 A measurement begins at the segment's start or at the latest chunk of any segment of the model, so that no second of
 the model counts twice. Requests that begin together also end together, so the first chunks of an engine that had
 nothing to do say little of its speed: they are measured together, from the moment at which the engine got its first
-requests, until answers have come for STEADY times as long as a request takes.
+requests, until answers have come for STEADY times as long as a request takes, from an engine that is still full.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class ThroughputMeter:
         # All these requests began after the engine got the first of them, so their seconds say how many were in it.
         in_flight = min(self._limit, max(1.0, self._first.seconds / elapsed or self._first.requests))
         measurement = self._measurement(self._first, elapsed, in_flight)
-        self._steady = not first and elapsed >= STEADY * self._first.seconds / self._first.requests
+        full = self._unanswered + unanswered - answers.num_rows >= self._limit  # whatever has ended was replaced
+        self._steady = full and not first and elapsed >= STEADY * self._first.seconds / self._first.requests
         if self._steady:
             speeds.measure(session, *self._key, measurement)
         else:

@@ -13,7 +13,7 @@ import pytest
 from store.queue import BacklogEntry
 from store.speeds import Expected, Throughput
 from tasks.scheduling.deadlines import sla
-from tasks.scheduling.forecast import Answered, forecast
+from tasks.scheduling.forecast import Answered, drain, forecast
 from tasks.scheduling.policy import Limits, RecentUsage
 
 HOUR = 3600.0
@@ -222,6 +222,19 @@ def test_the_range_narrows_as_more_is_measured() -> None:
         widths.append((mine.latest - mine.earliest) / mine.at)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.3
+
+
+def test_what_is_long_after_all_else_is_done_is_in_the_range() -> None:
+    """The engine has 100 requests at once, of ten seconds each on average. At last it has the longest ones only."""
+    even = throughput(10, in_flight=100.0, limit=100.0)
+    assert drain(even, 1000) == Expected(0, 0), "all requests have one length"
+    uneven = replace(even, request_spread=1.0)
+    expected = drain(uneven, 1000)
+    chance, sigma = random.Random(1), math.sqrt(math.log(2))
+    longest = [10 * max(chance.lognormvariate(-(sigma**2) / 2, sigma) for _ in range(100)) for _ in range(50)]
+    assert 0 < expected.seconds < statistics.fmean(longest) - 10 < 2.5 * expected.seconds
+    assert drain(uneven, 4).seconds < expected.seconds, "of a few requests none is so long"
+    assert drain(uneven, 1).seconds == 0
 
 
 def test_a_long_queue_is_forecast_several_segments_at_a_time_and_comes_out_the_same() -> None:
