@@ -113,7 +113,7 @@ class Replay:
     def _start(self, segment: PendingSegment, cost: SegmentCost) -> None:
         limits = self._policy.limits
         tail = 0.0
-        if cost.work < math.inf and limits.load(segment) == 1.0:
+        if 0 < cost.work < math.inf and limits.load(segment) == 1.0:
             tail = cost.work * limits.fills.get(segment.model, 0.0) / segment.unanswered
         self._schedule(self.now + cost.lead, _Run(segment, self.now, cost.work, tail))
 

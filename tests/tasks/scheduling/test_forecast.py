@@ -13,7 +13,7 @@ import pytest
 from store.queue import BacklogEntry
 from store.speeds import Expected, Throughput
 from tasks.scheduling.deadlines import sla
-from tasks.scheduling.forecast import Answered, drain, forecast
+from tasks.scheduling.forecast import Answered, Forecast, drain, forecast
 from tasks.scheduling.policy import Limits, RecentUsage
 
 HOUR = 3600.0
@@ -222,6 +222,12 @@ def test_the_range_narrows_as_more_is_measured() -> None:
         widths.append((mine.latest - mine.earliest) / mine.at)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.3
+
+
+def test_a_segment_whose_requests_are_all_answered_ends_now() -> None:
+    entries = [backlog_entry(100, answered=100, active=True)]
+    forecasts = forecast(entries, {}, {("m", "decode"): throughput(1)}, ONE_SLOT, RecentUsage({}, 0.0), now=5.0)
+    assert forecasts == {"mine": Forecast(5.0, 5.0, 5.0)}
 
 
 def test_what_is_long_after_all_else_is_done_is_in_the_range() -> None:
