@@ -137,6 +137,7 @@ class Replay:
     def _leave(self, rank: tuple[float, int], run: _Run) -> None:
         engines = self._engines[run.segment.model]
         del engines.running[rank]
+        run.ends = None  # there is a second event of this time if it was displaced for no time
         self._assign(engines)
         self._policy.release(run.segment)
         self._policy.recent_usage.add(run.segment.project_id, self.now - run.started, self.now)

@@ -221,6 +221,14 @@ def test_a_small_segment_overtakes_a_big_one_in_the_engine_and_takes_only_its_ow
     assert [(at, entry.segment_id) for at, entry in replay.run()] == [(25.0, 2), (105.0, 1)]
 
 
+def test_a_segment_with_nothing_left_takes_no_time_of_the_one_it_overtakes() -> None:
+    replay = Replay(Policy(Limits(2, {"a": 2})), 0.0)
+    replay.submit(waiting(1), SegmentCost(0.0, 10.0))
+    list(replay.run(until=4.0))
+    replay.submit(waiting(2, due_at=99), SegmentCost(0.0, 0.0))
+    assert [(at, entry.segment_id) for at, entry in replay.run()] == [(4.0, 2), (10.0, 1)]
+
+
 TWO_SLOTS = Limits(2, dict.fromkeys(MODELS, 2), fills=dict.fromkeys(MODELS, FILL), running=16)
 
 
