@@ -33,8 +33,8 @@ from inference.residents.session import EngineSession
 ENDED = "engine_died"
 GATHER_SECONDS = 0.1
 GATHER_SHARE = 4
-"""Replies of this time go to their caller together, since each exchange costs milliseconds of CPU. But a quarter of what
-the engine holds goes at once: half of that waits for its turn, so the engine never waits for the next requests."""
+"""Replies of this time go to their caller together, since each exchange costs milliseconds of CPU. But a quarter of
+what the engine holds goes at once: half of that waits for its turn, so the engine never waits for the next requests."""
 CACHE_SHARE = 0.9
 """Requests enter as long as their expected tokens fill no more of the engine's KV cache: nobody knows their lengths."""
 PERMIT_SECONDS = 30.0
