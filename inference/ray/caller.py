@@ -263,6 +263,8 @@ class Caller:
         except EngineDied as death:
             self._died(replica, handle, death.message)
             return
+        if replies is None:
+            raise EngineError("the run was given up")
         refused, suspects, reason = [], [], ""
         for line, reply in replies:
             row = replica.sent.pop(line, None)

@@ -15,6 +15,7 @@ import math
 import os
 import time
 import uuid
+from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ GATHER_SHARE = 4
 what the engine holds goes at once: half of that waits for its turn, so the engine never waits for the next requests."""
 CACHE_SHARE = 0.9
 """Requests enter as long as their expected tokens fill no more of the engine's KV cache: nobody knows their lengths."""
+DROPPED_SESSIONS = 100
+"""The last ones are remembered: Ray's cancellation of a caller may be lost in one of its own calls."""
 PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
 IDLE_SECONDS = 2.0
@@ -61,6 +64,7 @@ class EngineActor:
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
         self._ranks: dict[str, float] = {}
         self._replies = KeptReplies()
+        self._dropped: deque[str] = deque(maxlen=DROPPED_SESSIONS)
         self._calls = 0
         self._requests = 0
         self._busy_seconds = 0.0
@@ -127,11 +131,11 @@ class EngineActor:
 
     async def exchange(
         self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, int, str]]
-    ) -> list[tuple[int, Reply | None]]:
+    ) -> list[tuple[int, Reply | None]] | None:
         """Take requests, and return the replies by line that are ready: the first one, and those of GATHER_SECONDS.
 
-        A request that was in the engine when it died has the error code `engine_died`. One that never entered it,
-        because the engine is over, has None.
+        None if the session was dropped: then its caller is to end. A request that was in the engine when it died has
+        the error code `engine_died`. One that never entered it, because the engine is over, has None.
 
         Args:
             caller: gets the replies to what it has sent, and no other of the same session does.
@@ -139,12 +143,15 @@ class EngineActor:
                 positions enter the engine first. A line that an earlier session of the same key has sent is not sent
                 again.
         """
+        if session.name in self._dropped:
+            return None
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
         rank = self._rank(session)
         for line, position, tokens, body in requests:
             run = functools.partial(self._run, (rank, position), tokens, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
-        return await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
+        replies = await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
+        return None if session.name in self._dropped else replies
 
     async def _run(self, rank: Rank, tokens: int, endpoint: str, body: str) -> Reply | None:
         with self._busy():
@@ -221,7 +228,8 @@ class EngineActor:
         return time.monotonic() - self._engine.answered_at
 
     async def drop(self, session: str) -> None:
-        """Cancel the remaining requests of a session whose caller has left."""
+        """Cancel the remaining requests of a session, and let its caller end if it still runs."""
+        self._dropped.append(session)
         self._ranks.pop(session, None)
         self._mailboxes.pop(session, None)
         self._replies.drop(session)

@@ -1,11 +1,16 @@
-"""The engine actor marks the answers of simulated engines."""
+"""The engine actor marks the answers of simulated engines, and gives up what nobody wants."""
 
 from __future__ import annotations
+
+import asyncio
+import json
 
 from batchyard.models import ModelSpec
 from inference.engine import Answer
 from inference.engines.echo import Echo
 from inference.residents import actor
+from inference.residents.session import EngineSession
+from tests.support.rows import chat
 
 
 class Pretender(Echo):
@@ -30,3 +35,20 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     assert actor.marked(answer, real) == answer
     assert actor.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
     assert actor.marked_versions(real) == real.versions()
+
+
+def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it() -> None:
+    async def scene() -> None:
+        resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"latency_ms": 60_000}), 120.0)
+        await resident.ready(60)
+        session, request = EngineSession("run", "work", 1, 8), (0, 0, 1, json.dumps(chat("hello")[0]))
+        exchange = asyncio.create_task(resident.exchange(session, "caller", "/v1/chat/completions", [request]))
+        await asyncio.sleep(0.1)
+        assert (await resident.state())["in_flight"] == 1
+        await resident.drop("run")
+        assert await exchange is None
+        assert (await resident.state())["in_flight"] == 0
+        again = await resident.exchange(session, "caller", "/v1/chat/completions", [request])
+        assert again is None, "a caller that runs on sends nothing more"
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
