@@ -61,7 +61,7 @@ class Client:
         self.batches = SimpleNamespace(list=lambda limit: [self.batch])
 
     def _content(self, file_id: str) -> SimpleNamespace:
-        return SimpleNamespace(text="".join(json.dumps(line) + "\n" for line in self._files[file_id]))
+        return SimpleNamespace(content="".join(json.dumps(line) + "\n" for line in self._files[file_id]).encode())
 
 
 def answer(name: str, text: str = "") -> dict[str, Any]:
