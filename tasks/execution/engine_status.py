@@ -20,6 +20,7 @@ from batchyard.models import ModelSpec
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
+from tasks import published
 from tasks.context import AppContext
 from tasks.scheduling.states import Engines
 
@@ -58,7 +59,7 @@ class EngineState:
 def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
     """Publish the result of `inference.residents.directory.states`. An engine that has not answered is starting."""
     now = time.time()
-    values: dict[Any, Any] = {}
+    values: dict[str, str] = {}
     for name, status in states.items():
         state: State = "starting" if "in_flight" not in status else "busy" if status["in_flight"] else "idle"
         numbers = (status.get("requests", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
@@ -77,9 +78,7 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
         )
     try:
         with context.redis.pipeline() as pipeline:
-            pipeline.delete(ENGINES)
-            if values:
-                pipeline.hset(ENGINES, mapping=values)
+            published.replace(pipeline, ENGINES, values)
             pipeline.execute()
     except redis.RedisError as error:
         log.warning("engine states not published: %s", error)

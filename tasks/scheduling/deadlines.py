@@ -6,13 +6,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Set
-from typing import Any, cast
+from typing import cast
 
 import redis
 from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
 from store.records import Batch, Sla
+from tasks import published
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast, states
 from tasks.scheduling.forecast import Forecast
@@ -117,12 +118,9 @@ def _publish(
     context: AppContext, forecasts: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
 ) -> None:
     """Replace the published forecasts and backlog. Log a warning if Redis is away."""
-    values: dict[Any, Any] = {batch_id: _serialize(entry) for batch_id, entry in forecasts.items()}
     try:
         with context.redis.pipeline() as pipeline:
-            pipeline.delete(FORECASTS)
-            if values:
-                pipeline.hset(FORECASTS, mapping=values)
+            published.replace(pipeline, FORECASTS, {key: _serialize(entry) for key, entry in forecasts.items()})
             pipeline.set(BACKLOG, json.dumps(seconds_due))
             pipeline.execute()
     except redis.RedisError as error:
@@ -143,24 +141,18 @@ def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
     """Return the published forecast of each batch that has one. Return none if Redis is away."""
-    if not batch_ids:
-        return {}
-    try:
-        values = cast(list[str | None], context.redis.hmget(FORECASTS, batch_ids))
-    except redis.RedisError as error:
-        log.warning("forecasts not read: %s", error)
-        return {}
-    return {batch_id: Forecast(*json.loads(value)) for batch_id, value in zip(batch_ids, values, strict=True) if value}
+    values = published.read(context, FORECASTS, batch_ids, "forecasts")
+    return {batch_id: Forecast(*json.loads(value)) for batch_id, value in values.items()}
 
 
 def work_due(context: AppContext, model: str) -> list[tuple[int, float]]:
     """Return the published (due_at, seconds of a model's work due by then). Return none if Redis is away."""
     try:
-        published = cast(str | None, context.redis.get(BACKLOG))
+        backlog = cast(str | None, context.redis.get(BACKLOG))
     except redis.RedisError as error:
         log.warning("backlog not read: %s", error)
         return []
-    return [(due_at, seconds) for due_at, seconds in json.loads(published or "{}").get(model, [])]
+    return [(due_at, seconds) for due_at, seconds in json.loads(backlog or "{}").get(model, [])]
 
 
 def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> None:

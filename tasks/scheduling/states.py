@@ -7,12 +7,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
 import redis
 
 from batchyard.statuses import TERMINAL
 from store.queue import BacklogEntry
+from tasks import published
 from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
@@ -144,12 +145,9 @@ def state(status: str, answered: int, held: str | None, in_queue: State | None) 
 
 def publish(context: AppContext, states: Mapping[str, State]) -> None:
     """Replace the published states of the queue. Log a warning if Redis is away."""
-    values: dict[Any, Any] = {batch_id: json.dumps(asdict(entry)) for batch_id, entry in states.items()}
     try:
         with context.redis.pipeline() as pipeline:
-            pipeline.delete(STATES)
-            if values:
-                pipeline.hset(STATES, mapping=values)
+            published.replace(pipeline, STATES, {key: json.dumps(asdict(entry)) for key, entry in states.items()})
             pipeline.execute()
     except redis.RedisError as error:
         log.warning("states not published: %s", error)
@@ -157,12 +155,6 @@ def publish(context: AppContext, states: Mapping[str, State]) -> None:
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, State]:
     """Return the published state of each batch that has one. Return none if Redis is away."""
-    if not batch_ids:
-        return {}
-    try:
-        values = cast(list[str | None], context.redis.hmget(STATES, batch_ids))
-    except redis.RedisError as error:
-        log.warning("states not read: %s", error)
-        return {}
-    states = {batch_id: json.loads(value) for batch_id, value in zip(batch_ids, values, strict=True) if value}
+    values = published.read(context, STATES, batch_ids, "states")
+    states = {batch_id: json.loads(value) for batch_id, value in values.items()}
     return {batch_id: State(**entry | {"behind_ids": tuple(entry["behind_ids"])}) for batch_id, entry in states.items()}
