@@ -24,7 +24,8 @@ from batchyard.models import ModelSpec
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
 from inference.engines.start_errors import start_error, start_timed_out
-from inference.ray.caller import answer, answer_here, raise_failure, unpacked
+from inference.ray.caller import answer, answer_here
+from inference.ray.tables import raise_failure, unpacked
 from inference.ray_internals import UNPLACED, actor_state, iter_blocks
 from inference.residents import gpu_eviction
 from inference.residents.actor import Started, gpus

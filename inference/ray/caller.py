@@ -13,9 +13,7 @@ is alone. It is answered `engine_died`; all others get their answers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import json
 import logging
 import math
 import threading
@@ -24,7 +22,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +31,10 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from batchyard import output_lines
 from batchyard.errors import EngineDied, EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
-from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out
+from inference.ray import tables
 from inference.requests.cache_need import CacheNeed, own_bytes
 from inference.residents.actor import ENDED
 from inference.residents.directory import get_or_create_engine
@@ -46,11 +43,6 @@ from inference.residents.session import EngineSession, EngineTimeouts
 from inference.waits import SLICE_SECONDS
 
 TOGETHER_SECONDS = 1.0
-PACKED = "answers"
-PACKED_BYTES = 32 * 1024 * 1024
-"""Approximate limit of a packed table, which Arrow limits to 2 GiB."""
-FAILED = -1
-"""Line number of a table that holds the error that ended the run instead of answers."""
 DEATHS_IN_A_ROW = 4
 """Deaths without an answer in between, beyond those that it takes to halve a full engine down to one row."""
 DEATHS = 40
@@ -155,9 +147,9 @@ class Caller:
                 answered, self._answered = self._answered, []
                 if answered:
                     replies = [row.reply for row in answered if row.reply is not None]
-                    yield _answers(table.take([row.place for row in answered]), replies)
+                    yield tables.answers(table.take([row.place for row in answered]), replies)
             if self._failure is not None:
-                yield _failed(self._failure)
+                yield tables.failed(self._failure)
         finally:
             await _cancel(set(serving))
 
@@ -184,7 +176,7 @@ class Caller:
                     reasons = [replica.failure for replica in self._replicas if replica.failure is not None]
                     timed_out = EngineStartError(start_timed_out(self._spec, self._timeouts.start_timeout))
                     self._failure = reasons[0] if reasons else timed_out
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), TOGETHER_SECONDS)
 
     def _answer(self, row: Row, reply: Reply) -> None:
@@ -419,18 +411,10 @@ class Caller:
 def answer(
     table: pa.Table, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts
 ) -> Iterator[pa.Table]:
-    """Map the rows of a run to packed tables of answers as they come.
-
-    A packed table is one row, which Ray Data passes on at once; of several rows it would wait for more.
-    """
-    with closing(answer_here(table, spec, endpoint, session, timeouts, threading.Event())) as tables:
-        for answered in tables:
-            size = max(1, answered.num_rows * PACKED_BYTES // max(1, answered.nbytes))
-            for at in range(0, answered.num_rows, size):
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, answered.schema) as stream:
-                    stream.write_table(answered.slice(at, size))
-                yield pa.table({PACKED: [sink.getvalue().to_pybytes()]})
+    """Map the rows of a run to packed tables of answers as they come."""
+    with closing(answer_here(table, spec, endpoint, session, timeouts, threading.Event())) as answers:
+        for answered in answers:
+            yield from tables.packed(answered)
 
 
 def answer_here(
@@ -466,29 +450,6 @@ def answer_here(
             yield answered
 
 
-def unpacked(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the tables of answers that `answer` packed."""
-    for packed in table.column(PACKED):
-        yield pa.ipc.open_stream(packed.as_buffer()).read_all()
-
-
-def _failed(error: EngineError) -> pa.Table:
-    answer = json.dumps({"type": type(error).__name__, "message": error.message})
-    return pa.Table.from_pylist([{"line": FAILED, "ok": False, "answer": answer}], schema=ANSWERS)
-
-
-def raise_failure(answers: pa.Table) -> None:
-    """Raise the error that ended the run, if this table is one.
-
-    Raises:
-        EngineStartError, EngineError: as the caller met them.
-    """
-    if answers.num_rows and answers.column("line")[0].as_py() == FAILED:
-        failure = json.loads(answers.column("answer")[0].as_py())
-        kind = EngineStartError if failure["type"] == EngineStartError.__name__ else EngineError
-        raise kind(failure["message"])
-
-
 def _why(error: RayActorError) -> str:
     """Return Ray's reason for an actor's death, on one line."""
     text = " ".join(str(error).split())
@@ -506,22 +467,3 @@ async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
 
 async def _result(reference: Any) -> Any:
     return await reference
-
-
-def _answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
-    """Return the output lines (OpenAI's Batch API) of `table`'s rows, in its order."""
-    lines = [
-        output_lines.line(custom_id, *reply[:3])
-        for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
-    ]
-    _, _, _, input_tokens, cached_tokens, output_tokens, seconds = zip(*replies, strict=True)
-    columns = [
-        table.column("line").cast(pa.int64()),
-        pa.array([reply[0] == 200 for reply in replies]),
-        pa.array(lines, pa.string()),
-        pa.array(input_tokens, pa.int64()),
-        pa.array(cached_tokens, pa.int64()),
-        pa.array(output_tokens, pa.int64()),
-        pa.array(seconds, pa.float64()),
-    ]
-    return pa.Table.from_arrays(columns, schema=ANSWERS)

@@ -1,0 +1,75 @@
+"""The tables that a caller sends: answers, packed for Ray Data, and the error that ended its run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from batchyard import output_lines
+from batchyard.errors import EngineError, EngineStartError
+from inference.answers import ANSWERS
+from inference.residents.kept_replies import Reply
+
+PACKED = "answers"
+PACKED_BYTES = 32 * 1024 * 1024
+"""Approximate limit of a packed table, which Arrow limits to 2 GiB."""
+FAILED = -1
+"""Line number of a table that holds the error that ended the run instead of answers."""
+
+
+def answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
+    """Return the output lines (OpenAI's Batch API) of `table`'s rows, in its order."""
+    lines = [
+        output_lines.line(custom_id, *reply[:3])
+        for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
+    ]
+    _, _, _, input_tokens, cached_tokens, output_tokens, seconds = zip(*replies, strict=True)
+    columns = [
+        table.column("line").cast(pa.int64()),
+        pa.array([reply[0] == 200 for reply in replies]),
+        pa.array(lines, pa.string()),
+        pa.array(input_tokens, pa.int64()),
+        pa.array(cached_tokens, pa.int64()),
+        pa.array(output_tokens, pa.int64()),
+        pa.array(seconds, pa.float64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=ANSWERS)
+
+
+def packed(answers: pa.Table) -> Iterator[pa.Table]:
+    """Yield a table as packed ones.
+
+    A packed table is one row, which Ray Data passes on at once; of several rows it would wait for more.
+    """
+    size = max(1, answers.num_rows * PACKED_BYTES // max(1, answers.nbytes))
+    for at in range(0, answers.num_rows, size):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, answers.schema) as stream:
+            stream.write_table(answers.slice(at, size))
+        yield pa.table({PACKED: [sink.getvalue().to_pybytes()]})
+
+
+def unpacked(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the tables of answers that were packed."""
+    for packed in table.column(PACKED):
+        yield pa.ipc.open_stream(packed.as_buffer()).read_all()
+
+
+def failed(error: EngineError) -> pa.Table:
+    """Return the table that stands for the error that ended the run. See `raise_failure`."""
+    answer = json.dumps({"type": type(error).__name__, "message": error.message})
+    return pa.Table.from_pylist([{"line": FAILED, "ok": False, "answer": answer}], schema=ANSWERS)
+
+
+def raise_failure(answers: pa.Table) -> None:
+    """Raise the error that ended the run, if this table is one.
+
+    Raises:
+        EngineStartError, EngineError: as the caller met them.
+    """
+    if answers.num_rows and answers.column("line")[0].as_py() == FAILED:
+        failure = json.loads(answers.column("answer")[0].as_py())
+        kind = EngineStartError if failure["type"] == EngineStartError.__name__ else EngineError
+        raise kind(failure["message"])
