@@ -21,7 +21,7 @@ import time
 import uuid
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -240,11 +240,12 @@ class Caller:
                 return owner.suspects.pop()
         return None
 
-    def _wait_again(self, replica: Replica, rows: Iterable[Row]) -> None:
-        """Put rows back that were not run, first in the order, and let the replicas look for work."""
-        replica.waiting.extendleft(sorted(rows, key=lambda row: -row.position))
-        self._returned.set_result(None)
-        self._returned = asyncio.get_running_loop().create_future()
+    def _wait_again(self, replica: Replica, rows: Sequence[Row]) -> None:
+        """Put rows back that were not run, first in the order, and let the replicas look for work if there are any."""
+        if rows:
+            replica.waiting.extendleft(sorted(rows, key=lambda row: -row.position))
+            self._returned.set_result(None)
+            self._returned = asyncio.get_running_loop().create_future()
 
     async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
         """Send rows, and take the replies that are ready."""
@@ -284,9 +285,9 @@ class Caller:
         self._lost(replica, handle, reason)
         for row in rows:
             row.deaths += 1
-        others = any(one.handle is not None for one in self._replicas)
+        others = self._is_any_there()
         suspects = [row for row in rows if row.deaths >= STRIKES or not others]
-        self._wait_again(replica, (row for row in rows if row.deaths < STRIKES and others))
+        self._wait_again(replica, [row for row in rows if row.deaths < STRIKES and others])
         if suspects:
             replica.suspects.append(suspects)
 
@@ -373,7 +374,7 @@ class Caller:
                 log.info("engine is out of reach: %s", error, extra={"model": self._spec.name})
             except RayActorError as error:
                 # A dead actor keeps its name until the cluster has noted its death, so this may be the old engine.
-                if not any(one.handle is not None for one in self._replicas):
+                if not self._is_any_there():
                     self._count_death(_why(error))
             except RayTaskError as error:
                 ray.kill(handle)
@@ -382,6 +383,9 @@ class Caller:
                 if all(one.failure is not None for one in self._replicas):
                     raise replica.failure from error
             await asyncio.sleep(min(shortest * 2**failures, longest))
+
+    def _is_any_there(self) -> bool:
+        return any(replica.handle is not None for replica in self._replicas)
 
     def _replace(self, replica: Replica, handle: ActorHandle) -> None:
         """Forget an engine that stopped or died. Its rows wait for another."""
