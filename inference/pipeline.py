@@ -101,10 +101,12 @@ def run(
         while losses < LOSSES_IN_A_ROW:
             answered: list[pa.ChunkedArray] = []
             try:
-                for table in _answered(spec, endpoint, rows, session, timeouts, stopped):
-                    answered.append(table.column("line"))
-                    losses = 0
-                    yield table
+                with closing(_answered(spec, endpoint, rows, session, timeouts, stopped)) as answers:
+                    for table in answers:
+                        raise_failure(table)
+                        answered.append(table.column("line"))
+                        losses = 0
+                        yield table
                 if sum(map(len, answered)) == rows.num_rows:
                     return
                 losses, reason = losses + 1, "it left rows without an answer"
@@ -129,20 +131,6 @@ def _answered(
     stopped: threading.Event,
 ) -> Generator[pa.Table]:
     """Map the rows to answers once. Raises RayError if the caller is lost; then some rows have no answer."""
-    with closing(_tables(spec, endpoint, rows, session, timeouts, stopped)) as tables:
-        for table in tables:
-            raise_failure(table)
-            yield table
-
-
-def _tables(
-    spec: ModelSpec,
-    endpoint: str,
-    rows: pa.Table,
-    session: EngineSession,
-    timeouts: EngineTimeouts,
-    stopped: threading.Event,
-) -> Generator[pa.Table]:
     if rows.num_rows <= session.in_flight:
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
         yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)
