@@ -1,0 +1,207 @@
+"""A recipe's generator at work on one item: what it yields is checked, and its requests get their names and seeds."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from batchyard.recipes import (
+    CHAT,
+    CONTENT,
+    Answer,
+    Ask,
+    Check,
+    Checked,
+    Flow,
+    Item,
+    Options,
+    Recipe,
+    Result,
+    Score,
+    Scored,
+)
+from batchyard.wording import nearest, quoted
+
+MAX_REQUESTS = 1000
+
+
+class RecipeError(Exception):
+    """A recipe raised, or yielded what it may not. The message names the exception and the line."""
+
+    def __init__(self, message: str, code: str = "recipe_error") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Request:
+    """An Ask of one item, with its place in the recipe.
+
+    Attributes:
+        visit: the item's turns in this stage, from 1.
+        sample: the item's asks in this turn, from 0.
+        body: the request body, without what `structure` becomes in the body of its model's engine.
+        structure: {"json" | "regex" | "choice" | "grammar": …}, or empty.
+    """
+
+    stage: str
+    endpoint: str
+    visit: int
+    sample: int
+    model: str
+    body: Mapping[str, Any]
+    structure: Mapping[str, Any]
+    seed: int | None
+
+    def custom_id(self, item: Item, retry: int = 0) -> str:
+        """Return the request's custom_id, which no other request of the job has."""
+        life = f"#{item.life}" if item.life > 1 else ""
+        again = f"~{retry}" if retry else ""
+        return f"{item.custom_id}{life}/{self.stage}.{self.visit}.{self.sample}{again}"
+
+
+Wants: TypeAlias = Sequence[Request] | Sequence[Score] | Sequence[Check]
+
+
+class Program:
+    """The program of one item.
+
+    Attributes:
+        turn: number of the current turn, from 1.
+        wants: what the current turn has yielded; each gets one outcome.
+        result: the item's end, None before it.
+    """
+
+    def __init__(self, recipe: Recipe[Any], options: Options, item: Item, max_requests: int = MAX_REQUESTS) -> None:
+        """Raises RecipeError, as `send` does."""
+        self.item = item
+        self.turn = 0
+        self.wants: Wants = ()
+        self.result: Result | None = None
+        self._recipe = recipe
+        self._options = options
+        self._stages = {stage.name: stage for stage in recipe.stages_of(options)}
+        self._order = {name: number for number, name in enumerate(self._stages)}
+        self._furthest = 0
+        self._visits: dict[str, int] = {}
+        self._requests = 0
+        self._max_requests = max_requests
+        self._flow: Flow = recipe.flow(item, options)
+        self._advance(None)
+
+    def send(self, outcomes: Sequence[Answer] | Sequence[Scored] | Sequence[Checked]) -> None:
+        """Send the outcomes of the current turn, in the order of `wants`, and go on to the next one or to the end.
+
+        Raises:
+            RecipeError: the recipe raised, or yielded what it may not.
+        """
+        if len(outcomes) != len(self.wants):
+            raise ValueError(f"turn {self.turn} wants {len(self.wants)} outcomes, not {len(outcomes)}")
+        self._advance(list(outcomes))
+
+    def close(self) -> None:
+        """End the generator."""
+        self._flow.close()
+
+    def _advance(self, outcomes: list[Any] | None) -> None:
+        try:
+            wants = next(self._flow) if outcomes is None else self._flow.send(outcomes)
+        except StopIteration as end:
+            if not isinstance(end.value, Result):
+                raise RecipeError(f"the recipe returned {quoted(str(end.value))}, not a Result") from None
+            self.wants, self.result = (), end.value
+            return
+        except Exception as error:
+            raise RecipeError(_where(error)) from error
+        self.turn += 1
+        self.wants = self._checked(wants)
+
+    def _checked(self, wants: object) -> Wants:
+        if not isinstance(wants, list) or not wants:
+            raise RecipeError(f"turn {self.turn}: the recipe yielded {_kind(wants)}, not a list with something in it")
+        for kind in (Ask, Score, Check):
+            if all(isinstance(want, kind) for want in wants):
+                return self._requests_of(wants) if kind is Ask else wants
+        kinds = ", ".join(sorted({_kind(want) for want in wants}))
+        raise RecipeError(f"turn {self.turn}: the recipe yielded a list of {kinds}; one turn has one kind")
+
+    def _requests_of(self, asks: list[Ask]) -> list[Request]:
+        self._requests += len(asks)
+        if self._requests > self._max_requests:
+            message = f"the item asked {self._requests} times, the most is {self._max_requests}"
+            raise RecipeError(message, "too_many_requests")
+        visits: dict[str, int] = {}
+        requests = []
+        for sample, ask in enumerate(asks):
+            stage = self._stages.get(ask.stage)
+            if stage is None:
+                near = nearest(ask.stage, self._stages)
+                raise RecipeError(f"turn {self.turn}: no stage is named {ask.stage!r}; did you mean {near!r}?")
+            order = self._order[stage.name]
+            if order < self._furthest and not self._recipe.loops:
+                furthest = list(self._stages)[self._furthest]
+                raise RecipeError(
+                    f"turn {self.turn}: the item asks in stage {stage.name!r} after {furthest!r}; "
+                    "declare the recipe with loops=True"
+                )
+            self._furthest = max(self._furthest, order)
+            if stage.name not in visits:
+                visits[stage.name] = self._visits[stage.name] = self._visits.get(stage.name, 0) + 1
+            requests.append(self._request(ask, stage.endpoint, visits[stage.name], sample))
+        return requests
+
+    def _request(self, ask: Ask, endpoint: str, visit: int, sample: int) -> Request:
+        content = ask.content
+        if endpoint == CHAT and isinstance(content, str):
+            content = [{"role": "user", "content": content}]
+        body = {"model": ask.model, CONTENT[endpoint]: content, **ask.sampling}
+        seed = body.get("seed")
+        drawn = ask.sampling.get("temperature") != 0 and endpoint != "/v1/embeddings"
+        if seed is None and drawn and self._options.seeds == "derived":
+            seed = body["seed"] = self.item.seed(ask.stage, visit, sample)
+        return Request(ask.stage, endpoint, visit, sample, ask.model, body, ask.structure, seed)
+
+
+def play(
+    recipe: Recipe[Any],
+    item: Item,
+    options: Options,
+    answer: Callable[[Request], Answer | str],
+    judge: Callable[[Score | Check], Scored | Checked] | None = None,
+) -> Result:
+    """Run a recipe for one item without a stack, for tests of recipes.
+
+    Args:
+        answer: returns the answer to a request, or only its text.
+        judge: returns the outcome of a Score or a Check; needed if the recipe yields any.
+
+    Raises:
+        RecipeError: as Program does.
+    """
+    program = Program(recipe, options, item)
+    while program.result is None:
+        outcomes: list[Any] = []
+        for want in program.wants:
+            if isinstance(want, Request):
+                outcome = answer(want)
+                value = Answer(ok=True, text=outcome) if isinstance(outcome, str) else outcome
+                outcomes.append(replace(value, seed=want.seed, model=want.model))
+            elif judge is None:
+                raise ValueError(f"the recipe yields a {_kind(want)}, and `judge` was not passed")
+            else:
+                outcomes.append(judge(want))
+        program.send(outcomes)
+    return program.result
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}, line {frames[-1].lineno})" if frames else ""
+    return f"{_kind(error)}: {error}{place}"
