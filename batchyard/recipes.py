@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import string
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -25,6 +24,8 @@ from random import Random
 from typing import IO, Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from batchyard.wording import fill
 
 CHAT = "/v1/chat/completions"
 CONTENT = {CHAT: "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
@@ -85,11 +86,11 @@ def messages_of(columns: Mapping[str, Any], template: str | None = None) -> Mess
         present = ", ".join(columns) or "none"
         raise InvalidItem("missing_prompt", f"The row has no column 'messages' or 'prompt'; its columns: {present}.")
     try:
-        return [{"role": "user", "content": string.Formatter().vformat(template, (), columns)}]
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        return [{"role": "user", "content": fill(template, columns)}]
+    except KeyError as error:
         present = ", ".join(columns) or "none"
-        message = f"The template needs {error}, which the row does not have; its columns: {present}."
-        raise InvalidItem("missing_prompt", message) from error
+        message = f"The template names {error}, which the row does not have; its columns: {present}."
+        raise InvalidItem("missing_prompt", message) from None
 
 
 def _messages(column: str, value: Any) -> Messages:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 MAX_MESSAGE = 350
 """Characters of one message in a batch's `errors`."""
@@ -11,6 +13,8 @@ MAX_NAME = 100
 """Characters of a name, a parameter or a value that a message repeats."""
 MAX_LIST = 200
 """Characters of a list of names that a message repeats."""
+PLACE = re.compile(r"\{([^{}]+)\}")
+"""A name in braces, in a template of prompts."""
 
 
 def cut(text: str, limit: int) -> str:
@@ -28,3 +32,8 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.0) -> str | 
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
     return by_folded[matches[0]] if matches else None
+
+
+def fill(template: str, values: Mapping[str, Any]) -> str:
+    """Return the template with each name in braces replaced by its value. Raises KeyError with a name that has none."""
+    return PLACE.sub(lambda match: str(values[match[1]]), template)

@@ -114,6 +114,15 @@ class Capabilities(ABC):
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
         """Return the first parameter of `body` that the engine cannot honour, as (param, message). Pure, and light."""
 
+    @classmethod
+    def structure(cls, kind: str, value: Any) -> dict[str, Any] | None:
+        """Return the parameters of a body that make the answer follow `value`; None if the engine cannot.
+
+        Args:
+            kind: `json` (a schema), `regex`, `choice` (a list of texts) or `grammar`.
+        """
+        return None
+
 
 class Engine(Capabilities):
     """Answers requests for one model. One process, with one event loop, creates, starts and calls it.

@@ -32,6 +32,7 @@ SUPPORTED = frozenset({"model", "messages", "prompt", "input", "n"}) | {
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "structured_outputs",
 }
 
 
@@ -53,9 +54,10 @@ class EchoArguments(BaseModel):
 class Echo(Engine):
     """Answers a request with its own last message. Token counts are whitespace-separated words.
 
-    It waits `latency_ms` before it answers a request. It refuses every `fail_every`-th request with 400. A request that
-    contains `die_on` ends the process; one that contains `hang_on` blocks it for ever. With `start_error` the engine
-    does not start, for that reason. `call_log` gets one line per request.
+    A request with a choice of texts gets the first one. The engine waits `latency_ms` before it answers a request. It
+    refuses every `fail_every`-th request with 400. A request that contains `die_on` ends the process; one that contains
+    `hang_on` blocks it for ever. With `start_error` the engine does not start, for that reason. `call_log` gets one
+    line per request.
 
     With `ms_per_token` it simulates continuous batching. The echoed words are repeated, or cut, to `max_tokens`. Each
     sample holds one of `slots` for its tokens times `ms_per_token`. Slots are given first come first served, on a
@@ -78,6 +80,10 @@ class Echo(Engine):
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
         return first_unsupported(cls.name, SUPPORTED, body)
+
+    @classmethod
+    def structure(cls, kind: str, value: Any) -> dict[str, Any] | None:
+        return {"structured_outputs": {"choice": value}} if kind == "choice" else None
 
     async def start(self) -> None:
         if self._arguments.start_error is not None:
@@ -122,6 +128,9 @@ class Echo(Engine):
 
     def _completion(self, body: dict[str, Any], text: str) -> tuple[str, int, str]:
         """Return the text of an answer, its number of tokens, and its finish_reason."""
+        choice = (body.get("structured_outputs") or {}).get("choice")
+        if choice:
+            return choice[0], len(choice[0].split()), "stop"
         words = text.split()
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         if limit is None or not self._arguments.ms_per_token:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Literal
@@ -12,13 +11,12 @@ from typing import IO, Any, Literal
 import orjson
 
 from batchyard.errors import RequestError
-from batchyard.wording import MAX_LIST, MAX_NAME
+from batchyard.wording import MAX_LIST, MAX_NAME, PLACE, fill
 from store.artifacts import Artifacts, Writer
 
 Format = Literal["txt", "csv", "jsonl"]
 FORMATS: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 MAX_FIELD = 16 * 1024 * 1024
-_PLACE = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Pro
     Raises:
         RequestError: a line is invalid; the message names it.
     """
-    if template is not None and (kind == "txt" or not _PLACE.search(template)):
+    if template is not None and (kind == "txt" or not PLACE.search(template)):
         raise RequestError(
             "A template names the columns of a csv file or the fields of a jsonl file, such as 'Translate {text}'.",
             code="invalid_value",
@@ -199,15 +197,12 @@ _READERS: dict[Format, Callable[[io.TextIOWrapper, str | None], Iterator[Prompt]
 
 
 def _fill(template: str, values: dict[str, Any], number: int) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in values:
-            raise _invalid(
-                number, f"has no {name[:MAX_NAME]!r}, which the template names; it has {', '.join(values)[:MAX_LIST]}"
-            )
-        return str(values[name])
-
-    return _PLACE.sub(value, template)
+    try:
+        return fill(template, values)
+    except KeyError as error:
+        name = str(error.args[0])[:MAX_NAME]
+        present = ", ".join(values)[:MAX_LIST]
+        raise _invalid(number, f"has no {name!r}, which the template names; it has {present}") from None
 
 
 def _invalid(number: int, problem: str) -> RequestError:

@@ -143,6 +143,12 @@ class OpenAI(Engine):
         """Return None: only the server knows what it supports, and its 400 is the request's answer."""
         return None
 
+    @classmethod
+    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
+        if kind == "json":
+            return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": value}}}
+        return {"structured_outputs": {kind: value}}  # vLLM's parameter, which other servers refuse or ignore
+
     async def start(self) -> None:
         self._client = Client()
         await self._refresh()

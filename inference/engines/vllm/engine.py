@@ -47,6 +47,10 @@ class VLLM(Engine):
         return None
 
     @classmethod
+    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
+        return {"structured_outputs": {kind: value}}
+
+    @classmethod
     def gpus(cls, spec: ModelSpec) -> float:
         arguments = spec.engine_args
         return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))

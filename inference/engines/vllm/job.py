@@ -67,6 +67,10 @@ class VLLMJob(JobEngine):
         return first_not_text(cls.name, body)
 
     @classmethod
+    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
+        return {"structured_outputs": {kind: value}}
+
+    @classmethod
     def run(
         cls,
         spec: ModelSpec,

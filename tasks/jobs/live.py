@@ -1,0 +1,378 @@
+"""The items of a job that have begun and not ended: their programs in memory, without a database.
+
+Each item's program says what it wants, and waits here until that has come. What a program is sent is noted at the same
+time as what follows from it. So whoever writes both in one transaction can build the same state again.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import orjson
+
+from batchyard.program import Program, RecipeError, Request, Wants
+from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Score, Scored
+from tasks.jobs.requests import Pending, answer_of, may_better
+
+Call: TypeAlias = Score | Check
+Outcome: TypeAlias = Answer | Scored | Checked
+CHECKED_ITEMS = 100
+"""One item in so many is run again when it ends, to see whether its recipe depends on what it is sent alone."""
+
+
+class NotDeterministic(Exception):
+    """A recipe took another way when it was run again. The message names item and turn."""
+
+    def __init__(self, custom_id: str, turn: int) -> None:
+        super().__init__(
+            f"item {custom_id!r}, turn {turn}: the recipe did something else when it was run again with the same "
+            "answers; it may depend on its item, its options and what it is sent alone (random numbers: item.random)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An outcome that no batch keeps, for the records: of a Score or a Check, or a request that no engine will run."""
+
+    position: int
+    life: int
+    turn: int
+    index: int
+    kind: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An item that has ended, for the records. `result` and `error` are JSON."""
+
+    position: int
+    number: int
+    custom_id: str
+    state: str
+    life: int
+    turns: int
+    result: bytes
+    error: bytes | None
+    started_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A request in the records. `answer` is None while it has none."""
+
+    retry: int
+    line: int
+    ask: bytes
+    answer: tuple[str, float | None] | None
+
+
+class Records(Protocol):
+    """What was recorded of an item before its program was lost."""
+
+    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        """Return the last attempt at a request."""
+
+    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        """Return kind and value of an outcome."""
+
+
+class NoRecords:
+    """The records of an item that begins."""
+
+    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        return None
+
+    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        return None
+
+
+NO_RECORDS = NoRecords()
+
+
+@dataclass(slots=True)
+class _LiveItem:
+    position: int
+    program: Program
+    started_at: float
+    bytes: int
+    outcomes: list[Outcome | None] = field(default_factory=list)
+    retries: list[int] = field(default_factory=list)
+    missing: int = 0
+    history: list[tuple[Wants, list[Outcome]]] | None = None
+
+
+class LiveItems:
+    """The live items of one job.
+
+    Attributes:
+        buffers: requests that stand in no segment yet, by stage and model.
+        out: position and index of each request that has no answer yet, by stage and line.
+        calls: Scores and Checks to judge, as (position, turn, index, call, item).
+        ended, judged: what the records have to take up, see `taken`.
+        counters: what results have counted since the last `taken`.
+        bytes: approximate size of the texts in memory.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe[Any],
+        options: Options,
+        prepare: Callable[[Item, int, Request, int], Pending | Answer],
+        *,
+        inline: Callable[[Call, Item], Scored | Checked | None] = lambda call, item: None,
+        max_requests: int = 1000,
+    ) -> None:
+        """
+        Args:
+            prepare: makes a pending request of an item's request, or the answer that says why it cannot run.
+            inline: judges a call at once, or returns None for one that takes its time.
+        """
+        self._recipe = recipe
+        self._options = options
+        self._prepare = prepare
+        self._inline = inline
+        self._max_requests = max_requests
+        self._items: dict[int, _LiveItem] = {}
+        self._all_checked = False
+        self.buffers: dict[tuple[str, str], deque[Pending]] = defaultdict(deque)
+        self.out: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self.unanswered: dict[str, int] = defaultdict(int)
+        self.calls: list[tuple[int, int, int, Call, Item]] = []
+        self.judging = 0
+        self.ended: list[Ended] = []
+        self.judged: list[Judged] = []
+        self.counters: dict[str, int] = defaultdict(int)
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def positions(self) -> Iterator[int]:
+        return iter(self._items)
+
+    def where(self, position: int) -> tuple[int, str | None]:
+        """Return the turn of a live item, and the stage of the requests that it waits for."""
+        program = self._items[position].program
+        first = program.wants[0] if program.wants else None
+        return program.turn, first.stage if isinstance(first, Request) else None
+
+    def begin(self, position: int, item: Item, size: int, records: Records = NO_RECORDS) -> None:
+        """Begin an item, or resume it: its program is sent what was recorded.
+
+        Raises:
+            NotDeterministic: the program asks something else than it did before.
+        """
+        started_at = time.time()
+        try:
+            program = Program(self._recipe, self._options, item, self._max_requests)
+        except RecipeError as error:
+            self._fail(position, item, 0, started_at, error)
+            return
+        live = _LiveItem(position, program, started_at, size)
+        if not self._all_checked or zlib.crc32(item.custom_id.encode()) % CHECKED_ITEMS == 0:
+            live.history = []
+        self._items[position] = live
+        self.bytes += live.bytes
+        self._continue(live, records)
+
+    def issue(self, requests: list[Pending], first_line: int) -> None:
+        """Note that these requests stand in a segment, with lines from `first_line` on."""
+        for line, request in enumerate(requests, first_line):
+            self._note_out(request.stage, line, request.position, request.sample, request.model)
+
+    def answer(self, stage: str, line: int, output_line: str, seconds: float | None) -> None:
+        """Take the answer of a request. One that is not out is ignored: it was taken before.
+
+        Raises:
+            NotDeterministic: as `begin`.
+        """
+        place = self.out[stage].pop(line, None)
+        if place is None:
+            return
+        position, index = place
+        live = self._items[position]
+        request = live.program.wants[index]
+        assert isinstance(request, Request)
+        self.unanswered[request.model] -= 1
+        answer = answer_of(output_line, seconds, request)
+        if self._ask_again(live, index, request, answer):
+            return
+        live.bytes += len(answer.text)
+        self.bytes += len(answer.text)
+        self._settle(live, index, answer)
+        self._continue(live)
+
+    def judge(self, position: int, turn: int, index: int, outcome: Scored | Checked) -> None:
+        """Take the outcome of one of `calls`. Raises NotDeterministic as `begin` does."""
+        self.judging -= 1
+        live = self._items.get(position)
+        if live is None or live.program.turn != turn or live.outcomes[index] is not None:
+            return
+        self._note(live, index, outcome)
+        self._settle(live, index, outcome)
+        self._continue(live)
+
+    def taken(self) -> None:
+        """Forget what the records have taken up."""
+        self.ended.clear()
+        self.judged.clear()
+        self.counters.clear()
+
+    def pending(self) -> int:
+        """Return the requests that stand in no segment yet."""
+        return sum(map(len, self.buffers.values()))
+
+    def waits(self) -> bool:
+        """True if an item waits for an answer or a judgement."""
+        return any(self.out.values()) or self.judging > 0 or bool(self.calls)
+
+    def _continue(self, live: _LiveItem, records: Records = NO_RECORDS) -> None:
+        """Send what a turn has got, once it is complete, and go on to where the item has to wait, or to its end."""
+        program = live.program
+        while True:
+            if program.result is not None:
+                self._end(live)
+                return
+            if not live.outcomes:
+                self._enter(live, records)
+            if live.missing:
+                return
+            outcomes: list[Any] = live.outcomes
+            if live.history is not None:
+                live.history.append((program.wants, outcomes))
+            live.outcomes = []
+            try:
+                program.send(outcomes)
+            except RecipeError as error:
+                self._drop(live)
+                self._fail(live.position, program.item, program.turn, live.started_at, error)
+                return
+
+    def _enter(self, live: _LiveItem, records: Records) -> None:
+        wants = live.program.wants
+        live.outcomes, live.retries, live.missing = [None] * len(wants), [0] * len(wants), len(wants)
+        for index, want in enumerate(wants):
+            if isinstance(want, Request):
+                self._ask(live, index, want, records)
+            elif isinstance(want, Score | Check):
+                self._call(live, index, want, records)
+
+    def _ask(self, live: _LiveItem, index: int, request: Request, records: Records) -> None:
+        item, turn = live.program.item, live.program.turn
+        judgement = records.judgement(live.position, turn, index)
+        if judgement is not None:
+            self._settle(live, index, Answer(**judgement[1]))
+            return
+        prepared = self._prepare(item, live.position, request, 0)
+        issued = records.request(live.position, request.stage, request.visit, request.sample)
+        if issued is not None:
+            if isinstance(prepared, Answer) or prepared.ask != issued.ask:
+                raise NotDeterministic(item.custom_id, turn)
+            live.retries[index] = issued.retry
+            if issued.answer is None:
+                self._note_out(request.stage, issued.line, live.position, index, request.model)
+                return
+            answer = answer_of(*issued.answer, request)
+            if not self._ask_again(live, index, request, answer):
+                self._settle(live, index, answer)
+        elif isinstance(prepared, Answer):
+            self._note(live, index, prepared)
+            self._settle(live, index, prepared)
+        else:
+            self.buffers[request.stage, request.model].append(prepared)
+
+    def _ask_again(self, live: _LiveItem, index: int, request: Request, answer: Answer) -> bool:
+        """Put a request that failed for now into its buffer again, if it may be. Return True if it is there."""
+        if live.retries[index] >= self._options.retries or not may_better(answer):
+            return False
+        live.retries[index] += 1
+        prepared = self._prepare(live.program.item, live.position, request, live.retries[index])
+        if isinstance(prepared, Answer):
+            return False
+        self.buffers[request.stage, request.model].append(prepared)
+        return True
+
+    def _call(self, live: _LiveItem, index: int, call: Call, records: Records) -> None:
+        turn = live.program.turn
+        judgement = records.judgement(live.position, turn, index)
+        if judgement is not None:
+            kind = Scored if isinstance(call, Score) else Checked
+            self._settle(live, index, kind(**judgement[1]))
+            return
+        outcome = self._inline(call, live.program.item)
+        if outcome is None:
+            self.calls.append((live.position, turn, index, call, live.program.item))
+            return
+        self._note(live, index, outcome)
+        self._settle(live, index, outcome)
+
+    def _note_out(self, stage: str, line: int, position: int, index: int, model: str) -> None:
+        self.out[stage][line] = (position, index)
+        self.unanswered[model] += 1
+
+    def _note(self, live: _LiveItem, index: int, outcome: Outcome) -> None:
+        program = live.program
+        value = orjson.dumps(asdict(outcome), default=str)
+        kind = {Answer: "refused", Scored: "score", Checked: "check"}[type(outcome)]
+        self.judged.append(Judged(live.position, program.item.life, program.turn, index, kind, value))
+
+    @staticmethod
+    def _settle(live: _LiveItem, index: int, outcome: Outcome) -> None:
+        live.outcomes[index] = outcome
+        live.missing -= 1
+
+    def _end(self, live: _LiveItem) -> None:
+        self._drop(live)
+        program, result = live.program, live.program.result
+        assert result is not None
+        if live.history is not None:
+            self._check(live)
+        try:
+            value = orjson.dumps({"text": result.text, **result.values}, option=orjson.OPT_SERIALIZE_NUMPY)
+        except TypeError as error:
+            self._fail(live.position, program.item, program.turn, live.started_at, RecipeError(f"no JSON: {error}"))
+            return
+        for name, number in result.counters.items():
+            self.counters[name] += number
+        error_json = None if result.error is None else orjson.dumps(result.error, default=str)
+        self._record(live.position, program.item, result.state, program.turn, value, error_json, live.started_at)
+
+    def _fail(self, position: int, item: Item, turn: int, started_at: float, error: RecipeError) -> None:
+        details = orjson.dumps({"code": error.code, "message": error.message})
+        self._record(position, item, "failed", turn, b'{"text":null}', details, started_at)
+
+    def _record(
+        self, position: int, item: Item, state: str, turns: int, result: bytes, error: bytes | None, started_at: float
+    ) -> None:
+        number, custom_id = item.number, item.custom_id
+        ended = Ended(position, number, custom_id, state, item.life, turns, result, error, started_at, time.time())
+        self.ended.append(ended)
+
+    def _drop(self, live: _LiveItem) -> None:
+        del self._items[live.position]
+        self.bytes -= live.bytes
+
+    def _check(self, live: _LiveItem) -> None:
+        """Run the item's program again with what it was sent, and compare. Raises NotDeterministic."""
+        item, first = live.program.item, live.program
+        again: Program | None = None
+        turn = 1
+        try:
+            again = Program(self._recipe, self._options, item, self._max_requests)
+            for turn, (wants, outcomes) in enumerate(live.history or [], start=1):
+                if again.wants != wants:
+                    raise NotDeterministic(item.custom_id, turn)
+                again.send(outcomes)  # type: ignore[arg-type]  # outcomes of the same turn
+        except RecipeError as error:
+            raise NotDeterministic(item.custom_id, turn) from error
+        result, before = again.result, first.result
+        if result is None or before is None or vars(result) != vars(before):
+            raise NotDeterministic(item.custom_id, turn + 1)
+        self._all_checked = True

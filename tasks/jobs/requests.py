@@ -1,0 +1,171 @@
+"""A recipe's requests as the core runs them, and the core's answers as a recipe is sent them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from batchyard import output_lines
+from batchyard.models import ModelSpec
+from batchyard.program import Request
+from batchyard.recipes import Answer, Item
+from inference.engines import registry
+from inference.requests import bodies, media, ordering
+from inference.requests.context_length import ContextLength
+from inference.requests.fingerprint import fingerprint
+from tasks.intake.lines import LineError
+from tasks.intake.validation import Validator
+
+AGAIN = frozenset({408, 429})
+"""Statuses of answers that another attempt may better. So may 5xx."""
+NOT_AGAIN = frozenset({"engine_died", "engine_unavailable"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request that stands in no segment yet.
+
+    `ask` is what a request recorded before must equal: a digest of stage, endpoint and body.
+    """
+
+    position: int
+    life: int
+    stage: str
+    visit: int
+    sample: int
+    retry: int
+    model: str
+    custom_id: str
+    body: bytes
+    ask: bytes
+    output_tokens: int | None
+    order_key: bytes
+    fingerprint: bytes | None
+
+
+class Preparer:
+    """Makes the core's requests of a recipe's, for one job."""
+
+    def __init__(self, models: Mapping[str, ModelSpec], max_requests: int) -> None:
+        self._models = dict(models)
+        self._max_requests = max_requests
+        self._validators: dict[str, Validator] = {}
+        self._context_lengths: dict[str, ContextLength] = {}
+
+    def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> Pending | Answer:
+        """Return the request for a segment, or the answer that says why no engine will run it."""
+        body = dict(request.body)
+        try:
+            self._add_structure(request, body)
+            custom_id = request.custom_id(item, retry)
+            line = {"custom_id": custom_id, "method": "POST", "url": request.endpoint, "body": body}
+            self._validator(request.endpoint).check(line)
+        except LineError as error:
+            return _refused(error.message, error.code, error.param)
+        except (TypeError, ValueError) as error:  # a body that is no JSON
+            return _refused(str(error), "invalid_request", None)
+        try:
+            body_json = orjson.dumps(body)
+        except TypeError as error:
+            return _refused(f"the body is no JSON: {error}", "invalid_request", None)
+        refusal = self._context_length(request.model).refusal(request.endpoint, body, len(body_json)) or media.refusal(
+            self._models[request.model], body
+        )
+        if refusal is not None:
+            details = (refusal.body or {}).get("error", {})
+            return _refused(str(details.get("message")), details.get("code"), details.get("param"))
+        return Pending(
+            position=position,
+            life=item.life,
+            stage=request.stage,
+            visit=request.visit,
+            sample=request.sample,
+            retry=retry,
+            model=request.model,
+            custom_id=custom_id,
+            body=body_json,
+            ask=_digest(request, body),
+            output_tokens=bodies.output_limit(request.endpoint, body),
+            order_key=ordering.order_key(request.endpoint, body),
+            fingerprint=fingerprint(request.endpoint, body),
+        )
+
+    def _add_structure(self, request: Request, body: dict[str, Any]) -> None:
+        for kind, value in request.structure.items():
+            spec = self._models.get(request.model)
+            parameters = None if spec is None else registry.capabilities(spec.engine).structure(kind, value)
+            if spec is not None and parameters is None:
+                message = f"The engine {spec.engine!r} of model {request.model!r} has no structured output by {kind!r}."
+                raise LineError("unsupported_parameter", message, kind)
+            body.update(parameters or {})
+
+    def _validator(self, endpoint: str) -> Validator:
+        if endpoint not in self._validators:
+            self._validators[endpoint] = Validator(self._models, endpoint, self._max_requests)
+        return self._validators[endpoint]
+
+    def _context_length(self, model: str) -> ContextLength:
+        if model not in self._context_lengths:
+            spec = self._models[model]
+            simulated = registry.capabilities(spec.engine).simulated
+            self._context_lengths[model] = ContextLength(spec, simulated=simulated)
+        return self._context_lengths[model]
+
+
+def _refused(message: str, code: str | None, param: str | None) -> Answer:
+    return Answer(
+        ok=False, error={"code": code or "invalid_request", "message": message, "param": param}, status_code=400
+    )
+
+
+def _digest(request: Request, body: Mapping[str, Any]) -> bytes:
+    text = orjson.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def answer_of(output_line: str, seconds: float | None, request: Request) -> Answer:
+    """Return what a recipe is sent for an output line of the core."""
+    line = orjson.loads(output_line)
+    response = line.get("response") or {}
+    status, body = response.get("status_code"), response.get("body") or {}
+    common: dict[str, Any] = {
+        "status_code": status,
+        "seconds": seconds,
+        "seed": request.seed,
+        "model": request.model,
+    }
+    if status != 200:
+        code, reason = output_lines.reason(line)
+        return Answer(ok=False, error={"code": code, "message": reason}, **common)
+    usage = body.get("usage") or {}
+    choice = (body.get("choices") or [{}])[0]
+    message = choice.get("message") or {}
+    text = message.get("content") if "message" in choice else choice.get("text")
+    extra = {
+        "logprobs": choice.get("logprobs"),
+        "token_ids": choice.get("token_ids"),
+        "tool_calls": message.get("tool_calls") or None,
+        "data": body.get("data"),
+    }
+    return Answer(
+        ok=True,
+        text=text or "",
+        finish_reason=choice.get("finish_reason"),
+        input_tokens=usage.get("prompt_tokens") or 0,
+        output_tokens=usage.get("completion_tokens") or 0,
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        extra={name: value for name, value in extra.items() if value is not None},
+        **common,
+    )
+
+
+def may_better(answer: Answer) -> bool:
+    """True if the same request may have another outcome in another attempt."""
+    if answer.ok or answer.error is None or answer.error.get("code") in NOT_AGAIN:
+        return False
+    status = answer.status_code
+    return answer.error.get("code") == "request_timeout" or (status is not None and (status in AGAIN or status >= 500))
