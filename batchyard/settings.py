@@ -51,6 +51,9 @@ class Settings(BaseSettings):
 
     data: Path = Field(Path("data"), description="folder that holds all state of a local stack")
     models: Path = Field(Path("models.toml"), description="the models this deployment serves")
+    recipes: str = Field(
+        "", description="folder of Python files with recipes, rewards and gates of the deployment's own"
+    )
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
         alias="REDIS_URL",

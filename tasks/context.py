@@ -14,6 +14,8 @@ from batchyard.settings import Settings
 from inference import catalog
 from store.artifacts import Artifacts
 from store.database import Database
+from tasks.recipes import registry
+from tasks.recipes.registry import Catalogue
 
 REDIS_SECONDS = 2.0
 """Longest wait for a reply of Redis. Work goes on without Redis, so nothing waits for a server that hangs."""
@@ -29,6 +31,11 @@ class AppContext:
     artifacts: Artifacts
     redis: redis.Redis
 
+    @property
+    def recipes(self) -> Catalogue:
+        """The recipes, rewards and gates that jobs may name."""
+        return registry.catalogue(self.settings)
+
 
 def served_models(configuration: Settings) -> dict[str, ModelSpec]:
     """Return the models of the deployment's models.toml. Raises ConfigurationError for what cannot be used."""
@@ -37,6 +44,7 @@ def served_models(configuration: Settings) -> dict[str, ModelSpec]:
 
 def build(configuration: Settings) -> AppContext:
     """Build a context from the settings. Raises ConfigurationError for what cannot be used."""
+    registry.catalogue(configuration)
     return AppContext(
         settings=configuration,
         models=served_models(configuration),

@@ -43,10 +43,12 @@ class Stack:
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
         from tasks.context import served_models
+        from tasks.recipes import registry
         from tasks.steps.registry import STEPS
 
         self.models = served_models(settings)
         STEPS.load()
+        registry.catalogue(settings)
         self.folder = DataFolder(settings.data)
         self.folder.hold()
         try:
