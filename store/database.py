@@ -153,8 +153,12 @@ class Database:
     def _migration(self) -> Iterator[Connection]:
         """Open the serial transaction of a migration, whose statements may take long."""
         if self.sqlite:
-            with self.write() as session:
+            # A change of a table replaces it by a copy of another name, and others refer to it meanwhile.
+            begin = partial(_begin_alone, self._wait_seconds)
+            engine = _sqlite(self.url, begin, self._wait_seconds, 0.0, foreign_keys=False)
+            with self._turn(), self._session(engine) as session, session.begin():
                 yield session.connection()
+            engine.dispose()
             return
         engine = _postgresql(self.url, None, poolclass=NullPool)
         with engine.begin() as connection:
@@ -210,13 +214,21 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
     return engine
 
 
-def _sqlite(url: str, begin: Callable[[Connection], None], connect_seconds: float, busy_seconds: float) -> Engine:
+def _sqlite(
+    url: str | URL,
+    begin: Callable[[Connection], None],
+    connect_seconds: float,
+    busy_seconds: float,
+    *,
+    foreign_keys: bool = True,
+) -> Engine:
     """Create a SQLite engine.
 
     Args:
         begin: starts a transaction.
         connect_seconds: longest wait for a lock while a connection is opened.
         busy_seconds: longest that SQLite's busy handler waits for a lock after that.
+        foreign_keys: False lets rows refer to what is not there.
     """
     engine = create_engine(url, connect_args={"timeout": connect_seconds}, **_POOL)
 
@@ -224,7 +236,7 @@ def _sqlite(url: str, begin: Callable[[Connection], None], connect_seconds: floa
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
         busy = f"busy_timeout={int(1000 * busy_seconds)}"  # last: the switch to WAL needs the longer timeout
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", busy):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={foreign_keys}", busy):
             connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "begin", begin)

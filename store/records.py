@@ -150,6 +150,9 @@ class Batch(Leased, Answered, Base):
     the end (store.segments.timeline), before the result chunks are deleted. `latencies` has the histogram
     (batchyard.histogram) of the seconds of its requests, by model and request class. `seconds_sha256` is the artifact
     with the seconds of each (store.formats.seconds).
+
+    A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
+    segments. Such a batch has no input file before it is merged, and no plan of its own.
     """
 
     __tablename__ = "batches"
@@ -183,7 +186,11 @@ class Batch(Leased, Answered, Base):
     post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     output_expires_after: Mapped[int | None]
     errors: Mapped[list[dict[str, Any]] | None]
+    planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))
+    job_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    stage: Mapped[str | None] = mapped_column(String(128))
+    open: Mapped[bool] = mapped_column(default=False)
     output_file_id: Mapped[str | None] = mapped_column(String(64))
     error_file_id: Mapped[str | None] = mapped_column(String(64))
     timeline: Mapped[list[list[float]] | None] = mapped_column(JSON, deferred=True)
@@ -203,9 +210,10 @@ class Batch(Leased, Answered, Base):
 
 
 class Segment(Leased, Base):
-    """A run of a batch's requests that is executed as one task. `number` is its row group in the plan.
+    """A run of a batch's requests that is executed as one task.
 
-    `bytes` counts its request bodies. `answered` counts the requests in its result chunks.
+    `number` is its row group in the batch's plan, unless it names a plan and a `row_group` of its own. `bytes` counts
+    its request bodies. `answered` counts the requests in its result chunks.
     """
 
     __tablename__ = "segments"
@@ -217,6 +225,8 @@ class Segment(Leased, Base):
     bytes: Mapped[int] = mapped_column(default=0)
     answered: Mapped[int] = mapped_column(default=0)
     request_class: Mapped[str] = mapped_column(String(16), default="decode")
+    plan_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
+    row_group: Mapped[int | None]
     state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(default=0)
     not_before: Mapped[float] = mapped_column(default=0.0)
@@ -319,16 +329,17 @@ class CachedAnswer(Base):
 
 
 class Event(Base):
-    """A change of a batch, written in the transaction of that change."""
+    """A change of a batch or of a job, written in the transaction of that change."""
 
     __tablename__ = "events"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))
+    job_id: Mapped[str | None] = mapped_column(String(64))
     type: Mapped[str] = mapped_column(String(64))
     data: Mapped[dict[str, Any]]
     created_at: Mapped[int]
-    __table_args__ = (Index(None, "batch_id", "type"), Index(None, "project_id", "id"))
+    __table_args__ = (Index(None, "batch_id", "type"), Index(None, "job_id", "type"), Index(None, "project_id", "id"))
 
 
 class Webhook(Base):
@@ -374,7 +385,7 @@ class Delivery(Base):
 
 
 class Schedule(Base):
-    """A recurring batch. `batch` holds the fields of its create body, `input` the source of each run's requests.
+    """A recurring batch or job. `batch` or `job` holds the fields of its create body, `input` the source of each run.
 
     `input_sha256` keeps the input's content. `next_run_at` is null while the schedule is paused. `version` rises with
     every change by a client.
@@ -389,6 +400,7 @@ class Schedule(Base):
     input: Mapped[dict[str, Any]]
     input_sha256: Mapped[str] = mapped_column(String(64), index=True)
     batch: Mapped[dict[str, Any]]
+    job: Mapped[dict[str, Any] | None]
     overlap: Mapped[str] = mapped_column(String(16))
     catch_up: Mapped[str] = mapped_column(String(16))
     paused: Mapped[bool] = mapped_column(default=False)
@@ -413,6 +425,7 @@ class ScheduleRun(Base):
     missed_from: Mapped[int | None]
     state: Mapped[str] = mapped_column(String(16))
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"), index=True)
+    job_id: Mapped[str | None] = mapped_column(String(64), index=True)
     reason: Mapped[str | None]
     created_at: Mapped[int]
     __table_args__ = (UniqueConstraint("schedule_id", "scheduled_at"), Index(None, "schedule_id", "id"))

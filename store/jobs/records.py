@@ -1,0 +1,148 @@
+"""Records of jobs: a job is one run of a recipe over the items of an input."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from store.records import Base, Leased
+
+ChunkKind = Literal["result", "judgement"]
+ReplyKind = Literal["verdict", "resolve", "requeue"]
+_ID = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Job(Leased, Base):
+    """A job. What it shares with a batch has the name that it has there.
+
+    `input_sha256` and `input_name` are empty without an input of its own. The suffix of `input_name` is the format.
+    `items_sha256` is the items file (store.formats.items), null before validation. `config_sha256` identifies all that
+    a job's outcome depends on, `work_sha256` all that its requests do. The items begun, in the order of the items file,
+    are the first `admitted`. An ended item is one of `completed`, `failed`, `stuck`, `expired_items`,
+    `cancelled_items`; when all have ended, these add up to `total`. `restarted` counts items that began again since
+    their recipe's file had changed, `reused` requests that another job had answered.
+    """
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str | None] = mapped_column(String(128))
+    recipe: Mapped[str] = mapped_column(String(128))
+    recipe_sha256: Mapped[str] = mapped_column(String(64))
+    completion_window: Mapped[str] = mapped_column(String(16))
+    input_file_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    input_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    input_name: Mapped[str] = mapped_column(String(512))
+    items_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
+    options: Mapped[dict[str, Any]]
+    seed: Mapped[int] = mapped_column(default=0)
+    models: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    simulated: Mapped[bool] = mapped_column(default=False)
+    config_sha256: Mapped[str] = mapped_column(String(64))
+    work_sha256: Mapped[str] = mapped_column(String(64))
+    status: Mapped[str] = mapped_column(String(16))
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    created_at: Mapped[int]
+    expires_at: Mapped[int]
+    due_at: Mapped[int]
+    infeasible: Mapped[bool] = mapped_column(default=False)
+    sla: Mapped[str] = mapped_column(String(16), default="on_track")
+    in_progress_at: Mapped[int | None]
+    finalizing_at: Mapped[int | None]
+    completed_at: Mapped[int | None]
+    failed_at: Mapped[int | None]
+    expired_at: Mapped[int | None]
+    cancelling_at: Mapped[int | None]
+    cancelled_at: Mapped[int | None]
+    total: Mapped[int] = mapped_column(default=0)
+    admitted: Mapped[int] = mapped_column(default=0)
+    completed: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    stuck: Mapped[int] = mapped_column(default=0)
+    expired_items: Mapped[int] = mapped_column(default=0)
+    cancelled_items: Mapped[int] = mapped_column(default=0)
+    waiting_for_verdict: Mapped[int] = mapped_column(default=0)
+    restarted: Mapped[int] = mapped_column(default=0)
+    reused: Mapped[int] = mapped_column(default=0)
+    counters: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    metrics: Mapped[dict[str, Any] | None]
+    report: Mapped[dict[str, Any] | None]
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    output_expires_after: Mapped[int | None]
+    errors: Mapped[list[dict[str, Any]] | None]
+    depends_on: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    answers_from: Mapped[str | None] = mapped_column(String(64))
+    retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
+    parent_id: Mapped[str | None] = mapped_column(String(64))
+    child_key: Mapped[str | None] = mapped_column(String(256))
+    variant: Mapped[str | None] = mapped_column(String(128))
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
+    attempts: Mapped[int] = mapped_column(default=0)
+    attempt_error: Mapped[str | None]
+    __table_args__ = (
+        Index(None, "project_id", "id"),
+        Index(None, "status", "expires_at"),
+        Index(None, "project_id", "config_sha256"),
+        Index(None, "project_id", "idempotency_key", unique=True),
+        Index(None, "parent_id", "child_key", unique=True),
+    )
+
+
+class JobStage(Base):
+    """A stage of a job. Its batch is made with its first segment.
+
+    Of the batch's result chunks, those up to the one with id `cursor` have been read. `issued` counts its requests,
+    `expected` all that it will have, null if unknown.
+    """
+
+    __tablename__ = "job_stages"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(128))
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"), index=True)
+    cursor: Mapped[int] = mapped_column(BigInteger, default=0)
+    issued: Mapped[int] = mapped_column(default=0)
+    expected: Mapped[int | None]
+
+
+class JobChunk(Base):
+    """A chunk of a job's results or judgements (store.formats.job_chunks)."""
+
+    __tablename__ = "job_chunks"
+    id: Mapped[int] = mapped_column(_ID, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    kind: Mapped[str] = mapped_column(String(16))
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    rows: Mapped[int]
+    created_at: Mapped[float]
+    __table_args__ = (UniqueConstraint("job_id", "sha256"),)
+
+
+class JobArtifact(Base):
+    """A file that a job produced, with its name in that job."""
+
+    __tablename__ = "job_artifacts"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
+    lines: Mapped[int | None]
+
+
+class JobReply(Base):
+    """What a person or a CI said to one turn of an item. `turn` and `life` count from 1."""
+
+    __tablename__ = "job_replies"
+    id: Mapped[int] = mapped_column(_ID, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    position: Mapped[int]
+    life: Mapped[int]
+    turn: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    key_id: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[int]
+    __table_args__ = (UniqueConstraint("job_id", "position", "life", "turn", "kind"),)
