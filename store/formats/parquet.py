@@ -15,8 +15,14 @@ BUFFER_BYTES = 1024 * 1024
 
 
 @contextmanager
-def opened(artifacts: Artifacts, sha256: str, name: str) -> Iterator[pq.ParquetFile]:
-    """Open an artifact to read it piece by piece. `name` is what errors call it.
+def opened(
+    artifacts: Artifacts, sha256: str, name: str, metadata: pq.FileMetaData | None = None
+) -> Iterator[pq.ParquetFile]:
+    """Open an artifact to read it piece by piece.
+
+    Args:
+        name: what errors call it.
+        metadata: the file's, if it has been read before.
 
     Raises:
         UnavailableError: the store does not have it or cannot be reached.
@@ -24,6 +30,6 @@ def opened(artifacts: Artifacts, sha256: str, name: str) -> Iterator[pq.ParquetF
     """
     with artifacts.open(sha256) as file:
         try:
-            yield pq.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER_BYTES)
+            yield pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=BUFFER_BYTES)
         except pa.ArrowException as error:
             raise BatchyardError(f"{name} {sha256} in {artifacts.url} cannot be read: {error}") from error

@@ -1,0 +1,49 @@
+"""Asks: the plan file of a job, whose row groups are segments, and what each request is in its item.
+
+Columns: those of a plan (store.formats.plan), whose lines count on from the batch's last segment, and
+    position: int64, of the item in the items file.
+    life, visit, sample, retry: int32, see batchyard.program.Request and its custom_id.
+    ask: binary(16), BLAKE2b of the request; it tells whether a recipe that is run again asks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store.artifacts import Artifacts, Writer
+from store.formats import parquet, plan
+
+SCHEMA = pa.schema(
+    [
+        *plan.SCHEMA,
+        ("position", pa.int64()),
+        ("life", pa.int32()),
+        ("visit", pa.int32()),
+        ("sample", pa.int32()),
+        ("retry", pa.int32()),
+        ("ask", pa.binary(16)),
+    ]
+)
+
+
+def write(file: Writer, tables: Iterable[pa.Table]) -> None:
+    """Write each table with the columns of SCHEMA as one row group."""
+    with pq.ParquetWriter(
+        file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
+    ) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=table.num_rows)
+
+
+def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return these columns of the requests of one segment, or all of them.
+
+    Raises:
+        UnavailableError: the store does not have the file or cannot be reached.
+        BatchyardError: the file is damaged.
+    """
+    with parquet.opened(artifacts, sha256, "plan") as file:
+        return file.read_row_group(row_group, columns=SCHEMA.names if columns is None else list(columns))

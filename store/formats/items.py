@@ -1,0 +1,130 @@
+"""Items: a Parquet artifact of a job's items in the order in which they begin.
+
+Columns: position (int64, from 0, that order), number (int64, row of the input, from 0), custom_id (string), columns
+(string, the row's columns as JSON). A row group holds at most GROUP_ITEMS items or GROUP_BYTES of text.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store.artifacts import Artifacts
+from store.artifacts import Writer as FileWriter
+from store.formats import parquet
+
+SCHEMA = pa.schema(
+    [("position", pa.int64()), ("number", pa.int64()), ("custom_id", pa.string()), ("columns", pa.string())]
+)
+GROUP_ITEMS = 4096
+GROUP_BYTES = 8 * 1024 * 1024
+
+
+class Row(NamedTuple):
+    """An item: its place in the order, its row of the input, and that row."""
+
+    position: int
+    number: int
+    custom_id: str
+    columns: dict[str, Any]
+
+
+class Writer:
+    """Writes items in the order in which they begin.
+
+    Attributes:
+        total: items so far.
+    """
+
+    def __init__(self, file: FileWriter) -> None:
+        self._writer = pq.ParquetWriter(
+            file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
+        )
+        self._numbers: list[int] = []
+        self._custom_ids: list[str] = []
+        self._columns: list[bytes] = []
+        self._bytes = 0
+        self.total = 0
+
+    def add(self, number: int, custom_id: str, columns: bytes) -> None:
+        """Add an item. `columns`: the row as a JSON object."""
+        size = len(custom_id) + len(columns)
+        if len(self._numbers) == GROUP_ITEMS or (self._numbers and self._bytes + size > GROUP_BYTES):
+            self._flush()
+        self._numbers.append(number)
+        self._custom_ids.append(custom_id)
+        self._columns.append(columns)
+        self._bytes += size
+
+    def close(self) -> None:
+        """Write what is left, and the end of the file."""
+        if self._numbers:
+            self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        positions = pa.array(range(self.total, self.total + len(self._numbers)), pa.int64())
+        columns = pa.array(self._columns, pa.binary()).cast(pa.string())
+        arrays = [positions, pa.array(self._numbers, pa.int64()), pa.array(self._custom_ids, pa.string()), columns]
+        table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self.total += table.num_rows
+        self._numbers, self._custom_ids, self._columns, self._bytes = [], [], [], 0
+
+
+class Reader:
+    """Reads items by position. It keeps the row group that was read last. Not for several threads.
+
+    Attributes:
+        total: items in the file.
+    """
+
+    def __init__(self, artifacts: Artifacts, sha256: str) -> None:
+        """Raises UnavailableError, BatchyardError, as `read` does."""
+        self._artifacts = artifacts
+        self._sha256 = sha256
+        with parquet.opened(artifacts, sha256, "items file") as file:
+            self._metadata = file.metadata
+        sizes = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        self._firsts = list(itertools.accumulate(sizes, initial=0))
+        self.total = self._firsts.pop()
+        self._group: tuple[int, pa.Table] | None = None
+
+    def read(self, first: int, count: int) -> list[Row]:
+        """Return at most `count` items from position `first` on.
+
+        Raises:
+            UnavailableError: the store does not have the file or cannot be reached.
+            BatchyardError: the file is damaged.
+        """
+        rows: list[Row] = []
+        stop = min(first + count, self.total)
+        while first < stop:
+            group = bisect.bisect_right(self._firsts, first) - 1
+            table = self._read_group(group).slice(first - self._firsts[group], stop - first)
+            rows += [Row(**entry | {"columns": orjson.loads(entry["columns"])}) for entry in table.to_pylist()]
+            first += table.num_rows
+        return rows
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """Return the number of each item, by position. Raises as `read` does."""
+        with self._opened() as file:
+            numbers: npt.NDArray[np.int64] = file.read(columns=["number"], use_threads=False)["number"].to_numpy()
+        return numbers
+
+    def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
+        return parquet.opened(self._artifacts, self._sha256, "items file", self._metadata)
+
+    def _read_group(self, group: int) -> pa.Table:
+        if self._group is None or self._group[0] != group:
+            with self._opened() as file:
+                self._group = group, file.read_row_group(group, use_threads=False)
+        return self._group[1]

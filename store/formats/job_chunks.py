@@ -1,0 +1,58 @@
+"""Job chunks: the ends of items, or outcomes of rewards and gates, as an immutable Parquet artifact.
+
+The newest row of a position says how its item has ended, or that it waits for a verdict. Texts named as JSON hold
+JSON; times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store.artifacts import Artifacts
+from store.formats import parquet
+
+RESULT = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("number", pa.int64()),
+        ("custom_id", pa.string()),
+        ("state", pa.string()),
+        ("life", pa.int32()),
+        ("turns", pa.int32()),
+        ("result", pa.string()),  # JSON
+        ("error", pa.string()),  # JSON
+        ("started_at", pa.float64()),
+        ("ended_at", pa.float64()),
+    ]
+)
+JUDGEMENT = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("life", pa.int32()),
+        ("turn", pa.int32()),
+        ("index", pa.int32()),
+        ("kind", pa.string()),
+        ("value", pa.string()),  # JSON
+    ]
+)
+
+
+def write(artifacts: Artifacts, table: pa.Table) -> str:
+    """Store a table of RESULT or JUDGEMENT. Return the SHA-256 of the artifact."""
+    with artifacts.create() as file:
+        pq.write_table(table, file, compression="zstd", compression_level=1, write_statistics=False)
+    return file.sha256
+
+
+def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return these columns of a chunk, or all of them.
+
+    Raises:
+        UnavailableError: the store does not have the chunk or cannot be reached.
+        BatchyardError: the chunk is damaged.
+    """
+    with parquet.opened(artifacts, sha256, "job chunk") as file:
+        return file.read(columns=None if columns is None else list(columns), use_threads=False)
