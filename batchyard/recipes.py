@@ -307,7 +307,11 @@ Stages: TypeAlias = Sequence[str | Stage]
 
 
 class EndedItem(Protocol):
-    """An item as the finish hook sees it. `result` has its values, and its text as `text`."""
+    """An item as the finish hook sees it. `result` has its values, and its text as `text`.
+
+    `started_at` and `ended_at` are Unix times: when its program began, and when it ended. An item that never began has
+    none.
+    """
 
     number: int
     custom_id: str
@@ -315,6 +319,8 @@ class EndedItem(Protocol):
     state: str
     result: Mapping[str, Any]
     error: Mapping[str, Any] | None
+    started_at: float | None
+    ended_at: float | None
 
 
 class Results(Protocol):
@@ -360,6 +366,8 @@ class Recipe(Generic[O]):
     columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
     finish: Callable[[Results, O], Report] | None = None
     main: str = "results.jsonl"
+    events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None
+    expected: Callable[[O], Sequence[float]] | None = None
 
     def __call__(self, item: Item, options: O) -> Flow:
         return self.flow(item, options)
@@ -376,6 +384,8 @@ def recipe(
     columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None,
     finish: Callable[[Results, O], Report] | None = None,
     main: str = "results.jsonl",
+    events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None,
+    expected: Callable[[O], Sequence[float]] | None = None,
 ) -> Callable[[Callable[[Item, O], Flow]], Recipe[O]]:
     """Make a recipe of a generator function. The first line of its docstring is the summary.
 
@@ -389,6 +399,8 @@ def recipe(
         columns: returns the names of the columns that a row needs, dotted for fields within. It gets the row.
         finish: writes artifacts when all items have ended.
         main: the artifact that the terminal writes to `-o`.
+        events: returns what to tell clients of an item that has ended, as JSON objects with a `type`.
+        expected: returns how many requests an item makes in each stage, in their order, where that is known.
     """
 
     def made(flow: Callable[[Item, O], Flow]) -> Recipe[O]:
@@ -397,7 +409,21 @@ def recipe(
             return [stage if isinstance(stage, Stage) else Stage(stage) for stage in names]
 
         summary = (flow.__doc__ or "").strip().split("\n")[0]
-        return Recipe(name, summary, options, flow, stages_of, loops, probe, check, columns, finish, main)
+        return Recipe(
+            name,
+            summary,
+            options,
+            flow,
+            stages_of,
+            loops=loops,
+            probe=probe,
+            check=check,
+            columns=columns,
+            finish=finish,
+            main=main,
+            events=events,
+            expected=expected,
+        )
 
     return made
 
