@@ -100,6 +100,13 @@ class Settings(BaseSettings):
     segment_requests: PositiveInt = Field(
         10_000, description="most requests in one segment, of which a model's measured speed says how many it has"
     )
+    max_items: PositiveInt = Field(1_000_000, description="most items in one job")
+    max_item_requests: PositiveInt = Field(1000, description="most requests that one item of a job may ask")
+    job_window_bytes: PositiveInt = Field(
+        64 * 1024 * 1024, description="texts of a job's items that are in memory at once, bytes"
+    )
+    judge_processes: PositiveInt = Field(2, description="processes that run the rewards and gates of jobs")
+    judge_seconds: PositiveInt = Field(10, description="longest that one call of a reward or a gate may take")
     lease_seconds: PositiveInt = Field(30, description="a segment whose holder is silent this long runs again")
     segment_attempts: PositiveInt = Field(
         3, description="times a segment may fail before its requests are answered with errors"
