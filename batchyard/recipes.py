@@ -361,7 +361,7 @@ class Recipe(Generic[O]):
     flow: Callable[[Item, O], Flow]
     stages_of: Callable[[O], Sequence[Stage]]
     loops: bool = False
-    probe: Callable[[O], Sequence[Ask]] | None = None
+    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
     check: Callable[[O], None] | None = None
     columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
     finish: Callable[[Results, O], Report] | None = None
@@ -379,7 +379,7 @@ def recipe(
     stages: Stages | Callable[[O], Stages],
     *,
     loops: bool = False,
-    probe: Callable[[O], Sequence[Ask]] | None = None,
+    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None,
     check: Callable[[O], None] | None = None,
     columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None,
     finish: Callable[[Results, O], Report] | None = None,
@@ -394,7 +394,8 @@ def recipe(
         options: a subclass of Options.
         stages: names in order, or a function of the options.
         loops: an item may ask in a stage before the one where it is.
-        probe: returns example Asks, which are checked before a job is taken.
+        probe: returns examples of what it may yield: before a job is taken, their models, rewards and gates are looked
+            up, and the gates' values and the requests are checked.
         check: raises ValueError for options that cannot be, with the path of the option and a colon before the reason.
         columns: returns the names of the columns that a row needs, dotted for fields within. It gets the row.
         finish: writes artifacts when all items have ended.
@@ -475,15 +476,22 @@ def scored(value: float | Mapping[str, Any]) -> Scored:
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate by name: (text, item, value) → a Failure, or None for a text that passes."""
+    """A gate by name: (text, item, value) → a Failure, or None for a text that passes.
+
+    Attributes:
+        check: raises ValueError for a value that the gate cannot take, with the reason; None if it takes any.
+    """
 
     name: str
     function: Callable[[str, Item, Any], Failure | None]
+    check: Callable[[Any], object] | None = None
 
     def __call__(self, text: str, item: Item, value: Any = None) -> Failure | None:
         return self.function(text, item, value)
 
 
-def gate(name: str) -> Callable[[Callable[[str, Item, Any], Failure | None]], Gate]:
+def gate(
+    name: str, check: Callable[[Any], object] | None = None
+) -> Callable[[Callable[[str, Item, Any], Failure | None]], Gate]:
     """Make a gate of a function, see Gate."""
-    return lambda function: Gate(name, function)
+    return lambda function: Gate(name, function, check)

@@ -24,6 +24,7 @@ from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward
 from batchyard.settings import Settings
 from batchyard.wording import nearest, quoted
+from tasks.gates import BUILT_IN as BUILT_IN_GATES
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 # fmt: off
@@ -152,6 +153,8 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
         ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
     """
     catalogue = Catalogue(reserved)
+    for gate in BUILT_IN_GATES.values():
+        catalogue.add(gate)
     for registry in (REWARDS, GATES, RECIPES):
         for entry in registry.load():
             catalogue.add(entry)
