@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -61,6 +62,19 @@ class Options(BaseModel):
     shuffle: int | None = Field(None, description="Seed of a random order in which items begin")
     timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")
     streaming: bool = Field(True, description="False: a stage begins when the stage before has ended")
+
+
+def field_of(columns: Any, path: str) -> Any:
+    """Return the value at a dotted path of a row: `reward_model.ground_truth`. Raises KeyError if it has none."""
+    value = columns
+    for name in path.split("."):
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            raise KeyError(path)
+    return value
 
 
 class InvalidItem(ValueError):
@@ -460,11 +474,11 @@ def scored(value: float | Mapping[str, Any]) -> Scored:
     """Return what a reward said as a Scored.
 
     Raises:
-        TypeError: it is neither a number nor a dict with a number as `score`.
+        TypeError: it is neither a finite number nor a dict with one as `score`.
     """
     values = dict(value) if isinstance(value, Mapping) else {"score": value}
     score, acc, pred = values.get("score"), values.get("acc"), values.get("pred")
-    if not isinstance(score, int | float):
+    if not isinstance(score, int | float) or not math.isfinite(score):
         raise TypeError(f"a reward returns a number, or a dict with a number as 'score', not {value!r}")
     return Scored(
         score=float(score),

@@ -25,6 +25,7 @@ from batchyard.recipes import Gate, Recipe, Reward
 from batchyard.settings import Settings
 from batchyard.wording import nearest, quoted
 from tasks.gates import BUILT_IN as BUILT_IN_GATES
+from tasks.rewards import graders
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 # fmt: off
@@ -59,7 +60,14 @@ RECIPES: Registry[Recipe[Any]] = Registry(
 REWARDS: Registry[Reward] = Registry(
     "reward",
     "batchyard.rewards",
-    {},
+    {
+        "exact": "tasks.rewards.comparing:exact",
+        "numeric": "tasks.rewards.comparing:numeric",
+        "regex": "tasks.rewards.comparing:regex",
+        "gsm8k": "tasks.rewards.gsm8k:gsm8k",
+        "gsm8k-flexible": "tasks.rewards.gsm8k:gsm8k_flexible",
+        "math": "tasks.rewards.mathematics:math",
+    },
     _checked(Reward),
 )
 GATES: Registry[Gate] = Registry(
@@ -90,7 +98,16 @@ class Catalogue:
         return _named("recipe", self.recipes, name, param)
 
     def reward(self, name: str, param: str = "options.reward") -> Reward:
-        """Return the reward of that name. Raises RequestError, with `param`, for an unknown one."""
+        """Return the reward of that name, or the one that the JSON of a grader describes.
+
+        Raises:
+            RequestError: no reward has that name, or the grader cannot be used. Has `param`.
+        """
+        if name.startswith("{"):
+            try:
+                return graders.reward(name)
+            except ValueError as error:
+                raise RequestError(f"The grader cannot be used: {error}.", code="invalid_grader", param=param) from None
         return _named("reward", self.rewards, name, param)
 
     def gate(self, name: str, param: str = "options.gates") -> Gate:

@@ -1,0 +1,46 @@
+"""Rewards `gsm8k` and `gsm8k-flexible`, as verl's `verl/utils/reward_score/gsm8k.py` (0.9.1) defines both methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.recipes import reward
+
+TAIL = 300
+"""The last characters of an answer, where the result is looked for."""
+_STRICT = re.compile(r"#### (-?[0-9.,]+)")
+_FLEXIBLE = re.compile(r"-?[0-9.,]+")
+
+
+def strict_answer(text: str) -> str | None:
+    """Return the last number after `#### `, without commas; None without one."""
+    numbers = _STRICT.findall(text[-TAIL:])
+    return numbers[-1].replace(",", "") if numbers else None
+
+
+def flexible_answer(text: str) -> str | None:
+    """Return the last number that is not ".", with its commas; the first if all are; None without one."""
+    numbers = _FLEXIBLE.findall(text[-TAIL:])
+    return next((number for number in reversed(numbers) if number != "."), numbers[0] if numbers else None)
+
+
+def _scored(answer: str | None, ground_truth: Any) -> dict[str, Any]:
+    return {"score": float(answer is not None and answer == str(ground_truth)), "pred": answer}
+
+
+@reward("gsm8k", data_sources=("openai/gsm8k",), columns=("reward_model.ground_truth",))
+def gsm8k(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """1 if the answer's number after `#### ` is the ground truth as text."""
+    return _scored(strict_answer(solution_str), ground_truth)
+
+
+@reward("gsm8k-flexible", columns=("reward_model.ground_truth",))
+def gsm8k_flexible(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """1 if the answer's last number is the ground truth as text."""
+    return _scored(flexible_answer(solution_str), ground_truth)

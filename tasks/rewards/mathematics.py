@@ -1,0 +1,38 @@
+"""Reward `math`: the answer's expression equals the ground truth's (Math-Verify, extra `math`).
+
+The targets of extraction are those of verl's `verl/utils/reward_score/math_verify.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.errors import ConfigurationError
+from batchyard.recipes import reward
+
+
+def require() -> None:
+    """Raise ConfigurationError, with the remedy, if Math-Verify is not installed."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise ConfigurationError(
+            "reward 'math' needs Math-Verify, which is not installed here: .venv/bin/pip install 'batchyard[math]'"
+        )
+
+
+@reward("math", columns=("reward_model.ground_truth",))
+def math(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """1 if the answer's last expression, in LaTeX or plain, equals the ground truth."""
+    require()
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify  # sympy takes a second
+
+    # Its own time limits are signals, which a process with threads has no use for. The caller limits a call.
+    gold = parse(f"\\boxed{{{ground_truth}}}", [LatexExtractionConfig()], parsing_timeout=None)
+    answer = parse(solution_str, [ExprExtractionConfig(), LatexExtractionConfig()], parsing_timeout=None)
+    if not gold:
+        raise ValueError(f"the ground truth {ground_truth!r} is no expression")
+    correct = any(verify(truth, value, timeout_seconds=None) for truth in gold for value in answer)
+    return {"score": float(correct), "pred": str(answer[-1]) if answer else None}
