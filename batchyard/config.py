@@ -1,0 +1,420 @@
+"""A recipe's options in the terminal: defaults, files, flags and `key=value`, each over those before it.
+
+A server gets resolved JSON, never files. Everything is checked against the JSON schema of the recipe's options.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import yaml
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.exceptions import best_match
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from batchyard.errors import ConfigurationError
+from batchyard.wording import MAX_NAME, cut, nearest
+
+Keys: TypeAlias = tuple[str, ...]
+"""A path of keys: ("sampling", "temperature")."""
+
+EXTENDS = "extends"
+_PATH = re.compile(r"(?:[^.\[\]=]+|\[[^\[\]]+\])(?:\.[^.\[\]=]+|\[[^\[\]]+\])*")
+_KEY = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
+_TYPES = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "a mapping",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+}
+
+
+_WORDED = ("type", "anyOf", "oneOf", "enum", "const", *_BOUNDS)
+"""Keywords of a schema that `Schema.wanted` puts into words."""
+
+
+class Origin(NamedTuple):
+    """Where a value comes from: `name` is the file, the flag or the text of the override."""
+
+    kind: Literal["default", "file", "flag", "override"]
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Layer(NamedTuple):
+    """Values of one origin, nested as in the options."""
+
+    origin: Origin
+    values: Mapping[str, Any]
+
+
+class Setting(NamedTuple):
+    """A value in force: `keys` lead to a text, a number, true, false, null, a list or an empty mapping."""
+
+    keys: Keys
+    value: Any
+    origin: Origin
+
+
+DEFAULT = Origin("default", "default")
+
+
+class Schema:
+    """The JSON schema of a recipe's options, as pydantic writes it."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self._definitions = document.get("$defs", {})
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The schemas of the options by name."""
+        return dict(self._document.get("properties", {}))
+
+    def defaults(self) -> Layer:
+        """Return the options' default values."""
+        values = {name: field["default"] for name, field in self.fields.items() if "default" in field}
+        return Layer(DEFAULT, values)
+
+    def at(self, keys: Sequence[str]) -> list[Mapping[str, Any]]:
+        """Return the alternative schemas of the value at a path; empty if the path leads nowhere."""
+        schemas = list(self._alternatives(self._document))
+        for key in keys:
+            below = [child for schema in schemas if (child := _child(schema, key)) is not None]
+            schemas = [alternative for child in below for alternative in self._alternatives(child)]
+        return schemas
+
+    def read(self, keys: Keys, text: str) -> Any:
+        """Return the value of a text from the command line.
+
+        It is what YAML makes of it, such as a number, a list or a mapping; but the text as it is where that is a text,
+        or where the schema takes a text and not what YAML makes of it.
+        """
+        try:
+            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)["value"]  # type: ignore[call-overload,index]
+        except (yaml.YAMLError, OmegaConfBaseException):
+            return text
+        texts = isinstance(value, str) or (not self._accepts(keys, value) and self._accepts(keys, text))
+        return text if texts else value
+
+    def read_list(self, keys: Keys, texts: Iterable[str]) -> list[Any]:
+        """Return the list of a flag that was repeated, or written with commas, or in brackets as in YAML."""
+        values: list[Any] = []
+        for text in texts:
+            value = self.read(keys, text) if text.startswith("[") else text.split(",")
+            values += [self.read((*keys, "0"), item) for item in value] if isinstance(value, list) else [value]
+        return values
+
+    def error(self, values: Mapping[str, Any], *, complete: bool) -> ValidationError | None:
+        """Return the most telling fault of options, None if there is none.
+
+        Args:
+            complete: options without a default have to be there.
+        """
+        errors = Draft202012Validator(self._document).iter_errors(values)
+        return cast(
+            ValidationError | None, best_match(error for error in errors if complete or error.validator != "required")
+        )
+
+    def wanted(self, schema: Mapping[str, Any]) -> str:
+        """Return what a schema takes, in words."""
+        return ", or ".join(dict.fromkeys(self._wanted(alternative) for alternative in self._alternatives(schema)))
+
+    def _wanted(self, schema: Mapping[str, Any]) -> str:
+        if "enum" in schema or "const" in schema:
+            return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
+        if schema.get("type") == "array":
+            items = schema.get("items")
+            return "a list" + (f" (each {self.wanted(items)})" if items else "")
+        bounds = [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
+        return ", ".join([_TYPES.get(schema.get("type", ""), "a value"), *bounds])
+
+    def _accepts(self, keys: Keys, value: Any) -> bool:
+        """True if a value may stand there. One with an interpolation in it is judged later."""
+        schemas = self.at(keys)
+        return any(Draft202012Validator({**schema, "$defs": self._definitions}).is_valid(value) for schema in schemas)
+
+    def _alternatives(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield a schema without references, or each of those that it offers."""
+        if "$ref" in schema:
+            yield from self._alternatives(self._definitions[schema["$ref"].rpartition("/")[2]])
+        elif choices := schema.get("anyOf") or schema.get("oneOf"):
+            for choice in choices:
+                yield from self._alternatives(choice)
+        else:
+            yield schema
+
+
+def _child(schema: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """Return the schema below a key; None if there can be nothing."""
+    if schema.get("type") == "array":
+        return dict(schema.get("items", {}))
+    if key in schema.get("properties", {}):
+        return dict(schema["properties"][key])
+    others = schema.get("additionalProperties", "properties" not in schema)
+    if schema.get("type", "object") != "object" or others is False:
+        return None
+    return {} if others is True else dict(others)
+
+
+def path(text: str) -> Keys:
+    """Return the keys of `sampling.temperature`. A key with dots in it stands in brackets: `reward[org/set-1.5]`.
+
+    Raises:
+        ValueError: the text is no path.
+    """
+    if not _PATH.fullmatch(text):
+        raise ValueError(f"{text!r} is no key; write it as in sampling.temperature")
+    return tuple(whole or plain for whole, plain in _KEY.findall(text))
+
+
+def name_of(keys: Sequence[str | int]) -> str:
+    """Return keys as `path` reads them."""
+    names = [str(key) for key in keys]
+    written = "".join(f"[{name}]" if "." in name else f".{name}" for name in names)
+    return written.removeprefix(".")
+
+
+def override(schema: Schema, text: str) -> Layer:
+    """Return the layer of `a.b=value`.
+
+    Raises:
+        ConfigurationError: it is not written so.
+    """
+    name, separator, value = text.partition("=")
+    origin = Origin("override", text)
+    try:
+        if not separator:
+            raise ValueError("write KEY=VALUE")
+        keys = path(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{text}: {error}") from error
+    return Layer(origin, _nested([(keys, schema.read(keys, value))]))
+
+
+def files(schema: Schema, file: Path) -> list[Layer]:
+    """Return the layers of a file: those that it extends, then its own.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or extends itself by a detour.
+    """
+    layers: list[Layer] = []
+    seen: list[Path] = []
+    current: Path | None = file
+    while current is not None:
+        if current.resolve() in [earlier.resolve() for earlier in seen]:
+            chain = " extends ".join(map(str, [*seen, current]))
+            raise ConfigurationError(f"{file}: {chain}: a file cannot extend itself")
+        seen.append(current)
+        values = _parsed(current)
+        base = values.pop(EXTENDS, None)
+        if base is not None and not isinstance(base, str):
+            raise ConfigurationError(f"{current}: {EXTENDS}: {_shown(base)} is not the name of a file")
+        try:
+            layers.insert(0, Layer(Origin("file", str(current)), _expanded(schema, values, ())))
+        except ValueError as error:
+            raise ConfigurationError(f"{current}: {error}") from error
+        current = None if base is None else current.parent / base
+    return layers
+
+
+def resolve(schema: Schema, layers: Iterable[Layer], *, complete: bool = True) -> list[Setting]:
+    """Return the values that are in force, with interpolations filled in, in the order of the schema.
+
+    Mappings are merged key by key, everything else is replaced.
+
+    Args:
+        layers: those over the defaults, the strongest last.
+        complete: options without a default have to be there.
+
+    Raises:
+        ConfigurationError: a key is unknown, a value is not what the schema wants, an interpolation leads nowhere.
+    """
+    settings: dict[Keys, Setting] = {}
+    for layer in (schema.defaults(), *layers):
+        for keys, value in _leaves(layer.values):
+            _put(settings, Setting(keys, value, layer.origin))
+    settings = _interpolated(settings)
+    values = _nested((setting.keys, setting.value) for setting in settings.values())
+    error = schema.error(values, complete=complete)
+    if error is not None:
+        raise ConfigurationError(_message(schema, error, settings))
+    order = list(schema.fields)
+    return sorted(settings.values(), key=lambda setting: order.index(setting.keys[0]))
+
+
+def options(settings: Iterable[Setting]) -> dict[str, Any]:
+    """Return what a server is sent: the values that are not its own defaults."""
+    return _nested((setting.keys, setting.value) for setting in settings if setting.origin.kind != "default")
+
+
+def _put(settings: dict[Keys, Setting], new: Setting) -> None:
+    """Set a value; what lies above or below its path gives way."""
+    below = [keys for keys in settings if keys[: len(new.keys)] == new.keys and keys != new.keys]
+    if new.value == {} and below:
+        return
+    above = [new.keys[:length] for length in range(1, len(new.keys))]
+    for keys in (*below, *above, new.keys):
+        settings.pop(keys, None)
+    settings[new.keys] = new
+
+
+def _leaves(value: Any, above: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Yield what is no mapping, or an empty one, with the keys that lead to it."""
+    if isinstance(value, Mapping) and (value or above == ()):
+        for key, child in value.items():
+            yield from _leaves(child, (*above, key))
+    else:
+        yield above, value
+
+
+def _nested(leaves: Iterable[tuple[Keys, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for (*above, last), value in leaves:
+        target = values
+        for key in above:
+            target = target.setdefault(key, {})
+        target[last] = value
+    return values
+
+
+def _interpolated(settings: Mapping[Keys, Setting]) -> dict[Keys, Setting]:
+    """Return the settings with `${…}` filled in. Those that refer to a mapping become several."""
+    resolved: dict[Keys, Setting] = {}
+    for setting in settings.values():
+        where = f"{setting.origin}: {name_of(setting.keys)}"
+        try:
+            OmegaConf.create({"value": setting.value})
+        except OmegaConfBaseException as error:
+            raise ConfigurationError(f"{where}: {_reason(error)}") from error
+    tree = OmegaConf.create(_nested((setting.keys, setting.value) for setting in settings.values()))
+    for setting in settings.values():
+        where = f"{setting.origin}: {name_of(setting.keys)}"
+        try:
+            node: Any = tree
+            for key in setting.keys:
+                node = node[key]
+            value = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        except MissingMandatoryValue as error:
+            raise ConfigurationError(f"{where}: it is ??? there, so set it in another file or by a flag") from error
+        except OmegaConfBaseException as error:
+            raise ConfigurationError(f"{where}: {_reason(error)}") from error
+        for keys, leaf in _leaves(value, setting.keys):
+            _put(resolved, Setting(keys, leaf, setting.origin))
+    return resolved
+
+
+def _reason(error: Exception) -> str:
+    """Return an error's own words on one line, without those about OmegaConf's objects."""
+    words = str(error).replace('in "<unicode string>", ', "").partition("\n    full_key: ")[0]
+    return " ".join(words.rpartition("resolving interpolation: ")[2].split())
+
+
+def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Setting]) -> str:
+    """Return where a value stands that the schema refuses, and what is wanted there."""
+    keys = [str(key) for key in error.absolute_path]
+    refusing, value = cast(Mapping[str, Any], error.schema), cast(Any, error.instance)
+    if error.validator == "required":
+        missing = next(name for name in refusing["required"] if name not in value)
+        if not keys:
+            return f"{missing} is missing: set it in a file, by a flag, or with {missing}=VALUE"
+        return f"{_origin(keys, settings)}: {name_of(keys)}: {_shown(value)} has no {missing}"
+    if error.validator == "additionalProperties":
+        known = refusing.get("properties", {})
+        unknown = next(name for name in value if name not in known)
+        near = nearest(unknown, known)
+        remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
+        return f"{_origin([*keys, unknown], settings)}: {name_of([*keys, unknown])}: unknown key; {remedy}"
+    place = f"{_origin(keys, settings)}: {name_of(keys)}"
+    if error.validator in _WORDED:
+        return f"{place}: {_shown(value)} is not {schema.wanted(refusing)}"
+    return f"{place}: {error.message}"
+
+
+def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
+    """Return where the value at a path comes from: of a mapping, the last of its values."""
+    path = tuple(keys)
+    related = [s for s in settings.values() if s.keys == path[: len(s.keys)] or s.keys[: len(path)] == path]
+    return related[-1].origin
+
+
+def _shown(value: Any) -> str:
+    return cut(json.dumps(value, ensure_ascii=False, default=str), MAX_NAME)
+
+
+def _expanded(schema: Schema, values: Any, above: Keys) -> Any:
+    """Return a mapping of a file with its dotted keys as paths, unless the schema leaves the mapping's names free.
+
+    Raises:
+        ValueError: a key is no text, or no path; a value cannot be JSON.
+    """
+    if isinstance(values, float) and not math.isfinite(values):
+        raise ValueError(f"{name_of(above)}: {values} is no number of JSON")
+    if isinstance(values, list):
+        return [_expanded(schema, value, (*above, str(index))) for index, value in enumerate(values)]
+    if not isinstance(values, Mapping):
+        if values is not None and not isinstance(values, str | int | float):
+            raise ValueError(f"{name_of(above)}: {values} is a {type(values).__name__}; put it in quotes")
+        return values
+    free = any(
+        "properties" not in of_names and of_names.get("type", "object") == "object" for of_names in schema.at(above)
+    )
+    leaves: dict[Keys, Setting] = {}
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise ValueError(f"{name_of((*above, str(key)))}: the key {key} is no text; put it in quotes")
+        keys = (key,) if free else path(key)
+        for below, leaf in _leaves(_expanded(schema, value, (*above, *keys)), keys):
+            _put(leaves, Setting(below, leaf, DEFAULT))
+    return _nested((leaf.keys, leaf.value) for leaf in leaves.values())
+
+
+def _yaml(text: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+
+
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+}
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    """Return the mapping in a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds something else.
+    """
+    parser = _PARSERS.get(file.suffix.lower())
+    if parser is None:
+        raise ConfigurationError(f"{file}: a configuration file is named {', '.join(_PARSERS)}")
+    try:
+        values = parser(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from error
+    except AssertionError:  # OmegaConf's, for a number on its own
+        values = None
+    except (ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigurationError(f"{file}: {_reason(error)}") from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{file}: it holds no mapping of options")
+    return values
