@@ -1,4 +1,4 @@
-"""A local stack in the background, for the time that a command runs."""
+"""The server of a command: one that runs, or a local stack in the background for the time that the command runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from batchyard.cli import client
@@ -17,6 +17,18 @@ from batchyard.local import process
 from batchyard.local_state import local_state
 
 END_SECONDS = 40
+
+
+def runs(data: Path) -> bool:
+    """True if there is a server to use: BATCHYARD_URL names one, or a local stack runs on the folder `data`."""
+    return client.configured_url() is not None or bool(local_state(data))
+
+
+@contextmanager
+def server(data: Path, models: Path) -> Iterator[Client]:
+    """Yield a client of the server that `runs`, or of a new local stack until the block ends; see `stack`."""
+    with nullcontext(client.connect(data)) if runs(data) else stack(data, models) as connected:
+        yield connected
 
 
 @contextmanager

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from batchyard.cli import background, client, completion, engine_flags, requests
+from batchyard.cli import background, completion, engine_flags, requests, resume
 from batchyard.cli.client import Client
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.errors import ConfigurationError
-from batchyard.local_state import local_state
 from batchyard.models import vllm_installed
 from batchyard.settings import Settings
 from inference import catalog
 from inference.engines import registry
-
-# The metadata key of a run's fingerprint, by which the same run finds its batch again.
-RUN_KEY = "batchyard.run"
-_NOT_RESUMED = ("failed", "expired", "cancelling", "cancelled")
 
 
 @click.command()
@@ -92,14 +86,10 @@ def run(
             file = Path(folder) / source.name
             requests.with_model(source, model, file)
         endpoint = endpoint or requests.endpoint_of(file)
-        fingerprint = _fingerprint(server, file, endpoint, steps)
-        batch = None if again else _earlier_batch(server, fingerprint)
+        mark = resume.mark(server, requests.sha256(file), endpoint, steps)
+        batch = None if again else resume.earlier(server.batches(), mark)
         if batch is None:
-            batch = server.create(
-                server.upload(file), endpoint=endpoint, metadata={RUN_KEY: fingerprint}, post_process=steps
-            )
-        else:
-            click.echo(f"taking up batch {batch['id']} ({batch['status']}); --again makes a new one", err=True)
+            batch = server.create(server.upload(file), endpoint=endpoint, metadata=mark, post_process=steps)
         batch = watch(server, batch["id"])
         requests.save(server, batch["output_file_id"], output)
         if errors is not None:
@@ -149,7 +139,7 @@ def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) ->
 @contextmanager
 def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
     """Yield a client of a server that serves `model`: one that runs already, or a local stack until the block ends."""
-    runs = client.configured_url() is not None or bool(local_state(settings.data))
+    runs = background.runs(settings.data)
     models_file = settings.models
     if model is not None and not runs and not _is_listed(settings, model):
         models_file = engine_flags.models_file(folder, model, engine_args)
@@ -159,7 +149,7 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
             f"{engine_flags.written(engine_args)}: {authority} says how its models are started; "
             "engine arguments go with a --model of your own, a folder or a hub id"
         )
-    with nullcontext(client.connect(settings.data)) if runs else background.stack(settings.data, models_file) as server:
+    with background.server(settings.data, models_file) as server:
         served = [entry["id"] for entry in server.models()]
         if model is not None and model not in served:
             raise ConfigurationError(f"{server.url} does not serve {model}; it serves {', '.join(sorted(served))}")
@@ -171,20 +161,6 @@ def _is_listed(settings: Settings, model: str) -> bool:
     if not settings.models.exists():
         return False
     return model in catalog.load(settings.models, allow_simulated=settings.allow_simulated)
-
-
-def _fingerprint(server: Client, file: Path, endpoint: str, steps: list[dict[str, str]]) -> str:
-    """A hash of the requests, the endpoint, the steps and the models as they are served: equal for the same run."""
-    parts = [requests.sha256(file), endpoint, steps, server.models()]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _earlier_batch(server: Client, fingerprint: str) -> dict[str, Any] | None:
-    """The newest batch of the same run that did not fail, expire or get cancelled; None if there is none."""
-    for batch in server.batches():
-        if (batch["metadata"] or {}).get(RUN_KEY) == fingerprint and batch["status"] not in _NOT_RESUMED:
-            return batch
-    return None
 
 
 def _echo_progress(text: str, as_json: bool) -> None:
