@@ -27,6 +27,10 @@ def validate(batch_id: str) -> None:
     _send(_message("batch.validate", batch_id), batch_id=batch_id)
 
 
+def validate_job(job_id: str) -> None:
+    _send(_message("job.validate", job_id), job_id=job_id)
+
+
 def segment(segment_id: int, epoch: int, batch_id: str, number: int) -> None:
     """Send a segment to a worker. Flower shows `batch_id` and the segment's `number` in it."""
     message = _message("batch.segment", segment_id, epoch)

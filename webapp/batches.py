@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +9,11 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-import flask
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
 
 from batchyard import latency
-from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
 from store import batches, holds, schedules
 from store.records import Artifact, Batch, File, Hold
@@ -28,14 +25,12 @@ from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import State
-from webapp import wire
+from webapp import idempotency, wire
 from webapp.document import operation
-from webapp.requests import caller, current_context, parse_body, query
+from webapp.idempotency import Idempotency, Idempotent
+from webapp.requests import after_response, caller, current_context, parse_body, query
 
 routes = Blueprint("batches", __name__)
-
-Idempotency = tuple[str, str] | None
-"""The idempotency key of a request and the SHA-256 of its content; None without a key."""
 
 
 class ListBatches(BaseModel):
@@ -47,10 +42,6 @@ class ListResults(BaseModel):
     after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
     limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
     seconds: bool = Field(False, description="add to each line `batchyard.seconds`, the request's time in its engine")
-
-
-class Idempotent(BaseModel):
-    idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
 
 
 def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
@@ -192,25 +183,7 @@ def create() -> wire.BatchObject:
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
         )
 
-    return create_once(_idempotency(body), draft).to_wire()
-
-
-def _idempotency(body: wire.Repeatable, *path: str) -> Idempotency:
-    """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
-    header = flask.request.headers.get("Idempotency-Key")
-    if header is not None and not 1 <= len(header) <= 255:
-        raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
-    if header is not None and body.idempotency_key not in (None, header):
-        raise RequestError(
-            "The header Idempotency-Key and 'idempotency_key' differ; send one of them.",
-            code="invalid_value",
-            param="idempotency_key",
-        )
-    key = header or body.idempotency_key
-    if key is None:
-        return None
-    content = json.dumps([*path, body.model_dump(mode="json", exclude={"idempotency_key"})], sort_keys=True)
-    return key, hashlib.sha256(content.encode()).hexdigest()
+    return create_once(idempotency.of_request(body), draft).to_wire()
 
 
 @dataclass(frozen=True)
@@ -226,39 +199,23 @@ class Created:
         return to_wire([self.batch])[0] if self.repeated else _object(self.batch, self.forecast)
 
 
-def create_once(idempotency: Idempotency, draft: Callable[[], Draft]) -> Created:
+def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     """Create and announce a batch, or return the batch that an earlier request with the same key created.
 
     Raises:
         ConflictError: the key was used for something else.
     """
-    owner, context = caller(), current_context()
-    if idempotency is not None:
-        with context.database.read() as session:
-            earlier = batches.repeated(session, owner.project_id, idempotency)
-        if earlier is not None:  # what it was made of may be gone by now
-            return Created(earlier, None, repeated=True)
-    new = draft()
-    # Serial: the second of two concurrent posts sees the first one's batch.
-    with context.database.write(serial=idempotency is not None) as session:
-        earlier = batches.repeated(session, owner.project_id, idempotency) if idempotency else None
-        if earlier is not None:
-            return Created(earlier, None, repeated=True)
-        batch = submission.submit(context, session, new, idempotency)
-    _send(batch)
-    return Created(batch, submission.estimate_completion(context, batch, new.outlook), repeated=False)
+    context = current_context()
 
+    def submit(session: Session, new: Draft) -> Batch:
+        return submission.submit(context, session, new, key)
 
-def _send(batch: Batch) -> None:
-    """Enqueue a batch's validation for a worker, after the response.
-
-    Housekeeping enqueues a batch again whose message is lost.
-    """
-
-    @flask.after_this_request
-    def _after(response: Response) -> Response:
-        response.call_on_close(lambda: messages.validate(batch.id))
-        return response
+    made = idempotency.once(key, batches.repeated, draft, submit)
+    if made.draft is None:
+        return Created(made.record, None, repeated=True)
+    after_response(lambda: messages.validate(made.record.id))
+    forecast = submission.estimate_completion(context, made.record, made.draft.outlook)
+    return Created(made.record, forecast, repeated=False)
 
 
 @routes.get("/v1/batches")
@@ -329,4 +286,4 @@ def retry(batch_id: str) -> wire.BatchObject:
         unanswered = retry_input.write(context, original)
         return submission.retry(context, original, unanswered, completion_window=window, metadata=body.metadata)
 
-    return create_once(_idempotency(body, batch_id), draft).to_wire()
+    return create_once(idempotency.of_request(body, batch_id), draft).to_wire()

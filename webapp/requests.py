@@ -224,6 +224,18 @@ def _path_of_nul(values: dict[str, Any]) -> str | None:
     return None
 
 
+def after_response(call: Callable[[], None]) -> None:
+    """Call this when the response has been sent.
+
+    It sends a worker a message, which housekeeping sends again if it is lost.
+    """
+
+    @flask.after_this_request
+    def _after(response: Response) -> Response:
+        response.call_on_close(call)
+        return response
+
+
 def _drain() -> None:
     """Read the rest of a refused request's body, up to DRAIN_BYTES and DRAIN_SECONDS."""
     environ = flask.request.environ

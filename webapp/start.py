@@ -20,9 +20,10 @@ from tasks.intake.lines import LineError
 from tasks.intake.submission import Draft, NewInput
 from tasks.intake.validation import Validator
 from webapp import wire
-from webapp.batches import Idempotency, create_once
+from webapp.batches import create_once
 from webapp.document import operation
 from webapp.files import uploaded
+from webapp.idempotency import Idempotency
 from webapp.requests import caller, current_context, form, parse_body
 
 routes = Blueprint("start", __name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,25 +92,37 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     Raises:
         RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
     """
-    project = projects.get(session, draft.project_id, lock=True)  # two concurrent sums would exceed the limit
     source = draft.source
     if isinstance(source, NewInput):
-        source = _name_input(session, draft.project_id, source)
-    limit = context.settings.max_bytes_in_flight
-    in_flight = batches.bytes_in_flight(session, draft.project_id)
-    if in_flight + source.bytes > limit:
-        raise RateLimitError(
-            f"The inputs of this project's unfinished batches have {in_flight} bytes; with this one's "
-            f"{source.bytes} they would have more than {limit}. Try again when one has ended.",
-            retry_after=IN_FLIGHT_RETRY_SECONDS,
-            param="input_file_id",
-        )
-    due_after = context.settings.tier_seconds.get(project.tier) if project.tier is not None else None
+        source = name_input(session, draft.project_id, source)
+    due_after = admit(context, session, draft.project_id, source.bytes)
     options = draft.options | {"due_after": due_after, "idempotency": idempotency}
     batch = batches.create(session, draft.project_id, input_file=source, **options)
     if context.settings.admission == "refuse" and draft.outlook is not None:
         _admit(batch, draft.outlook.forecast(batch.due_at))
     return batch
+
+
+def admit(context: AppContext, session: Session, project_id: str, size: int) -> int | None:
+    """Count `size` new bytes against the project's limit of bytes in flight, until the end of the transaction.
+
+    Returns:
+        Seconds until new work of the project is due by its tier; None if its window decides.
+
+    Raises:
+        RateLimitError: the project would have too many bytes in flight.
+    """
+    project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
+    limit = context.settings.max_bytes_in_flight
+    in_flight = batches.bytes_in_flight(session, project_id)
+    if in_flight + size > limit:
+        raise RateLimitError(
+            f"The inputs of this project's unfinished batches have {in_flight} bytes; with this one's "
+            f"{size} they would have more than {limit}. Try again when one has ended.",
+            retry_after=IN_FLIGHT_RETRY_SECONDS,
+            param="input_file_id",
+        )
+    return context.settings.tier_seconds.get(project.tier) if project.tier is not None else None
 
 
 def repeat(
@@ -213,14 +225,22 @@ def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[Mode
         return None
 
 
-def input_file(session: Session, project_id: str, file_id: str, *, param: str = "input_file_id") -> File:
-    """Return the file with that id. Raises RequestError about `param` if a batch cannot read it."""
+def input_file(
+    session: Session,
+    project_id: str,
+    file_id: str,
+    *,
+    param: str = "input_file_id",
+    purposes: Sequence[str] = ("batch",),
+) -> File:
+    """Return the file with that id. Raises RequestError about `param` if it is unknown or has another purpose."""
     source = files.find(session, project_id, file_id)
     if source is None:
         raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param=param)
-    if source.purpose != "batch":
+    if source.purpose not in purposes:
+        wanted = " or ".join(f"'{purpose}'" for purpose in purposes)
         raise RequestError(
-            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose 'batch'.",
+            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose {wanted}.",
             code="invalid_value",
             param=param,
         )
@@ -238,13 +258,13 @@ def input_file_or_none(session: Session, project_id: str, file_id: str) -> File:
     return input_file(session, project_id, file_id)
 
 
-def _name_input(session: Session, project_id: str, source: NewInput) -> File:
-    """Create a file record for stored content, as the input of a batch."""
+def name_input(session: Session, project_id: str, source: NewInput, purpose: str = "batch") -> File:
+    """Create a file record for stored content, as the input of a batch or a job."""
     return files.create(
         session,
         project_id,
         filename=source.name,
-        purpose="batch",
+        purpose=purpose,
         size=source.content.size,
         sha256=source.content.sha256,
         expires_after=INPUT_EXPIRES_AFTER,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS
 from tasks.steps import registry
-from webapp.batches import Idempotency
+from webapp.idempotency import Idempotency
 from webapp.requests import current_context
 
 # The form field of an error's parameter, where the names differ.

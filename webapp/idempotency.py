@@ -1,0 +1,83 @@
+"""Idempotency keys: a create that is sent again answers with what the first one created."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import flask
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
+
+from batchyard.errors import RequestError
+from webapp import wire
+from webapp.requests import caller, current_context
+
+Idempotency = tuple[str, str] | None
+"""The idempotency key of a request and the SHA-256 of its content; None without a key."""
+
+Draft = TypeVar("Draft")
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Once(Generic[Record, Draft]):
+    """A record, and the draft that it was created from; None if an earlier request has created it."""
+
+    record: Record
+    draft: Draft | None
+
+
+class Idempotent(BaseModel):
+    idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
+
+
+def of_request(body: wire.Repeatable, *path: str) -> Idempotency:
+    """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
+    header = flask.request.headers.get("Idempotency-Key")
+    if header is not None and not 1 <= len(header) <= 255:
+        raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
+    if header is not None and body.idempotency_key not in (None, header):
+        raise RequestError(
+            "The header Idempotency-Key and 'idempotency_key' differ; send one of them.",
+            code="invalid_value",
+            param="idempotency_key",
+        )
+    key = header or body.idempotency_key
+    if key is None:
+        return None
+    content = json.dumps([*path, body.model_dump(mode="json", exclude={"idempotency_key"})], sort_keys=True)
+    return key, hashlib.sha256(content.encode()).hexdigest()
+
+
+def once(
+    idempotency: Idempotency,
+    repeated: Callable[[Session, str, tuple[str, str]], Record | None],
+    draft: Callable[[], Draft],
+    submit: Callable[[Session, Draft], Record],
+) -> Once[Record, Draft]:
+    """Create a record from a draft, or return the record of an earlier request with this key.
+
+    Args:
+        repeated: finds the record of an earlier request, by project and idempotency.
+        submit: creates the record.
+
+    Raises:
+        ConflictError: the key was used for something else.
+    """
+    owner, context = caller(), current_context()
+    if idempotency is not None:
+        with context.database.read() as session:
+            earlier = repeated(session, owner.project_id, idempotency)
+        if earlier is not None:  # what it was made of may be gone by now
+            return Once(earlier, None)
+    new = draft()
+    # Serial: the second of two concurrent posts sees the first one's record.
+    with context.database.write(serial=idempotency is not None) as session:
+        earlier = repeated(session, owner.project_id, idempotency) if idempotency else None
+        if earlier is not None:
+            return Once(earlier, None)
+        return Once(submit(session, new), new)
