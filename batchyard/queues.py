@@ -11,6 +11,7 @@ BATCHES = "batch_job_queue"
 POST_PROCESSING = "post"
 HOUSEKEEPING = "housekeeping"
 WEBHOOKS = "webhooks"
+JOBS = "jobs"
 
 NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
 PRIORITY_STEPS = (0, 3, 6, 9)
@@ -28,6 +29,9 @@ ROUTES = {
     "batch.merge": {"queue": POST_PROCESSING},
     "batch.finish": {"queue": POST_PROCESSING},
     "post.*": {"queue": POST_PROCESSING},
+    "job.advance": {"queue": JOBS},
+    "job.validate": {"queue": POST_PROCESSING},
+    "job.finish": {"queue": POST_PROCESSING},
     "housekeeping.*": {"queue": HOUSEKEEPING},
     "schedule.*": {"queue": HOUSEKEEPING},
     "webhook.*": {"queue": WEBHOOKS},

@@ -1,10 +1,21 @@
-"""The statuses of a batch, with OpenAI's names, and the allowed transitions."""
+"""The statuses of a batch, with OpenAI's names, and of a job, and the allowed transitions."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+JobStatus = Literal[
+    "waiting",
+    "validating",
+    "failed",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "expired",
+    "cancelling",
+    "cancelled",
+]
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     "validating": frozenset({"in_progress", "failed", "cancelling"}),
@@ -19,3 +30,11 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
 """A list, since a database uses its index for `status IN (…)` but not for `NOT IN`."""
+
+JOB_TRANSITIONS: dict[str, frozenset[str]] = {
+    **TRANSITIONS,
+    "waiting": frozenset({"validating", "finalizing", "cancelling"}),
+    "validating": frozenset({"in_progress", "failed", "finalizing", "cancelling"}),
+}
+"""A job waits for what it depends on. Its window may end before its items are known."""
+JOB_RUNNING = sorted(JOB_TRANSITIONS.keys() - TERMINAL)

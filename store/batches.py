@@ -7,18 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, func, or_, select, update
+from sqlalchemy import Select, and_, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import durations
-from batchyard.backoff import Backoff
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.latency import Latencies
 from batchyard.statuses import RUNNING, TERMINAL, TRANSITIONS
-from store import events, listing
+from store import events, files, listing
 from store.database import changed
-from store.leases import Lease
-from store.records import Artifact, Batch, Event, File, ResultChunk, Segment, Sla, first_id, new_id, now
+from store.leases import ATTEMPTS, claim
+from store.records import Artifact, Batch, File, ResultChunk, Segment, Sla, first_id, new_id, now
 from store.speeds import RequestClass
 
 
@@ -33,9 +32,6 @@ class PlannedSegment(NamedTuple):
 
 # The message of a new batch is sent again if no worker has taken it by then.
 MESSAGE_SECONDS = 30.0
-ATTEMPTS = 10
-"""Failures in a row of a batch's validation or finishing, after which the batch ends."""
-LOST = "the worker that did it was lost"
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
 LATEST_SECONDS = 3600.0
@@ -179,7 +175,7 @@ def latest_latencies(session: Session, project_id: str | None, at: float) -> lis
 def transition(session: Session, batch_id: str, before: str, after: str, **values: Any) -> bool:
     """Compare-and-set `status` from `before` to `after`, with its timestamp. False if it was not `before`.
 
-    A terminal status emits an event.
+    A terminal status emits an event, unless the batch is a job's.
     """
     if after not in TRANSITIONS[before]:
         raise ValueError(f"a batch never goes from {before} to {after}")
@@ -187,7 +183,9 @@ def transition(session: Session, batch_id: str, before: str, after: str, **value
     if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.status == before).values(**values)):
         return False
     if after in TERMINAL:
-        events.record(session, session.get_one(Batch, batch_id), f"batch.{after}")
+        batch = session.get_one(Batch, batch_id)
+        if batch.job_id is None:
+            events.record(session, batch, f"batch.{after}")
     return True
 
 
@@ -196,18 +194,31 @@ def cancel(session: Session, project_id: str, batch_id: str) -> Batch:
 
     Raises:
         NotFoundError: the project has no such batch.
-        ConflictError: the batch has ended.
+        ConflictError: the batch has ended, or is a job's.
     """
     batch = get(session, project_id, batch_id)
+    refuse_stage(batch, "cancel")
+    request_cancel(session, batch)
+    return batch
+
+
+def refuse_stage(batch: Batch, action: str) -> None:
+    """Raise ConflictError if the batch is a job's: the job alone decides what becomes of it."""
+    if batch.job_id is not None:
+        message = f"Batch '{batch.id}' is stage '{batch.stage}' of job '{batch.job_id}'; {action} the job."
+        raise ConflictError(message, param="batch_id")
+
+
+def request_cancel(session: Session, batch: Batch) -> None:
+    """Request that a batch stops, and gets no more segments. Raises ConflictError if it has ended."""
     while batch.status not in ("cancelling", "cancelled"):
         if batch.status in TERMINAL:
             raise ConflictError(f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
         # Validation continues under its lease, since only it knows the lines of the batch. A batch that has all its
         # answers keeps its outcome.
         values = {} if batch.outcome == "completed" else {"outcome": "cancelled"}
-        transition(session, batch_id, batch.status, "cancelling", **values)
+        transition(session, batch.id, batch.status, "cancelling", open=False, **values)
         session.refresh(batch)
-    return batch
 
 
 def plan(
@@ -250,6 +261,7 @@ def plan(
     ]
     session.add_all(chunks)
     values = {
+        "planned": True,
         "plan_sha256": plan_sha256,
         "total": sum(segment.requests for segment in segments),
         "failed": sum(chunk.failed for chunk in chunks),
@@ -275,15 +287,6 @@ def reject(session: Session, batch_id: str, errors: list[dict[str, Any]]) -> Non
         transition(session, batch_id, "cancelling", "cancelled", errors=errors)
 
 
-def record_failure(session: Session, lease: Lease, reason: str, *, counted: bool, backoff: Backoff) -> None:
-    """Release a batch whose validation or finishing has failed, for its next attempt after a pause. Raises LeaseLost.
-
-    A part of the deployment that is away does not count, see `give_up`.
-    """
-    attempts = (session.scalar(select(Batch.attempts).where(Batch.id == lease.id)) or 0) + int(counted)
-    lease.release(session, backoff.seconds(max(attempts, 1)), attempts=attempts, attempt_error=reason)
-
-
 def give_up(session: Session) -> list[str]:
     """End every batch whose validation or finishing fails without end. Return their ids.
 
@@ -291,12 +294,12 @@ def give_up(session: Session) -> list[str]:
     FINISHING_SECONDS for finishing.
     """
     ending_at = func.coalesce(Batch.cancelling_at, Batch.finalizing_at, Batch.created_at)
-    deadline = case((Batch.plan_sha256.is_(None), Batch.expires_at), else_=ending_at + FINISHING_SECONDS)
+    deadline = case((~Batch.planned, Batch.expires_at), else_=ending_at + FINISHING_SECONDS)
     hopeless = or_(Batch.attempts >= ATTEMPTS, and_(Batch.attempt_error.is_not(None), deadline <= time.time()))
     statement = select(Batch).where(Batch.status.in_(("validating", "finalizing", "cancelling")), hopeless)
     ended = []
     for batch in session.scalars(statement.with_for_update()).all():
-        work = "validated" if batch.plan_sha256 is None else "finished"
+        work = "finished" if batch.planned else "validated"
         if batch.attempts >= ATTEMPTS:
             message = f"The batch could not be {work} in {batch.attempts} attempts: {batch.attempt_error}"
         else:
@@ -316,7 +319,7 @@ def expire(session: Session) -> list[str]:
     return [
         batch_id
         for batch_id in overdue
-        if transition(session, batch_id, "in_progress", "finalizing", outcome="expired")
+        if transition(session, batch_id, "in_progress", "finalizing", outcome="expired", open=False)
     ]
 
 
@@ -333,9 +336,9 @@ def any_ends(session: Session) -> bool:
 
 
 def _answered() -> Select[str]:
-    """Select the ids of batches in progress whose segments are all done."""
+    """Select the ids of batches in progress whose segments are all done, and that get no more of them."""
     unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
-    return select(Batch.id).where(Batch.status == "in_progress", ~unfinished.exists())
+    return select(Batch.id).where(Batch.status == "in_progress", ~Batch.open, ~unfinished.exists())
 
 
 def claim_validatable(session: Session, pause: float) -> list[str]:
@@ -343,8 +346,8 @@ def claim_validatable(session: Session, pause: float) -> list[str]:
 
     A claimed batch is not returned again for `pause` seconds.
     """
-    pending = and_(Batch.status.in_(("validating", "cancelling")), Batch.plan_sha256.is_(None))
-    return _claim(session, pending, pause)
+    pending = and_(Batch.status.in_(("validating", "cancelling")), ~Batch.planned)
+    return claim(session, Batch, pending, pause)
 
 
 def claim_finishable(session: Session, pause: float) -> list[str]:
@@ -353,27 +356,8 @@ def claim_finishable(session: Session, pause: float) -> list[str]:
     A claimed batch is not returned again for `pause` seconds, so that one caller starts its finishing.
     """
     busy = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state.in_(("dispatched", "running")))
-    ready = and_(Batch.status.in_(("finalizing", "cancelling")), Batch.plan_sha256.is_not(None), ~busy.exists())
-    return _claim(session, ready, pause)
-
-
-def _claim(session: Session, condition: ColumnElement[bool], pause: float) -> list[str]:
-    at = time.time()
-    lost = Batch.holder.is_not(None)  # an attempt, so that work that kills its worker ends too
-    statement = (
-        update(Batch)
-        .where(condition, Batch.lease_expires_at < at)
-        .values(
-            lease_expires_at=at + pause,
-            holder=None,
-            epoch=Batch.epoch + 1,
-            attempts=case((lost, Batch.attempts + 1), else_=Batch.attempts),
-            attempt_error=case((lost, LOST), else_=Batch.attempt_error),
-        )
-        .returning(Batch.id)
-        .execution_options(synchronize_session=False)
-    )
-    return list(session.scalars(statement))
+    ready = and_(Batch.status.in_(("finalizing", "cancelling")), Batch.planned, ~busy.exists())
+    return claim(session, Batch, ready, pause)
 
 
 def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:
@@ -385,14 +369,16 @@ def set_sla(session: Session, batch: Batch, state: Sla, **data: Any) -> bool:
     """Compare-and-set the SLA state of a batch that has not ended.
 
     Returns:
-        True the first time a state is reached. An event with `data` is emitted then.
+        True the first time a state is reached, unless the batch is a job's. An event with `data` is emitted then.
     """
     unchanged = (Batch.id == batch.id, Batch.sla == batch.sla, Batch.status.in_(RUNNING))
     if not changed(session, update(Batch).where(*unchanged).values(sla=state)):
         return False
     batch.sla = state
+    if batch.job_id is not None:
+        return False
     type_ = f"batch.{state}"
-    if session.scalar(select(Event.id).where(Event.batch_id == batch.id, Event.type == type_).limit(1)) is not None:
+    if events.recorded(session, batch, type_):
         return False
     events.record(session, batch, type_, **data)
     return True
@@ -422,20 +408,7 @@ def add_artifact(session: Session, batch: Batch, name: str, sha256: str, size: i
     if existing is not None:
         existing.sha256, existing.bytes = sha256, size
         return existing
-    created_at = now()
-    expires_at = created_at + batch.output_expires_after if batch.output_expires_after else None
-    file = File(
-        id=new_id("file-"),
-        project_id=batch.project_id,
-        filename=f"{batch.id}_{name}",
-        purpose="batch_output",
-        bytes=size,
-        sha256=sha256,
-        created_at=created_at,
-        expires_at=expires_at,
-    )
-    session.add(file)
-    session.flush()
+    file = files.create_output(session, batch, name, sha256=sha256, size=size)
     session.add(Artifact(batch_id=batch.id, name=name, file_id=file.id, lines=lines))
     return file
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import listing
+from store.jobs.records import Job
 from store.records import Artifact, Batch, File, new_id, now
 
 # Default lifetime of a batch's input, in seconds.
@@ -41,6 +42,19 @@ def create(
     session.add(file)
     session.flush()
     return file
+
+
+def create_output(session: Session, owner: Batch | Job, name: str, *, sha256: str, size: int) -> File:
+    """Create the file of an artifact of a batch or a job."""
+    return create(
+        session,
+        owner.project_id,
+        filename=f"{owner.id}_{name}",
+        purpose="batch_output",
+        size=size,
+        sha256=sha256,
+        expires_after=owner.output_expires_after,
+    )
 
 
 def live(at: float) -> ColumnElement[bool]:

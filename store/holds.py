@@ -58,7 +58,8 @@ def _announce(session: Session, hold: Hold) -> None:
         Event.batch_id == Batch.id, Event.type == "batch.held", Event.created_at >= hold.since
     )
     waiting = select(Segment.batch_id).where(Segment.batch_id == Batch.id, Hold.model == hold.model, _waits())
-    for batch in session.scalars(select(Batch).where(waiting.correlate(Batch).exists(), ~announced.exists())):
+    announceable = and_(Batch.job_id.is_(None), waiting.correlate(Batch).exists(), ~announced.exists())
+    for batch in session.scalars(select(Batch).where(announceable)):
         events.record(session, batch, "batch.held", model=hold.model, reason=hold.reason)
 
 

@@ -6,19 +6,26 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session
 
+from batchyard.backoff import Backoff
 from batchyard.errors import LeaseLost
+from batchyard.statuses import JOB_RUNNING
 from store.database import changed
+from store.jobs.records import Job
 from store.records import Batch, Segment
+
+ATTEMPTS = 10
+"""Failures in a row of the own work of a batch or a job, after which it ends."""
+LOST = "the worker that did it was lost"
 
 
 @dataclass
 class Lease:
     """The right to work on a record in one epoch. `held` is False after `release`."""
 
-    record: type[Batch] | type[Segment]
+    record: type[Batch] | type[Segment] | type[Job]
     id: str | int
     epoch: int
     held: bool = True
@@ -44,27 +51,72 @@ class Lease:
 
 
 def holders(session: Session) -> set[str]:
-    """Return the holders of leases on segments and on batches."""
+    """Return the holders of leases on segments, batches and jobs."""
     segments = select(Segment.holder).where(Segment.state == "running", Segment.holder.is_not(None))
     active = Batch.status.in_(("validating", "finalizing", "cancelling"))
     batches = select(Batch.holder).where(active, Batch.holder.is_not(None))
-    return {str(holder) for statement in (segments, batches) for holder in session.scalars(statement)}
+    jobs = select(Job.holder).where(Job.status.in_(JOB_RUNNING), Job.holder.is_not(None))
+    return {str(holder) for statement in (segments, batches, jobs) for holder in session.scalars(statement)}
 
 
 def end_leases(session: Session, holders: Collection[str]) -> None:
     """Make the leases of these holders expire now."""
-    for record in (Segment, Batch):
+    for record in (Segment, Batch, Job):
         session.execute(update(record).where(record.holder.in_(holders)).values(lease_expires_at=0))
 
 
 def acquire_batch(session: Session, batch_id: str, holder: str, seconds: float) -> Lease | None:
     """Acquire the lease on a batch's validation or finishing. None if another holder has it."""
+    return _acquire(session, Batch, batch_id, holder, seconds)
+
+
+def acquire_job(session: Session, job_id: str, holder: str, seconds: float) -> Lease | None:
+    """Acquire the lease on a job's validation, advance or finishing. None if another holder has it."""
+    return _acquire(session, Job, job_id, holder, seconds)
+
+
+def _acquire(
+    session: Session, record: type[Batch] | type[Job], record_id: str, holder: str, seconds: float
+) -> Lease | None:
     now = time.time()
-    free = or_(Batch.holder.is_(None), Batch.lease_expires_at < now)
+    free = or_(record.holder.is_(None), record.lease_expires_at < now)
     epoch = session.scalar(
-        update(Batch)
-        .where(Batch.id == batch_id, free)
-        .values(epoch=Batch.epoch + 1, holder=holder, lease_expires_at=now + seconds)
-        .returning(Batch.epoch)
+        update(record)
+        .where(record.id == record_id, free)
+        .values(epoch=record.epoch + 1, holder=holder, lease_expires_at=now + seconds)
+        .returning(record.epoch)
     )
-    return None if epoch is None else Lease(Batch, batch_id, epoch)
+    return None if epoch is None else Lease(record, record_id, epoch)
+
+
+def claim(session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool], pause: float) -> list[str]:
+    """Claim batches or jobs with that condition whose lease has run out. Return their ids.
+
+    A claimed one is not returned again for `pause` seconds.
+    """
+    at = time.time()
+    lost = record.holder.is_not(None)  # an attempt, so that work that kills its worker ends too
+    statement = (
+        update(record)
+        .where(condition, record.lease_expires_at < at)
+        .values(
+            lease_expires_at=at + pause,
+            holder=None,
+            epoch=record.epoch + 1,
+            attempts=case((lost, record.attempts + 1), else_=record.attempts),
+            attempt_error=case((lost, LOST), else_=record.attempt_error),
+        )
+        .returning(record.id)
+        .execution_options(synchronize_session=False)
+    )
+    return list(session.scalars(statement))
+
+
+def record_failure(session: Session, lease: Lease, reason: str, *, counted: bool, backoff: Backoff) -> None:
+    """Release a batch or a job whose own work has failed, for its next attempt after a pause. Raises LeaseLost.
+
+    A part of the deployment that is away does not count, see ATTEMPTS.
+    """
+    record = Job if lease.record is Job else Batch
+    attempts = (session.scalar(select(record.attempts).where(record.id == lease.id)) or 0) + int(counted)
+    lease.release(session, backoff.seconds(max(attempts, 1)), attempts=attempts, attempt_error=reason)

@@ -27,13 +27,15 @@ TIMELINE = 120
 
 @dataclass(frozen=True)
 class SegmentLease:
-    """A running segment, with everything its worker needs."""
+    """A running segment, with everything its worker needs. `job_id` is that of a batch that is a job's stage."""
 
     lease: Lease
     batch_id: str
+    job_id: str | None
     project_id: str
     endpoint: str
     plan_sha256: str
+    row_group: int
     number: int
     requests: int
     bytes: int
@@ -171,9 +173,11 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
+        job_id=batch.job_id,
         project_id=batch.project_id,
         endpoint=batch.endpoint,
-        plan_sha256=batch.plan_sha256 or "",
+        plan_sha256=segment.plan_sha256 or batch.plan_sha256 or "",
+        row_group=segment.number if segment.row_group is None else segment.row_group,
         number=segment.number,
         requests=segment.requests,
         bytes=segment.bytes,
@@ -290,6 +294,18 @@ def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
         .order_by(ResultChunk.id)
     )
     return [(sha256, lines) for sha256, lines in rows]
+
+
+def plans(session: Session, batch_id: str) -> list[tuple[str, int]]:
+    """Return the plan and the row group of each segment of a batch, in the order of segments."""
+    own = func.coalesce(Segment.plan_sha256, Batch.plan_sha256), func.coalesce(Segment.row_group, Segment.number)
+    rows = session.execute(
+        select(*own)
+        .join(Batch, Batch.id == Segment.batch_id)
+        .where(Segment.batch_id == batch_id)
+        .order_by(Segment.number)
+    )
+    return [(plan_sha256, row_group) for plan_sha256, row_group in rows]
 
 
 def timeline(session: Session, batch: Batch) -> list[list[float]]:

@@ -17,8 +17,7 @@ import psutil
 
 from batchyard.backoff import Backoff
 from batchyard.errors import ArtifactMissing, BatchyardError, LeaseLost, UnavailableError
-from store import batches
-from store.leases import Lease, acquire_batch
+from store.leases import Lease, acquire_batch, record_failure
 from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
@@ -130,6 +129,6 @@ def _release_failed(context: AppContext, lease: Lease, error: Exception) -> None
     counted = not isinstance(error, UnavailableError) or isinstance(error, ArtifactMissing)
     try:
         with context.database.write() as session:
-            batches.record_failure(session, lease, reason, counted=counted, backoff=BACKOFF)
+            record_failure(session, lease, reason, counted=counted, backoff=BACKOFF)
     except (LeaseLost, UnavailableError) as failure:
         log.warning("lease not given back: %s", failure, extra={"batch_id": lease.id})

@@ -15,9 +15,9 @@ def _message(name: str, *args: object) -> Signature:
     return current_app.signature(name, args=args, immutable=True)
 
 
-def _send(message: Signature, **ids: object) -> None:
+def _send(message: Signature, countdown: float = 0.0, **ids: object) -> None:
     try:
-        message.apply_async(retry=False)
+        message.apply_async(retry=False, countdown=countdown or None)
     except OperationalError as error:
         # The database has the work, so housekeeping sends the message again when the broker is back.
         log.warning("broker is away, the message will be sent again: %s", error, extra=ids)
@@ -46,3 +46,16 @@ def finish(batch_id: str, steps: Iterable[str]) -> None:
     """Send the finishing of a batch as one chain: the merge, each post-processing step, the end."""
     links = [_message(f"post.{step}", batch_id, position) for position, step in enumerate(steps)]
     _send(chain(_message("batch.merge", batch_id), *links, _message("batch.finish", batch_id)), batch_id=batch_id)
+
+
+def validate_job(job_id: str) -> None:
+    _send(_message("job.validate", job_id), job_id=job_id)
+
+
+def advance_job(job_id: str, countdown: float = 0.0) -> None:
+    """Send a job to a worker that advances it, `countdown` seconds from now."""
+    _send(_message("job.advance", job_id), countdown, job_id=job_id)
+
+
+def finish_job(job_id: str) -> None:
+    _send(_message("job.finish", job_id), job_id=job_id)

@@ -226,7 +226,7 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
     return pa.Int64Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def segment(artifacts: Artifacts, plan_sha256: str, number: int) -> pa.Table:
+def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
     """Return the requests of one segment.
 
     Raises:
@@ -234,7 +234,7 @@ def segment(artifacts: Artifacts, plan_sha256: str, number: int) -> pa.Table:
         BatchyardError: the plan is damaged.
     """
     with parquet.opened(artifacts, plan_sha256, "plan") as file:
-        return file.read_row_group(number)
+        return file.read_row_group(row_group, columns=SCHEMA.names)
 
 
 def requests(artifacts: Artifacts, plan_sha256: str) -> Iterator[pa.Table]:

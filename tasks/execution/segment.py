@@ -223,7 +223,7 @@ def _answer(context: AppContext, segment: segments.SegmentLease, stopped: thread
 
 
 def _unanswered(context: AppContext, segment: segments.SegmentLease) -> pa.Table:
-    rows = plan.segment(context.artifacts, segment.plan_sha256, segment.number)
+    rows = plan.segment(context.artifacts, segment.plan_sha256, segment.row_group)
     for sha256 in segment.chunks:
         for answered in chunks.read(context.artifacts, sha256, ["line"]):
             rows = _without(rows, answered["line"])

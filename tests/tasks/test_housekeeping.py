@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard.errors import ArtifactMissing, BatchyardError, UnavailableError
-from store import batches, segments
+from store import batches, leases, segments
 from store.database import Database
 from store.leases import acquire_batch
 from store.records import Batch, Segment, now
@@ -110,7 +110,7 @@ def test_finishing_that_fails_without_end_ends_the_batch_with_its_reason(
 ) -> None:
     batch = plan_batch(context, project, ["one", "two"])
     finish_segment(context, batch, answers([1, 1]))  # a line twice: nothing may be published
-    for _ in range(batches.ATTEMPTS):
+    for _ in range(leases.ATTEMPTS):
         housekeeping.tick(context)
         assert reload(database, batch).status == "finalizing"
         later(database)
@@ -127,7 +127,7 @@ def test_work_that_kills_its_worker_each_time_ends_too(
     context: AppContext, database: Database, new_batch: Callable[..., Batch], no_messages: None
 ) -> None:
     batch = new_batch()
-    for _ in range(batches.ATTEMPTS):
+    for _ in range(leases.ATTEMPTS):
         assert reload(database, batch).status == "validating"
         with database.write() as session:
             assert acquire_batch(session, batch.id, "elsewhere/1/task", 60)
@@ -148,7 +148,7 @@ def test_a_cancelled_batch_that_cannot_be_finished_ends_as_cancelled(
     batch = new_batch(1)
     with database.write() as session:
         batches.cancel(session, batch.project_id, batch.id)
-    later(database, attempts=batches.ATTEMPTS, attempt_error="the plan is missing")
+    later(database, attempts=leases.ATTEMPTS, attempt_error="the plan is missing")
     housekeeping.tick(context)
     batch = reload(database, batch)
     assert (batch.status, the_error(batch)[0]) == ("cancelled", "finishing_failed")
@@ -160,7 +160,7 @@ def test_a_store_that_is_away_for_a_while_ends_no_batch(
     batch = new_batch(1)
     with database.write() as session:
         assert batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
-    for _ in range(batches.ATTEMPTS + 5):
+    for _ in range(leases.ATTEMPTS + 5):
         with pytest.raises(UnavailableError), hold_batch(context, batch.id, "here/1/task", 0.0):
             raise UnavailableError("artifact store s3://bucket cannot be read")
         housekeeping.tick(context)

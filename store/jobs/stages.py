@@ -1,0 +1,154 @@
+"""Stages: the open batches of a job, and the chunks of its items.
+
+An open batch gets segments while others of it run. Every write here belongs into a transaction that guards the job's
+lease: one holder at a time extends a job's batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from batchyard.errors import ConflictError
+from batchyard.statuses import RUNNING
+from store import batches, segments
+from store.database import changed
+from store.jobs.records import ChunkKind, Job, JobChunk, JobStage
+from store.records import Batch, ResultChunk, Segment, new_id, now
+from store.speeds import RequestClass
+
+
+class PlannedJobSegment(NamedTuple):
+    """A segment of a job's plan file. `bytes` counts its request bodies."""
+
+    model: str
+    requests: int
+    bytes: int
+    request_class: RequestClass
+    plan_sha256: str
+    row_group: int
+
+
+class JobChunkEntry(NamedTuple):
+    """A chunk of a job, see store.formats.job_chunks."""
+
+    id: int
+    kind: str
+    sha256: str
+    rows: int
+
+
+def stages(session: Session, job_id: str) -> list[JobStage]:
+    """Return the stages of a job, by number."""
+    return list(session.scalars(select(JobStage).where(JobStage.job_id == job_id).order_by(JobStage.number)))
+
+
+def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
+    """Create the batch of a stage, in progress and open, and the stage if there is none with that number."""
+    at = now()
+    batch = Batch(
+        id=new_id("batch_"),
+        project_id=job.project_id,
+        job_id=job.id,
+        stage=name,
+        endpoint=endpoint,
+        completion_window=job.completion_window,
+        input_file_id="",
+        input_sha256="",
+        status="in_progress",
+        planned=True,
+        open=True,
+        simulated=job.simulated,
+        created_at=at,
+        in_progress_at=at,
+        expires_at=job.expires_at,
+        due_at=job.due_at,
+        infeasible=job.infeasible,
+        output_expires_after=job.output_expires_after,
+        lease_expires_at=time.time(),
+    )
+    session.add(batch)
+    session.flush()
+    stage = session.get(JobStage, (job.id, number))
+    if stage is None:
+        session.add(JobStage(job_id=job.id, number=number, name=name, batch_id=batch.id))
+    else:
+        stage.batch_id = batch.id
+    session.flush()
+    return batch
+
+
+def extend(session: Session, batch_id: str, planned: Sequence[PlannedJobSegment]) -> None:
+    """Add segments to an open batch, numbered on from its last one. It takes over the configurations of their models.
+
+    Raises:
+        ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
+    """
+    total = Batch.total + sum(segment.requests for segment in planned)
+    # The first statement: its row lock keeps the batch open until these segments are part of it.
+    if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(total=total)):
+        raise ConflictError(f"Batch '{batch_id}' is not open any more.")
+    last = session.scalar(select(func.max(Segment.number)).where(Segment.batch_id == batch_id))
+    first = 0 if last is None else last + 1
+    session.add_all(
+        Segment(batch_id=batch_id, number=number, **segment._asdict()) for number, segment in enumerate(planned, first)
+    )
+    models, configurations = session.execute(
+        select(Batch.models, Job.models).join(Job, Job.id == Batch.job_id).where(Batch.id == batch_id)
+    ).one()
+    new = {segment.model: configurations[segment.model] for segment in planned if segment.model not in models}
+    if new:
+        models = models | new
+        values = {"models": models, "model": next(iter(models)) if len(models) == 1 else None}
+        session.execute(update(Batch).where(Batch.id == batch_id).values(**values))
+    session.flush()
+
+
+def seal(session: Session, batch_id: str) -> None:
+    """Close a batch: it gets no more segments, and ends when all that it has are done."""
+    session.execute(update(Batch).where(Batch.id == batch_id).values(open=False))
+
+
+def cancel_batches(session: Session, job_id: str) -> None:
+    """Request that all batches of a job stop. Their answers are kept."""
+    for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status.in_(RUNNING))).all():
+        batches.request_cancel(session, batch)
+
+
+def plans(session: Session, batch_id: str) -> list[tuple[str, int]]:
+    """Return the plan file and the row group of each segment of a batch, in the order of segments."""
+    return segments.plans(session, batch_id)
+
+
+def new_chunks(session: Session, batch_id: str, after: int) -> list[tuple[int, str]]:
+    """Return (id, SHA-256) of the batch's result chunks with ids above `after`, ascending.
+
+    Ids rise in the order of commits, so no chunk with a lower id comes later.
+    """
+    rows = session.execute(
+        select(ResultChunk.id, ResultChunk.sha256)
+        .where(ResultChunk.batch_id == batch_id, ResultChunk.id > after)
+        .order_by(ResultChunk.id)
+    )
+    return [(chunk_id, sha256) for chunk_id, sha256 in rows]
+
+
+def add_chunk(session: Session, job_id: str, kind: ChunkKind, sha256: str, rows: int) -> bool:
+    """Add a chunk to a job. False if the job has it already."""
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    values = {"job_id": job_id, "kind": kind, "sha256": sha256, "rows": rows, "created_at": time.time()}
+    statement = insert(JobChunk).values(**values).on_conflict_do_nothing().returning(JobChunk.id)
+    return session.scalar(statement) is not None
+
+
+def chunks(session: Session, job_id: str, kind: ChunkKind | None = None) -> list[JobChunkEntry]:
+    """Return a job's chunks of one kind, or of all, in the order in which they were added."""
+    statement = select(JobChunk.id, JobChunk.kind, JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id)
+    if kind is not None:
+        statement = statement.where(JobChunk.kind == kind)
+    return [JobChunkEntry(*row) for row in session.execute(statement.order_by(JobChunk.id))]

@@ -1,0 +1,236 @@
+"""A stage is an open batch: it gets segments while others run, ends when it is sealed, and belongs to its job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from batchyard.errors import ConflictError
+from store import batches, events, holds, segments
+from store.database import Database
+from store.jobs import lifecycle, stages
+from store.jobs.records import Job
+from store.records import Batch, ResultChunk, Segment
+from tests.support.jobs import MODELS, open_stage, planned, start_job
+
+
+def start_next(database: Database) -> segments.SegmentLease:
+    with database.write() as session:
+        (first, *_) = segments.waiting(session, 10)
+        epoch = segments.dispatch(session, first.segment_id, 60)
+        assert epoch is not None
+        lease = segments.start(session, first.segment_id, epoch, "here/1/task", 60)
+    assert lease is not None
+    return lease
+
+
+def append(database: Database, lease: segments.SegmentLease, sha256: str, requests: int = 2) -> None:
+    chunk = ResultChunk(
+        batch_id=lease.batch_id,
+        segment_id=lease.lease.id,
+        sha256=sha256,
+        completed=requests,
+        failed=0,
+        created_at=time.time(),
+    )
+    with database.write() as session:
+        segments.append(session, lease, chunk)
+
+
+def reload(database: Database, batch: Batch) -> Batch:
+    with database.read() as session:
+        return session.get_one(Batch, batch.id)
+
+
+def test_a_stages_batch_has_the_jobs_terms(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project, completion_window="2h", due_after=60, output_expires_after=3600)
+        batch = open_stage(session, job, 1, "judge")
+        (stage,) = stages.stages(session, job.id)
+    assert (stage.number, stage.name, stage.batch_id, stage.cursor, stage.issued) == (1, "judge", batch.id, 0, 0)
+    kept = reload(database, batch)
+    for name in ("project_id", "completion_window", "expires_at", "due_at", "simulated", "output_expires_after"):
+        assert getattr(kept, name) == getattr(job, name), name
+    assert (kept.job_id, kept.stage, kept.status, kept.open, kept.planned) == (
+        job.id,
+        "judge",
+        "in_progress",
+        True,
+        True,
+    )
+    assert (kept.total, kept.input_file_id, kept.model, kept.models) == (0, "", None, {})
+
+
+def test_stages_are_listed_by_number_and_one_that_is_known_gets_its_batch(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        session.add_all(
+            stages.JobStage(job_id=job.id, number=number, name=name, expected=30)
+            for number, name in ((1, "judge"), (0, "argue"))
+        )
+        batch = open_stage(session, job, 1, "judge")
+        listed = stages.stages(session, job.id)
+    assert [(stage.name, stage.batch_id, stage.expected) for stage in listed] == [
+        ("argue", None, 30),
+        ("judge", batch.id, 30),
+    ]
+
+
+def test_segments_come_while_others_run_and_each_names_its_plan(database: Database, project: str) -> None:
+    with database.write() as session:
+        batch = open_stage(session, start_job(session, project))
+        stages.extend(session, batch.id, [planned(3, plan="1"), planned(2, plan="1", row_group=1)])
+    first = start_next(database)
+    with database.write() as session:
+        stages.extend(session, batch.id, [planned(4, plan="2", model="other")])
+    second, third = start_next(database), start_next(database)
+    assert [(lease.number, lease.plan_sha256[0], lease.row_group) for lease in (first, second, third)] == [
+        (0, "1", 0),
+        (1, "1", 1),
+        (2, "2", 0),
+    ]
+    assert third.job_id == batch.job_id
+    assert third.model == MODELS["other"]
+    with database.read() as session:
+        assert stages.plans(session, batch.id) == [("1" * 64, 0), ("1" * 64, 1), ("2" * 64, 0)]
+    extended = reload(database, batch)
+    assert (extended.total, extended.model, extended.models) == (9, None, MODELS)
+
+
+def test_a_model_whose_configuration_was_replaced_keeps_the_new_one(database: Database, project: str) -> None:
+    present = MODELS["echo"] | {"max_in_flight": 7}
+    with database.write() as session:
+        batch = open_stage(session, start_job(session, project))
+        stages.extend(session, batch.id, [planned()])
+        batches.set_model(session, batch.id, "echo", present)
+        stages.extend(session, batch.id, [planned(row_group=1)])
+    assert reload(database, batch).models == {"echo": present}
+    assert reload(database, batch).model == "echo"
+
+
+def test_an_ordinary_batchs_segments_are_the_row_groups_of_its_plan(database: Database, new_batch: Any) -> None:
+    batch = new_batch(5, 5)
+    with database.read() as session:
+        assert segments.plans(session, batch.id) == [("1" * 64, 0), ("1" * 64, 1)]
+    leases = [start_next(database), start_next(database)]
+    assert [(lease.row_group, lease.job_id) for lease in leases] == [(0, None), (1, None)]
+
+
+def test_an_open_batch_waits_for_more_and_a_sealed_one_ends_when_all_is_done(database: Database, project: str) -> None:
+    with database.write() as session:
+        batch = open_stage(session, start_job(session, project))
+        stages.extend(session, batch.id, [planned()])
+        session.execute(update(Segment).values(state="done"))
+        batches.end_running(session)
+        assert not batches.any_ends(session)
+        stages.extend(session, batch.id, [planned(row_group=1)])
+        stages.seal(session, batch.id)
+        assert not batches.any_ends(session)
+        session.execute(update(Segment).values(state="done"))
+        assert batches.any_ends(session)
+        batches.end_running(session)
+    assert (reload(database, batch).status, reload(database, batch).outcome) == ("finalizing", "completed")
+
+
+def test_a_batch_that_never_got_a_segment_completes_when_it_is_sealed(database: Database, project: str) -> None:
+    with database.write() as session:
+        batch = open_stage(session, start_job(session, project))
+        stages.seal(session, batch.id)
+        batches.end_running(session)
+        session.execute(update(Batch).values(lease_expires_at=0.0))
+        assert batches.claim_finishable(session, 60) == [batch.id]
+    assert (reload(database, batch).outcome, reload(database, batch).total) == ("completed", 0)
+
+
+@pytest.mark.parametrize("end", ["seal", "expire", "cancel"])
+def test_a_batch_that_is_closed_takes_no_segment(database: Database, project: str, end: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        batch = open_stage(session, job)
+        if end == "seal":
+            stages.seal(session, batch.id)
+        elif end == "cancel":
+            stages.cancel_batches(session, job.id)
+        else:
+            session.execute(update(Batch).values(expires_at=int(time.time()) - 1))
+            assert batches.expire(session) == [batch.id]
+    with pytest.raises(ConflictError, match="not open any more"), database.write() as session:
+        stages.extend(session, batch.id, [planned()])
+    assert (reload(database, batch).total, reload(database, batch).open) == (0, False)
+
+
+def test_a_stages_batch_is_cancelled_by_its_job_alone(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        batch = open_stage(session, job)
+    with (
+        pytest.raises(ConflictError, match=f"stage 'argue' of job '{job.id}'; cancel the job"),
+        database.write() as session,
+    ):
+        batches.cancel(session, project, batch.id)
+    assert reload(database, batch).status == "in_progress"
+
+
+def test_a_stages_batch_records_no_events(database: Database, project: str) -> None:
+    with database.write() as session:
+        batch = open_stage(session, start_job(session, project))
+        stages.extend(session, batch.id, [planned()])
+        holds.hold(session, "echo", "it does not start")
+        assert batches.set_sla(session, batch, "late") is False
+        session.execute(update(Batch).values(status="finalizing", outcome="completed"))
+        assert batches.transition(session, batch.id, "finalizing", "completed")
+        assert events.page(session, batch, after=None, limit=10) == ([], False)
+    assert reload(database, batch).sla == "late"
+
+
+def test_new_result_chunks_are_those_behind_the_cursor(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        batches_of_job = [open_stage(session, job, number, name) for number, name in enumerate(("argue", "judge"))]
+        for batch in batches_of_job:
+            stages.extend(session, batch.id, [planned(10)])
+    leases = [start_next(database), start_next(database)]
+    by_batch = {lease.batch_id: lease for lease in leases}
+    for digit in "123":
+        for batch in batches_of_job:
+            append(database, by_batch[batch.id], digit * 32 + batch.id[-32:])
+    with database.read() as session:
+        for batch in batches_of_job:
+            new = stages.new_chunks(session, batch.id, 0)
+            assert [sha256[0] for _, sha256 in new] == ["1", "2", "3"]
+            assert [sha256[0] for _, sha256 in stages.new_chunks(session, batch.id, new[0][0])] == ["2", "3"]
+            assert stages.new_chunks(session, batch.id, new[-1][0]) == []
+
+
+def test_a_jobs_chunks_are_in_the_order_of_adding_and_each_is_there_once(database: Database, project: str) -> None:
+    with database.write() as session:
+        job, other = start_job(session, project), start_job(session, project)
+        assert stages.add_chunk(session, job.id, "result", "1" * 64, 5)
+        assert stages.add_chunk(session, job.id, "judgement", "0" * 64, 7)
+        assert stages.add_chunk(session, other.id, "result", "1" * 64, 5)
+        assert stages.add_chunk(session, job.id, "result", "2" * 64, 6)
+    with database.write() as session:
+        assert not stages.add_chunk(session, job.id, "result", "1" * 64, 5)
+    with database.read() as session:
+        everything = stages.chunks(session, job.id)
+        assert [(kind, sha256[0], rows) for _, kind, sha256, rows in everything] == [
+            ("result", "1", 5),
+            ("judgement", "0", 7),
+            ("result", "2", 6),
+        ]
+        assert stages.chunks(session, job.id, "judgement") == [everything[1]]
+        assert [entry.id for entry in everything] == sorted(entry.id for entry in everything)
+
+
+def test_the_jobs_window_ends_its_batches_too(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        batch = open_stage(session, job)
+        for record in (Job, Batch):
+            session.execute(update(record).values(expires_at=int(time.time()) - 1))
+        assert batches.expire(session) == [batch.id]
+        assert lifecycle.expire(session) == [job.id]
+        assert session.scalars(select(Batch.outcome)).all() == ["expired"]
