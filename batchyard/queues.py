@@ -16,12 +16,17 @@ JOBS = "jobs"
 NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
 PRIORITY_STEPS = (0, 3, 6, 9)
 """kombu keeps one Redis list for each of these priorities of a queue."""
+WAITING = (WEBHOOKS, JOBS)
+"""The queues of the worker of threads: what waits for others, or holds a job's items in its memory."""
 HOUSEKEEPER = (POST_PROCESSING, HOUSEKEEPING)
 """The queues of the worker that does all for batches but run their segments."""
 SPARE_PROCESSES = 2
 """Processes beside those that validate and finish batches, so that housekeeping never waits for them."""
 WEBHOOK_THREADS = 20
 """Threads of the webhook worker: receivers may hang, and a waiting thread costs next to nothing."""
+
+JOB_THREADS = 8
+"""Threads beside those: so many jobs are advanced at once."""
 
 ROUTES = {
     "batch.segment": {"queue": BATCHES},

@@ -102,7 +102,7 @@ def claim(session: Session, record: type[Batch] | type[Job], condition: ColumnEl
         .values(
             lease_expires_at=at + pause,
             holder=None,
-            epoch=record.epoch + 1,
+            epoch=case((lost, record.epoch + 1), else_=record.epoch),
             attempts=case((lost, record.attempts + 1), else_=record.attempts),
             attempt_error=case((lost, LOST), else_=record.attempt_error),
         )

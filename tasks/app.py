@@ -16,12 +16,15 @@ from celery.exceptions import Ignore
 
 from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
-from tasks import advance, housekeeping, metrics
+from tasks import advance, housekeeping, messages, metrics
 from tasks.context import context
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
+from tasks.jobs import advance as job_advance
+from tasks.jobs import finish as job_finish
+from tasks.jobs import validation as job_validation
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
 from tasks.steps import registry
@@ -35,6 +38,7 @@ STOP_SECONDS = 7.0
 """A worker that is stopped has given its segments back after this long, and ends, whatever its threads wait for."""
 RETRY_SECONDS = 5.0
 RETRIES = 20
+AGAIN = ("batch.", "post.", "job.validate", "job.finish")
 """Messages of one batch are sent again this often. After that only housekeeping does it, when their leases run out."""
 
 
@@ -49,7 +53,7 @@ class _Task(Task):  # type: ignore[misc]  # Celery has no types
             raise Ignore from error
         except UnavailableError as error:
             log.warning("%s waits: %s", self.name, error)
-            if self.name.startswith(("batch.", "post.")) and self.request.retries < RETRIES:
+            if self.name.startswith(AGAIN) and self.request.retries < RETRIES:
                 raise self.retry(countdown=RETRY_SECONDS, max_retries=RETRIES) from error
             raise Ignore from error
 
@@ -122,6 +126,22 @@ def _register_step(name: str) -> None:
 
 for _name in (*(step.name for step in registry.STEPS.load()), finalize.UNINSTALLED):
     _register_step(_name)
+
+
+@app.task(name="job.validate", bind=True)
+def validate_job(task: Task, job_id: str) -> None:
+    if job_validation.run(context(), job_id, holder(task.request.id)):
+        messages.wake_job(context().redis, job_id)
+
+
+@app.task(name="job.advance", bind=True)
+def advance_job(task: Task, job_id: str) -> None:
+    job_advance.run(context(), job_id, holder(task.request.id))
+
+
+@app.task(name="job.finish", bind=True)
+def finish_job(task: Task, job_id: str) -> None:
+    job_finish.run(context(), job_id, holder(task.request.id))
 
 
 @app.task(name="housekeeping.tick")

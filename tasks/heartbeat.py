@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from sqlalchemy.orm import Session
 
 from batchyard.backoff import Backoff
 from batchyard.errors import ArtifactMissing, BatchyardError, LeaseLost, UnavailableError
-from store.leases import Lease, acquire_batch, record_failure
+from store.leases import Lease, acquire_batch, acquire_job, record_failure
 from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
@@ -94,9 +95,28 @@ def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) ->
     after `pause` seconds. An exception is recorded as the reason why the batch does not move, and is raised. It counts
     as an attempt (`store.batches.give_up`) unless a part of the deployment was away.
     """
+    with _hold(context, acquire_batch, batch_id, holder, pause) as lease:
+        yield lease
+
+
+@contextmanager
+def hold_job(context: AppContext, job_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
+    """Hold and renew the lease on a job, as `hold_batch` does for a batch (`store.jobs.lifecycle.give_up`)."""
+    with _hold(context, acquire_job, job_id, holder, pause) as lease:
+        yield lease
+
+
+@contextmanager
+def _hold(
+    context: AppContext,
+    acquire: Callable[[Session, str, str, float], Lease | None],
+    record_id: str,
+    holder: str,
+    pause: float,
+) -> Iterator[Lease | None]:
     seconds = context.settings.lease_seconds
     with context.database.write() as session:
-        lease = acquire_batch(session, batch_id, holder, seconds)
+        lease = acquire(session, record_id, holder, seconds)
     if lease is None:
         yield None
         return
@@ -120,15 +140,15 @@ def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) ->
             with context.database.write() as session:
                 lease.release(session, pause, attempts=0, attempt_error=None)
         except LeaseLost as error:
-            log.warning("lease not given back: %s", error, extra={"batch_id": batch_id})
+            log.warning("lease not given back: %s", error, extra={"id": record_id})
 
 
 def _release_failed(context: AppContext, lease: Lease, error: Exception) -> None:
-    """Release a batch after a failed attempt. If the database is away, the lease runs out instead."""
+    """Release a batch or a job after a failed attempt. If the database is away, the lease runs out instead."""
     reason = error.message if isinstance(error, BatchyardError) else f"{type(error).__name__}: {error}"
     counted = not isinstance(error, UnavailableError) or isinstance(error, ArtifactMissing)
     try:
         with context.database.write() as session:
             record_failure(session, lease, reason, counted=counted, backoff=BACKOFF)
     except (LeaseLost, UnavailableError) as failure:
-        log.warning("lease not given back: %s", failure, extra={"batch_id": lease.id})
+        log.warning("lease not given back: %s", failure, extra={"id": lease.id})

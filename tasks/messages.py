@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+import redis
 from celery import Signature, chain, current_app
 from kombu.exceptions import OperationalError
 
 log = logging.getLogger(__name__)
+
+WAKE_SECONDS = 10
+"""A message that has not woken its job by then counts as lost."""
 
 
 def _message(name: str, *args: object) -> Signature:
@@ -25,10 +29,6 @@ def _send(message: Signature, countdown: float = 0.0, **ids: object) -> None:
 
 def validate(batch_id: str) -> None:
     _send(_message("batch.validate", batch_id), batch_id=batch_id)
-
-
-def validate_job(job_id: str) -> None:
-    _send(_message("job.validate", job_id), job_id=job_id)
 
 
 def segment(segment_id: int, epoch: int, batch_id: str, number: int) -> None:
@@ -55,6 +55,20 @@ def validate_job(job_id: str) -> None:
 def advance_job(job_id: str, countdown: float = 0.0) -> None:
     """Send a job to a worker that advances it, `countdown` seconds from now."""
     _send(_message("job.advance", job_id), countdown, job_id=job_id)
+
+
+def wake_key(job_id: str) -> str:
+    """Return the Redis key that is there while a message wakes a job. The tick that it wakes deletes it."""
+    return f"batchyard:wake:{job_id}"
+
+
+def wake_job(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
+    """Have a job advanced, unless a message on its way does that. Housekeeping wakes a job whose message is lost."""
+    try:
+        if client.set(wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
+            advance_job(job_id, countdown)
+    except redis.RedisError as error:
+        log.warning("job not woken: %s", error, extra={"job_id": job_id})
 
 
 def finish_job(job_id: str) -> None:

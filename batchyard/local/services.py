@@ -50,8 +50,9 @@ def housekeeper(settings: Settings, node: str = "housekeeper") -> list[str]:
 
 
 def webhooks(settings: Settings, node: str = "webhooks") -> list[str]:
-    """The worker that delivers to webhooks, as the Celery node `<node>@<host>`. It needs no Ray."""
-    options = [f"--hostname={node}@%h", f"--concurrency={queues.WEBHOOK_THREADS}", f"--queues={queues.WEBHOOKS}"]
+    """The worker that delivers to webhooks and advances jobs, as the Celery node `<node>@<host>`. It needs no Ray."""
+    concurrency = queues.WEBHOOK_THREADS + queues.JOB_THREADS
+    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.WAITING)}"]
     return [*_CELERY, "worker", "--pool=threads", *options, *_WORKER, _log_level(settings)]
 
 

@@ -18,6 +18,7 @@ from batchyard.errors import UnavailableError
 from store import segments
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
+from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.execution.result_cache import TOKENS, Cache
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
 FLUSH_BYTES = 32 * 1024 * 1024
+WAKE_SECONDS = 0.25
+"""After a chunk its job waits so long for chunks of other segments, which come at the same time."""
 BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
@@ -86,6 +89,8 @@ class ChunkWriter:
         self._tables = []
         self._flushed_at = time.monotonic()
         progress.publish(self._context, self._segment.batch_id)
+        if self._segment.job_id is not None:
+            messages.wake_job(self._context.redis, self._segment.job_id, WAKE_SECONDS)
         amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
         amounts |= progress.request_seconds(self._segment.request_class, seconds)
         progress.count(self._context, self._segment.model["name"], amounts)

@@ -77,7 +77,7 @@ class Judges:
     def close(self) -> None:
         """End the processes."""
         if self._pool is not None:
-            self._pool.stop()
+            self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
 
     def _submit(self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None]) -> None:

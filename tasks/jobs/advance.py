@@ -1,0 +1,378 @@
+"""One tick of a job: what has come is sent to its items, and what they want next becomes segments.
+
+All that a tick decides is committed in one transaction, which the epoch of the job's lease guards. After it, memory
+equals the records; if it fails, memory is thrown away and built again from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy.orm import Session
+
+from batchyard.errors import RequestError, UnavailableError
+from batchyard.models import ModelSpec
+from batchyard.recipes import Item, Options, Recipe
+from store.formats import chunks, job_chunks
+from store.formats import items as items_file
+from store.jobs import lifecycle
+from store.jobs import stages as stage_records
+from store.jobs.records import ChunkKind, Job
+from store.leases import Lease
+from tasks import messages
+from tasks.context import AppContext
+from tasks.heartbeat import hold_job
+from tasks.intake.validation import segment_sizes
+from tasks.jobs import progress, replay, stages
+from tasks.jobs.judging import Judges, Verdict, is_quick, judge
+from tasks.jobs.live import Call, LiveItems, NotDeterministic
+from tasks.jobs.requests import Preparer
+from tasks.scheduling import dispatch
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+"""Ticks of one job begin at least so far apart: what comes meanwhile is taken together."""
+PAUSE_SECONDS = 2.0
+"""Housekeeping wakes a job that nothing has woken for so long."""
+BARRIER_ITEMS = 50_000
+"""Most items of a job without streaming: all are in memory at once."""
+SIZES_SECONDS = 30.0
+LIVE_BYTES = 512 * 1024 * 1024
+"""Texts of all jobs in this process; the job that was advanced longest ago is dropped first."""
+
+
+@dataclass
+class State:
+    """A job in memory. It is exact as long as `epoch` is that of the last lease on the job."""
+
+    epoch: int
+    job: Job
+    recipe: Recipe[Any]
+    options: Options
+    items: LiveItems
+    reader: items_file.Reader
+    release: stages.Release
+    admitted: int
+    lines: dict[str, int]
+    cursors: dict[str, int]
+    sized_at: float
+    at: float = 0.0
+    verdicts: deque[tuple[int, int, int, Verdict]] = field(default_factory=deque)
+
+
+_states: dict[str, State] = {}
+_locks: dict[str, threading.Lock] = {}
+_lock = threading.Lock()
+_judges: Judges | None = None
+
+
+class _Ending(Exception):
+    """The job is cancelled or its window has passed since the tick began: nothing of it is committed."""
+
+
+def run(context: AppContext, job_id: str, holder: str) -> None:
+    """Advance a job in progress, if nobody else does."""
+    with suppress(Exception):  # it is only a brake
+        context.redis.delete(messages.wake_key(job_id))
+    with hold_job(context, job_id, holder, PAUSE_SECONDS) as lease:
+        if lease is None:
+            messages.wake_job(context.redis, job_id, TICK_SECONDS)
+            return
+        with context.database.read() as session:
+            job = session.get_one(Job, job_id)
+        try:
+            if job.status == "cancelling" or (job.status == "in_progress" and job.outcome is not None):
+                _stop(context, lease, job)
+            elif job.status == "in_progress":
+                _tick(context, lease, job)
+        except NotDeterministic as error:
+            _states.pop(job_id, None)
+            _fail(context, lease, job, "recipe_not_deterministic", str(error))
+        except _Ending:
+            _states.pop(job_id, None)
+            messages.wake_job(context.redis, job_id, 0.0)
+        except BaseException:
+            _states.pop(job_id, None)
+            raise
+
+
+def _tick(context: AppContext, lease: Lease, job: Job) -> None:
+    started_at = time.monotonic()
+    state = _states.get(job.id)
+    if state is None or state.epoch + 1 != lease.epoch:
+        state = _rebuilt(context, job)
+    state.epoch, state.at = lease.epoch, started_at
+    _states[job.id] = state
+    _send_verdicts(state)
+    _send_answers(context, state)
+    _admit(context, state)
+    _judge(context, state)
+    if state.options.streaming:
+        cuts = state.release.cuts(state.items, state.lines, started_at)
+    else:
+        cuts = [] if state.items.waits() else state.release.all(state.items, state.lines)
+    done = state.admitted == job.total and not len(state.items)
+    changed = bool(cuts or state.items.ended or state.items.judged or done or state.admitted != job.admitted)
+    if changed:
+        _commit(context, lease, state, cuts, done=done)
+        for cut in cuts:
+            state.items.issue(cut.requests, cut.first_line)
+        state.items.taken()
+    if cuts:
+        dispatch.run(context)
+    if changed:
+        progress.publish(context, job.id)
+    if done:
+        _states.pop(job.id, None)
+        log.info("all items have ended", extra={"job_id": job.id})
+    elif state.verdicts or (not state.options.streaming and not state.items.waits()):
+        messages.wake_job(context.redis, job.id, TICK_SECONDS)
+    else:
+        wait = state.release.next_in(state.items, time.monotonic())
+        if wait is not None:
+            messages.wake_job(context.redis, job.id, max(wait, TICK_SECONDS))
+    _drop_others(job.id)
+
+
+def _rebuilt(context: AppContext, job: Job) -> State:
+    """Build the state of a job from its records."""
+    recipe = _recipe(context, job)
+    options = recipe.options.model_validate(job.options)
+    specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
+    with context.database.read() as session:
+        records = [
+            replay.StageRecords(
+                stage.name,
+                stage_records.plans(session, stage.batch_id) if stage.batch_id else [],
+                [*stage_records.new_chunks(session, stage.batch_id, 0)] if stage.batch_id else [],
+            )
+            for stage in stage_records.stages(session, job.id)
+        ]
+        own = stage_records.chunks(session, job.id)
+    results = [sha256 for _, kind, sha256, _ in own if kind == "result"]
+    judgements = [sha256 for _, kind, sha256, _ in own if kind == "judgement"]
+    recorded = replay.read(context.artifacts, job.admitted, records, results, judgements)
+    catalogue = context.recipes
+
+    def judged(call: Call, item: Item) -> Verdict | None:
+        return judge(catalogue, call, item) if is_quick(catalogue, call) else None
+
+    state = State(
+        epoch=0,
+        job=job,
+        recipe=recipe,
+        options=options,
+        items=LiveItems(
+            recipe,
+            options,
+            Preparer(specs, context.settings.max_requests).prepare,
+            inline=judged,
+            max_requests=context.settings.max_item_requests,
+        ),
+        reader=items_file.Reader(context.artifacts, job.items_sha256 or ""),
+        release=stages.Release(
+            [stage.name for stage in recipe.stages_of(options)],
+            segment_sizes(context),
+            {name: spec.in_flight() * spec.replicas for name, spec in specs.items()},
+        ),
+        admitted=job.admitted,
+        lines=recorded.lines,
+        cursors={stage.name: stage.cursor for stage in records},
+        sized_at=time.monotonic(),
+    )
+    for row in _rows(state.reader, recorded.positions.tolist()):
+        state.items.begin(row.position, item_of(job, options, row), _size(row), recorded)
+    log.info("job read from its records", extra={"job_id": job.id, "items": len(state.items)})
+    return state
+
+
+def _recipe(context: AppContext, job: Job) -> Recipe[Any]:
+    try:
+        return context.recipes.recipe(job.recipe)
+    except RequestError as error:
+        raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
+
+
+def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
+    """Return the item of a row of the items file."""
+    return Item(
+        number=row.number,
+        custom_id=row.custom_id,
+        columns=row.columns,
+        total=job.total,
+        job_seed=job.seed,
+        system=options.system,
+        template=options.template,
+    )
+
+
+def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.Row]:
+    for position in positions:
+        yield from reader.read(position, 1)
+
+
+def _size(row: items_file.Row) -> int:
+    return sum(len(value) if isinstance(value, str) else 64 for value in row.columns.values())
+
+
+def _send_verdicts(state: State) -> None:
+    while state.verdicts:
+        state.items.judge(*state.verdicts.popleft())
+
+
+def _send_answers(context: AppContext, state: State) -> None:
+    with context.database.read() as session:
+        new = {
+            stage.name: stage_records.new_chunks(session, stage.batch_id, state.cursors.get(stage.name, 0))
+            for stage in stage_records.stages(session, state.job.id)
+            if stage.batch_id is not None
+        }
+    for stage, own in new.items():
+        for chunk_id, sha256 in own:
+            for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):
+                for line, answer, seconds in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                    state.items.answer(stage, line, answer, seconds)
+            state.cursors[stage] = chunk_id
+
+
+def _admit(context: AppContext, state: State) -> None:
+    """Begin items while the engines may need their requests. One is always live."""
+    items, limit = state.items, state.release.room()
+    window = context.settings.job_window_bytes
+    while state.admitted < state.job.total:
+        busy = sum(items.unanswered.values()) + items.pending()
+        if state.options.streaming and len(items) and (busy >= limit or items.bytes >= window):
+            return
+        for row in state.reader.read(state.admitted, 1):
+            items.begin(row.position, item_of(state.job, state.options, row), _size(row))
+            state.admitted = row.position + 1
+
+
+def _judge(context: AppContext, state: State) -> None:
+    calls, state.items.calls = state.items.calls, []
+    if not calls:
+        return
+    state.items.judging += len(calls)
+
+    def done(index: int, outcome: Verdict) -> None:
+        position, turn, number, _, _ = calls[index]
+        state.verdicts.append((position, turn, number, outcome))
+        messages.wake_job(context.redis, state.job.id, TICK_SECONDS)
+
+    _pool(context).submit([(call, item) for _, _, _, call, item in calls], done)
+
+
+def _pool(context: AppContext) -> Judges:
+    global _judges
+    with _lock:
+        if _judges is None:
+            settings = context.settings
+            _judges = Judges(settings.recipes, settings.judge_processes, settings.judge_seconds)
+        return _judges
+
+
+def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.Cut], *, done: bool) -> None:
+    """Write what the tick has decided, in one transaction.
+
+    Raises:
+        LeaseLost: another process has the job now.
+        _Ending: the job is no longer in progress.
+    """
+    job, items = state.job, state.items
+    planned = stages.write(context.artifacts, cuts)
+    new_chunks: list[tuple[ChunkKind, str, int]] = [
+        (kind, job_chunks.write(context.artifacts, table), table.num_rows)
+        for kind, table in _tables(items)
+        if table.num_rows
+    ]
+    states = Counter(ended.state for ended in items.ended)
+    specs = state.recipe.stages_of(state.options)
+    with context.database.write() as session:
+        lease.guard(session)
+        record = session.get_one(Job, job.id)
+        if record.status != "in_progress" or record.outcome is not None:
+            raise _Ending
+        batches = {stage.name: stage.batch_id for stage in stage_records.stages(session, job.id)}
+        for number, stage in enumerate(specs):
+            own = [segment for cut, segment in zip(cuts, planned, strict=True) if cut.stage == stage.name]
+            if own:
+                batch_id = batches.get(stage.name)
+                if batch_id is None:
+                    batch_id = stage_records.open_batch(session, record, number, stage.name, stage.endpoint).id
+                stage_records.extend(session, batch_id, own)
+        for kind, sha256, rows in new_chunks:
+            stage_records.add_chunk(session, job.id, kind, sha256, rows)
+        record.admitted = state.admitted
+        record.completed += states["completed"]
+        record.failed += states["failed"]
+        record.stuck += states["stuck"]
+        record.attempts, record.attempt_error = 0, None
+        if items.counters:
+            record.counters = dict(Counter(record.counters) + Counter(items.counters))
+        if done:
+            _seal(session, job.id)
+            lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="completed")
+    state.job = record
+
+
+def _seal(session: Session, job_id: str) -> None:
+    for stage in stage_records.stages(session, job_id):
+        if stage.batch_id is not None:
+            stage_records.seal(session, stage.batch_id)
+
+
+def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
+    """End the batches of a job that is cancelled, whose window has passed, or that has failed. Answers are kept."""
+    _states.pop(job.id, None)
+    with context.database.write() as session:
+        lease.guard(session)
+        stage_records.cancel_batches(session, job.id)
+        record = session.get_one(Job, job.id)
+        record.cancelled_items = record.total - record.completed - record.failed - record.stuck
+        if record.status == "in_progress":
+            lifecycle.transition(session, job.id, "in_progress", "finalizing", **values)
+    log.info("job stopped", extra={"job_id": job.id, "status": job.status, "outcome": values.get("outcome")})
+    progress.publish(context, job.id)
+
+
+def _fail(context: AppContext, lease: Lease, job: Job, code: str, message: str) -> None:
+    errors = [{"code": code, "line": None, "message": message, "param": None}]
+    log.error("job failed: %s", message, extra={"job_id": job.id})
+    _stop(context, lease, job, outcome="failed", errors=errors)
+
+
+def _drop_others(job_id: str) -> None:
+    """Drop jobs from memory while all of them hold more than LIVE_BYTES."""
+    with _lock:
+        others = sorted((state for key, state in [*_states.items()] if key != job_id), key=lambda state: state.at)
+        excess = sum(state.items.bytes for state in [*_states.values()]) - LIVE_BYTES
+        for state in others:
+            if excess <= 0:
+                return
+            excess -= state.items.bytes
+            _states.pop(state.job.id, None)
+
+
+def _tables(items: LiveItems) -> list[tuple[ChunkKind, pa.Table]]:
+    ended, judged = _table(items.ended, job_chunks.RESULT), _table(items.judged, job_chunks.JUDGEMENT)
+    return [("result", ended), ("judgement", judged)]
+
+
+def _table(records: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    return pa.table(
+        [pa.array([_value(getattr(record, field.name)) for record in records], field.type) for field in schema],
+        schema=schema,
+    )
+
+
+def _value(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,250 @@
+"""Finishing a job: its items in the order of the input, the recipe's own artifacts, the manifest, and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from batchyard import __version__
+from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.recipes import Report
+from store.artifacts import Artifacts
+from store.formats import items as items_file
+from store.formats import job_chunks
+from store.jobs import lifecycle
+from store.jobs import stages as stage_records
+from store.jobs.records import Job
+from tasks import messages
+from tasks.context import AppContext
+from tasks.heartbeat import hold_job
+from tasks.jobs import progress
+from tasks.jobs.rows import tables
+
+log = logging.getLogger(__name__)
+
+RESULTS = "results.jsonl"
+NEVER_ENDED = {"expired": "expired", "cancelled": "cancelled", "failed": "cancelled", "completed": "cancelled"}
+"""The state of items that have not ended, by the job's outcome."""
+
+
+@dataclass
+class EndedItem:
+    """See batchyard.recipes.EndedItem."""
+
+    number: int
+    custom_id: str
+    columns: Mapping[str, Any]
+    state: str
+    result: Mapping[str, Any]
+    error: Mapping[str, Any] | None
+    started_at: float | None
+    ended_at: float | None
+
+
+def start_ready(context: AppContext) -> None:
+    """Start to finish every job whose items and batches have all ended."""
+    with context.database.write() as session:
+        ready = lifecycle.claim_finishable(session, context.settings.queue_seconds)
+    for job_id in ready:
+        messages.finish_job(job_id)
+
+
+def run(context: AppContext, job_id: str, holder: str) -> bool:
+    """Write a job's artifacts and end it. False if another worker does, or it has ended."""
+    with hold_job(context, job_id, holder, context.settings.queue_seconds) as lease:
+        if lease is None:
+            return False
+        with context.database.read() as session:
+            job = session.get_one(Job, job_id)
+            results = [sha256 for _, _, sha256, _ in stage_records.chunks(session, job_id, "result")]
+        if job.status not in ("finalizing", "cancelling"):
+            return False
+        outcome = "cancelled" if job.status == "cancelling" else job.outcome or "completed"
+        with tempfile.TemporaryFile(prefix="batchyard-job-") as file:
+            ended = Results(context.artifacts, job, results, NEVER_ENDED[outcome], file)
+            report = _report(context, job, ended) if job.items_sha256 else Report()
+            _write_own(ended, job, report)
+        with context.database.write() as session:
+            lease.guard(session)
+            record = session.get_one(Job, job_id)
+            if record.status != job.status:
+                return False  # a cancellation has won; its message does this again
+            record.metrics = dict(report.metrics)
+            record.report = ended.status
+            unended = record.total - record.completed - record.failed - record.stuck
+            record.expired_items = unended if outcome == "expired" else 0
+            record.cancelled_items = unended if outcome != "expired" else 0
+            if lifecycle.transition(session, job_id, job.status, outcome):
+                lease.release(session)
+                for name, (sha256, size, lines) in ended.artifacts.items():
+                    lifecycle.add_artifact(session, record, name, sha256, size, lines)
+    log.info("job ended", extra={"job_id": job_id, "status": outcome})
+    progress.publish(context, job_id)
+    return True
+
+
+def _report(context: AppContext, job: Job, results: Results) -> Report:
+    """Return what the recipe's finish hook reports. If it fails, the job has its results without a report."""
+    try:
+        recipe = context.recipes.recipe(job.recipe)
+        report = Report()
+        if recipe.finish is not None:
+            report = recipe.finish(results, recipe.options.model_validate(job.options))
+        orjson.dumps([report.metrics, report.view], option=orjson.OPT_SERIALIZE_NUMPY)
+    except (LeaseLost, UnavailableError):
+        raise
+    except Exception as error:
+        log.exception("report failed", extra={"job_id": job.id, "recipe": job.recipe})
+        results.status = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        return Report()
+    return report
+
+
+def _write_own(results: Results, job: Job, report: Report) -> None:
+    """Write what every job has: results, metrics, view, configuration and manifest."""
+    if job.items_sha256:
+        with results.create(RESULTS) as file:
+            for item in results.items():
+                line = {
+                    "custom_id": item.custom_id,
+                    "number": item.number,
+                    "state": item.state,
+                    "result": item.result,
+                    "error": item.error,
+                }
+                file.write(orjson.dumps(line) + b"\n")
+    _write_json(results, "metrics.json", report.metrics)
+    _write_json(results, "view.json", list(report.view))
+    _write_json(results, "config.json", configuration(job))
+    files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
+    manifest = {
+        "job": job.id,
+        "recipe": job.recipe,
+        "recipe_sha256": job.recipe_sha256,
+        "config_sha256": job.config_sha256,
+        "work_sha256": job.work_sha256,
+        "input_sha256": job.input_sha256,
+        "items_sha256": job.items_sha256,
+        "simulated": job.simulated,
+        "batchyard": __version__,
+        "artifacts": files,
+    }
+    _write_json(results, "manifest.json", manifest)
+
+
+def configuration(job: Job) -> dict[str, Any]:
+    """Return what `config_sha256` is the hash of."""
+    return {
+        "recipe": job.recipe,
+        "recipe_sha256": job.recipe_sha256,
+        "options": job.options,
+        "seed": job.seed,
+        "input_sha256": job.input_sha256,
+        "models": job.models,
+    }
+
+
+def _write_json(results: Results, name: str, value: Any) -> None:
+    with results.create(name) as file:
+        file.write(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n")
+
+
+@dataclass
+class Results:
+    """The ended items of a job (batchyard.recipes.Results). They stand in a local file, and are read by number.
+
+    Attributes:
+        artifacts: SHA-256, bytes and lines of each artifact by name.
+        status: what became of the recipe's report.
+    """
+
+    _artifacts: Artifacts
+    _job: Job
+    _chunks: list[str]
+    _unended: str
+    _file: IO[bytes]
+    artifacts: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=lambda: {"status": "completed"})
+    _starts: npt.NDArray[np.int64] | None = None
+
+    def items(self) -> Iterator[EndedItem]:
+        """Stream all items in the order of the input."""
+        starts = self._index()
+        order = np.flatnonzero(starts[:, 1])
+        for number in order.tolist():
+            columns_at, columns_size, result_at, result_size = starts[number].tolist()
+            custom_id, columns = orjson.loads(self._read(columns_at, columns_size))
+            result: dict[str, Any] = {"state": self._unended, "result": {"text": None}, "error": None}
+            if result_size:
+                result = orjson.loads(self._read(result_at, result_size))
+            yield EndedItem(
+                number=number,
+                custom_id=custom_id,
+                columns=columns,
+                state=result["state"],
+                result=result["result"],
+                error=result["error"],
+                started_at=result.get("started_at"),
+                ended_at=result.get("ended_at"),
+            )
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Stream the input rows of these items in the same order."""
+        left = self._job.total
+        with self._artifacts.open(self._job.input_sha256) as source:
+            for table in tables(source, self._job.input_name):
+                if left > 0:
+                    yield table.slice(0, left)
+                left -= table.num_rows
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a new artifact for writing."""
+        with self._artifacts.create() as file:
+            yield file  # type: ignore[misc]  # a writer is a file
+        self.artifacts[name] = (file.sha256, file.size, None)
+
+    def _read(self, start: int, size: int) -> bytes:
+        return os.pread(self._file.fileno(), size, start)
+
+    def _index(self) -> npt.NDArray[np.int64]:
+        """Copy items and results to the local file. Return where each stands, by number."""
+        if self._starts is not None:
+            return self._starts
+        reader = items_file.Reader(self._artifacts, self._job.items_sha256 or "")
+        rows = int(reader.numbers().max()) + 1 if reader.total else 0
+        starts = np.zeros((rows, 4), np.int64)
+        at = 0
+        for first in range(0, reader.total, items_file.GROUP_ITEMS):
+            for row in reader.read(first, items_file.GROUP_ITEMS):
+                text = orjson.dumps([row.custom_id, row.columns])
+                self._file.write(text)
+                starts[row.number, :2] = at, len(text)
+                at += len(text)
+        for sha256 in self._chunks:
+            table = job_chunks.read(self._artifacts, sha256)
+            for row in table.to_pylist():
+                ended = {
+                    "state": row["state"],
+                    "result": orjson.Fragment(row["result"]),
+                    "error": None if row["error"] is None else orjson.Fragment(row["error"]),
+                    "started_at": row["started_at"],
+                    "ended_at": row["ended_at"],
+                }
+                text = orjson.dumps(ended)
+                self._file.write(text)
+                starts[row["number"], 2:] = at, len(text)
+                at += len(text)
+        self._file.flush()
+        self._starts = starts
+        return starts

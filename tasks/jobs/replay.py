@@ -1,0 +1,109 @@
+"""Replay: builds the live items of a job again from its records, after a crash or when another process takes it up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.artifacts import Artifacts
+from store.formats import asks, chunks, job_chunks
+from tasks.jobs.live import Issued
+
+Positions = npt.NDArray[np.int64]
+_PLACE = ["line", "position", "visit", "sample", "retry", "ask"]
+
+
+@dataclass
+class StageRecords:
+    """The records of one stage: its plan files, and its result chunks up to a cursor, in order."""
+
+    name: str
+    plans: list[tuple[str, int]]
+    chunks: list[tuple[int, str]]
+
+    @property
+    def cursor(self) -> int:
+        """The id of the last of these result chunks, 0 if there is none."""
+        return self.chunks[-1][0] if self.chunks else 0
+
+
+@dataclass
+class Recorded:
+    """What was recorded of the items that have begun and not ended (tasks.jobs.live.Records).
+
+    Attributes:
+        positions: of these items, rising.
+        lines: the next line of each stage.
+    """
+
+    positions: Positions
+    lines: dict[str, int] = field(default_factory=dict)
+    _requests: dict[tuple[int, str, int, int], Issued] = field(default_factory=dict)
+    _judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        return self._requests.get((position, stage, visit, sample))
+
+    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        return self._judgements.get((position, turn, index))
+
+
+def read(
+    artifacts: Artifacts,
+    admitted: int,
+    stages: list[StageRecords],
+    results: list[str],
+    judgements: list[str],
+) -> Recorded:
+    """Read the records of a job's live items.
+
+    Args:
+        admitted: items that have begun, the first ones by position.
+        results, judgements: SHA-256 of the job's chunks of each kind.
+
+    Raises:
+        UnavailableError: the store does not have a file or cannot be reached.
+        BatchyardError: a file is damaged.
+    """
+    ended = np.zeros(admitted, np.bool_)
+    for sha256 in results:
+        ended[job_chunks.read(artifacts, sha256, ["position"])["position"].to_numpy()] = True
+    recorded = Recorded(np.flatnonzero(~ended))
+    live = pa.array(recorded.positions, pa.int64())
+    for stage in stages:
+        _read_stage(artifacts, stage, live, recorded)
+    for sha256 in judgements:
+        table = job_chunks.read(artifacts, sha256, ["position", "turn", "index", "kind", "value"])
+        for row in table.filter(pc.is_in(table["position"], live)).to_pylist():
+            place = (row["position"], row["turn"], row["index"])
+            recorded._judgements[place] = (row["kind"], orjson.loads(row["value"]))
+    return recorded
+
+
+def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Recorded) -> None:
+    tables = []
+    for plan_sha256, row_group in stage.plans:
+        table = asks.read(artifacts, plan_sha256, row_group, _PLACE)
+        recorded.lines[stage.name] = max(recorded.lines.get(stage.name, 1), pc.max(table["line"]).as_py() + 1)
+        tables.append(table.filter(pc.is_in(table["position"], live)))
+    if not tables:
+        return
+    requests = pa.concat_tables(tables)
+    answers: dict[int, tuple[str, float | None]] = {}
+    lines = requests["line"].combine_chunks()
+    for _, sha256 in stage.chunks:
+        for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
+            rows = table.filter(pc.is_in(table["line"], lines))
+            for line, answer, seconds in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                answers[line] = (answer, seconds)
+    # Of several attempts at a request the last one counts: it comes last.
+    for row in requests.sort_by("retry").to_pylist():
+        place = (row["position"], stage.name, row["visit"], row["sample"])
+        recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answers.get(row["line"]))

@@ -1,0 +1,169 @@
+"""Stages: which requests of a job become segments of its open batches, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from store.jobs.stages import PlannedJobSegment
+
+from store.artifacts import Artifacts
+from store.formats import asks
+from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
+from tasks.jobs.live import LiveItems
+from tasks.jobs.requests import Pending
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The requests of one new segment. Their lines in the stage's batch begin with `first_line`."""
+
+    stage: str
+    model: str
+    first_line: int
+    requests: list[Pending]
+
+
+class Release:
+    """Decides which requests become segments.
+
+    A segment is cut when it is full, or when the job is hungry: fewer of its requests to a model are unanswered than
+    that model's engines hold. Then the deepest stage goes first, since its items are nearest to their end, and a model
+    gets at most one such segment every `pause` seconds. So segments are large exactly when the engines are busy.
+    """
+
+    def __init__(
+        self, stages: Sequence[str], sizes: Mapping[str, SegmentSize], fills: Mapping[str, int], *, pause: float = 1.0
+    ) -> None:
+        """
+        Args:
+            sizes: the largest segment of each model.
+            fills: the requests that each model's engines hold.
+        """
+        self._stages = stages
+        self._sizes = sizes
+        self._fills = fills
+        self._pause = pause
+        self._cut_at: dict[str, float] = {}
+
+    def room(self) -> int:
+        """Return how many requests a job should have out and in its buffers, so that no engine waits for it."""
+        return 4 * sum(self._fills.values())
+
+    def cuts(self, items: LiveItems, lines: dict[str, int], now: float) -> list[Cut]:
+        """Take requests out of the buffers for new segments. `lines`: the next line of each stage, which is moved on.
+
+        Args:
+            now: time.monotonic().
+        """
+        cuts = []
+        for model in sorted({model for _, model in items.buffers}):
+            unanswered = items.unanswered[model]
+            for stage in reversed(self._stages):
+                buffer = items.buffers.get((stage, model))
+                while buffer and (len(buffer) >= self._sizes[model].requests or self._hungry(model, unanswered, now)):
+                    if len(buffer) < self._sizes[model].requests:
+                        self._cut_at[model] = now
+                    cut = self._take(items, stage, model, lines)
+                    unanswered += len(cut.requests)
+                    cuts.append(cut)
+        return cuts
+
+    def all(self, items: LiveItems, lines: dict[str, int]) -> list[Cut]:
+        """Take all requests of the earliest stage that has any: the way without streaming."""
+        for stage in self._stages:
+            models = sorted(model for (name, model), buffer in items.buffers.items() if name == stage and buffer)
+            if models:
+                cuts = []
+                for model in models:
+                    while items.buffers[stage, model]:
+                        cuts.append(self._take(items, stage, model, lines))
+                return cuts
+        return []
+
+    def next_in(self, items: LiveItems, now: float) -> float | None:
+        """Return the seconds after which a hungry model may have its next segment; None if none waits for that."""
+        waits = [
+            self._cut_at[model] + self._pause - now
+            for (_, model), buffer in items.buffers.items()
+            if buffer and items.unanswered[model] < self._fills[model] and model in self._cut_at
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def _hungry(self, model: str, unanswered: int, now: float) -> bool:
+        rested = now - self._cut_at.get(model, float("-inf")) >= self._pause
+        return rested and unanswered < self._fills[model]
+
+    def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int]) -> Cut:
+        buffer, size = items.buffers[stage, model], self._sizes[model]
+        requests: list[Pending] = []
+        taken = 0
+        while buffer and len(requests) < size.requests and taken < size.bytes:
+            requests.append(buffer.popleft())
+            taken += len(requests[-1].body)
+        # Requests with a common prefix stand together, and those with one fingerprint, of which one runs.
+        requests.sort(key=lambda request: (request.order_key, request.fingerprint or b"", request.position))
+        first_line = lines.get(stage, 1)
+        lines[stage] = first_line + len(requests)
+        return Cut(stage, model, first_line, requests)
+
+
+def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[PlannedJobSegment]:
+    """Write the plan file of these segments. Return them in the same order."""
+    if not cuts:
+        return []
+    tables = [_table(cut) for cut in cuts]
+    with artifacts.create() as file:
+        asks.write(file, tables)
+    planned = []
+    for row_group, cut in enumerate(cuts):
+        size = sum(len(request.body) for request in cut.requests)
+        tokens = sum(_tokens(request) for request in cut.requests)
+        planned.append(
+            PlannedJobSegment(
+                model=cut.model,
+                requests=len(cut.requests),
+                bytes=size,
+                request_class=request_class(size, tokens),
+                plan_sha256=file.sha256,
+                row_group=row_group,
+            )
+        )
+    return planned
+
+
+def _tokens(request: Pending) -> int:
+    return ORDINARY_OUTPUT if request.output_tokens is None else request.output_tokens
+
+
+def _table(cut: Cut) -> pa.Table:
+    leaders: dict[bytes, tuple[int, int]] = {}
+    same_as: list[int | None] = []
+    for line, request in enumerate(cut.requests, cut.first_line):
+        leader, copies = leaders.get(request.fingerprint or b"", (line, MAX_DUPLICATES))
+        if request.fingerprint is None or copies >= MAX_DUPLICATES:
+            same_as.append(None)
+            leader, copies = line, -1
+        else:
+            same_as.append(leader)
+        if request.fingerprint is not None:
+            leaders[request.fingerprint] = (leader, copies + 1)
+    columns = {
+        "line": range(cut.first_line, cut.first_line + len(cut.requests)),
+        "custom_id": _column(cut.requests, "custom_id"),
+        "body": [
+            "" if leader is not None else request.body.decode()
+            for leader, request in zip(same_as, cut.requests, strict=True)
+        ],
+        "same_as": same_as,
+        **{
+            name: _column(cut.requests, name)
+            for name in ("fingerprint", "position", "life", "visit", "sample", "retry", "ask")
+        },
+    }
+    return pa.table([pa.array(columns[field.name], field.type) for field in asks.SCHEMA], schema=asks.SCHEMA)
+
+
+def _column(requests: Iterable[Pending], name: str) -> list[object]:
+    return [getattr(request, name) for request in requests]

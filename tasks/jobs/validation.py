@@ -1,0 +1,206 @@
+"""Validation of a job: streams its input once, reports every bad row, and writes the items file."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from batchyard.errors import RequestError
+from batchyard.models import ModelSpec
+from batchyard.program import Program, RecipeError, Request
+from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, messages_of
+from batchyard.wording import MAX_NAME, nearest, quoted
+from store.formats import items as items_file
+from store.jobs import lifecycle
+from store.jobs.records import Job
+from tasks.context import AppContext
+from tasks.heartbeat import hold_job
+from tasks.intake.lines import LineError
+from tasks.intake.validation import Report
+from tasks.jobs import progress
+from tasks.jobs.requests import Preparer
+from tasks.jobs.rows import RowError, rows
+
+log = logging.getLogger(__name__)
+
+MAX_CUSTOM_ID = 256
+PROBED_ITEMS = 100
+"""The first turns of so many items are checked as a batch's requests are, before anything runs."""
+
+
+def run(context: AppContext, job_id: str, holder: str) -> bool:
+    """Validate a job and begin it, or end it as failed; False if another worker does, or did."""
+    with hold_job(context, job_id, holder, pause=0.0) as lease:
+        if lease is None:
+            return False
+        with context.database.read() as session:
+            job = session.get_one(Job, job_id)
+        if job.status != "validating" or job.items_sha256 is not None:
+            return False
+        report = Report()
+        recipe = context.recipes.recipe(job.recipe)
+        checker = Checker(context, job, recipe, report)
+        with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
+            writer = items_file.Writer(target)
+            try:
+                checker.write(source, job.input_name, writer)
+            except RequestError as error:
+                report.add(None, LineError(error.code or "invalid_input_file", error.message, error.param))
+            writer.close()
+        with context.database.write() as session:
+            lease.release(session)
+            if report.count:
+                lifecycle.reject(session, job_id, report.errors)
+            else:
+                lifecycle.validated(session, job_id, items_sha256=target.sha256, total=writer.total)
+    log.info("job validated", extra={"job_id": job_id, "errors": report.count, "items": writer.total})
+    progress.publish(context, job_id)
+    return True
+
+
+class Checker:
+    """Checks the rows of one job's input. Keeps 8 bytes a row, and the rows themselves only to shuffle them."""
+
+    def __init__(self, context: AppContext, job: Job, recipe: Recipe[Any], report: Report) -> None:
+        self._job = job
+        self._recipe = recipe
+        self._report = report
+        self._options: Options = recipe.options.model_validate(job.options)
+        self._limit = min(context.settings.max_items, self._options.limit or context.settings.max_items)
+        self._max_items = context.settings.max_items
+        self._max_requests = context.settings.max_item_requests
+        specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
+        self._preparer = Preparer(specs, context.settings.max_requests)
+        self._hashes: list[int] = []
+        self._first: dict[str, int] = {}
+
+    def write(self, source: Any, name: str, writer: items_file.Writer) -> None:
+        """Add every row to the items file, or its error to the report.
+
+        Raises:
+            RequestError: the input as a whole cannot be read.
+        """
+        shuffled: list[tuple[int, str, bytes]] = []
+        count = 0
+        for number, row in enumerate(rows(source, name)):
+            if number >= self._limit:
+                if self._options.limit is None:
+                    self._too_many()
+                break
+            count += 1
+            item = self._checked(number, row)
+            if item is None or self._report.count:
+                continue
+            entry = (number, item.custom_id, orjson.dumps(_plain(item.columns), default=str))
+            if self._options.shuffle is None:
+                writer.add(*entry)
+            else:
+                shuffled.append(entry)
+        if count == 0:
+            self._report.add(None, LineError("empty_file", "The input has no rows."))
+        if self._options.shuffle is not None:
+            random.Random(self._options.shuffle).shuffle(shuffled)
+            for entry in shuffled:
+                writer.add(*entry)
+        self._report_duplicates(source, name)
+
+    def _checked(self, number: int, row: Mapping[str, Any] | RowError) -> Item | None:
+        try:
+            if isinstance(row, RowError):
+                raise LineError("invalid_input_file", row.message)
+            custom_id = _custom_id(number, row)
+            self._hashes.append(hash(custom_id))
+            item = Item(
+                number=number,
+                custom_id=custom_id,
+                columns=row,
+                job_seed=self._job.seed,
+                system=self._options.system,
+                template=self._options.template,
+            )
+            try:
+                messages_of(row, self._options.template)
+            except InvalidItem as error:
+                raise LineError(error.code, error.message) from None
+            self._check_columns(row)
+            if number < PROBED_ITEMS and not self._report.count:
+                self._probe(item)
+        except LineError as error:
+            message = f"Row {number}: {error.message}"
+            self._report.add(number, LineError(error.code, message, error.param))
+            return None
+        return item
+
+    def _check_columns(self, row: Mapping[str, Any]) -> None:
+        if self._recipe.columns is None:
+            return
+        for path in self._recipe.columns(self._options, row):
+            value: Any = row
+            for name in path.split("."):
+                value = value.get(name) if isinstance(value, Mapping) else None
+            if value is None:
+                near = nearest(path, row, cutoff=0.6)
+                hint = f"; did you mean {near!r}?" if near else f"; it has {', '.join(row)[:MAX_NAME] or 'no columns'}."
+                raise LineError("missing_column", f"the column {path!r} is missing{hint}", path)
+
+    def _probe(self, item: Item) -> None:
+        """Check the requests of the item's first turn as the lines of a batch are."""
+        try:
+            program = Program(self._recipe, self._options, item, self._max_requests)
+        except RecipeError:
+            return  # it is the item's own end, and its result will say it
+        for request in program.wants:
+            if isinstance(request, Request):
+                prepared = self._preparer.prepare(item, item.number, request)
+                if isinstance(prepared, Answer) and prepared.error is not None:
+                    error = prepared.error
+                    raise LineError(str(error["code"]), str(error["message"]), error.get("param"))
+        program.close()
+
+    def _too_many(self) -> None:
+        message = f"The input has more than {self._max_items} rows; split it, or raise BATCHYARD_MAX_ITEMS."
+        self._report.add(None, LineError("too_many_items", message))
+
+    def _report_duplicates(self, source: Any, name: str) -> None:
+        """Report repeated custom_ids: compare the hashes of all rows, then the ids of the few whose hash repeats."""
+        values, counts = np.unique(np.array(self._hashes, np.int64), return_counts=True)
+        repeated = set(values[counts > 1].tolist())
+        if not repeated:
+            return
+        source.seek(0)
+        for number, row in enumerate(rows(source, name)):
+            if number >= self._limit:
+                return
+            try:
+                custom_id = "" if isinstance(row, RowError) else _custom_id(number, row)
+            except LineError:
+                continue
+            if hash(custom_id) not in repeated:
+                continue
+            first = self._first.setdefault(custom_id, number)
+            if first != number:
+                message = f"Row {number}: the custom_id {quoted(custom_id)} is that of row {first}; it must be unique."
+                self._report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
+
+
+def _custom_id(number: int, row: Mapping[str, Any]) -> str:
+    value = row.get("custom_id")
+    if value is None:
+        return f"item-{number}"
+    custom_id = str(value) if isinstance(value, int) else value
+    if not isinstance(custom_id, str) or not custom_id or len(custom_id) > MAX_CUSTOM_ID:
+        message = f"the custom_id must be a text of 1 to {MAX_CUSTOM_ID} characters, not {quoted(str(value))}."
+        raise LineError("invalid_custom_id", message, "custom_id")
+    if not custom_id.isprintable():
+        raise LineError("invalid_custom_id", f"the custom_id {quoted(custom_id)} has control characters.", "custom_id")
+    return custom_id
+
+
+def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns without binary ones, which no recipe reads as text."""
+    return {name: value for name, value in columns.items() if not isinstance(value, bytes)}
