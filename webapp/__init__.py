@@ -22,12 +22,14 @@ from webapp import (
     events,
     files,
     health,
+    jobs,
     keys,
     limits,
     metrics,
     models,
     pages,
     projects,
+    recipes,
     requests,
     schedules,
     start,
@@ -35,7 +37,22 @@ from webapp import (
 )
 
 SWITCH_SECONDS = 0.0005
-MODULES = (files, batches, events, webhooks, schedules, models, keys, projects, start, metrics, health, document)
+MODULES = (
+    files,
+    batches,
+    recipes,
+    jobs,
+    events,
+    webhooks,
+    schedules,
+    models,
+    keys,
+    projects,
+    start,
+    metrics,
+    health,
+    document,
+)
 
 
 def create_app(context: AppContext | None = None) -> Flask:

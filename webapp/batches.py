@@ -107,7 +107,7 @@ def _object(
             ),
             simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
-            **_eta(forecast),
+            **eta(forecast),
             latency=_latency(batch),
             state=None if state is None else wire.State.model_validate(asdict(state)),
             held=held,
@@ -129,7 +129,8 @@ def _object(
     )
 
 
-def _eta(forecast: Forecast | None) -> dict[str, float | None]:
+def eta(forecast: Forecast | None) -> dict[str, float | None]:
+    """Return the fields of an ETA, null without a forecast."""
     names = {"eta_seconds": "at", "eta_earliest_seconds": "earliest", "eta_latest_seconds": "latest"}
     if forecast is None:
         return dict.fromkeys(names)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, Writer
@@ -32,7 +33,7 @@ SCHEMA = pa.schema(
 def write(file: Writer, tables: Iterable[pa.Table]) -> None:
     """Write each table with the columns of SCHEMA as one row group."""
     with pq.ParquetWriter(
-        file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
+        file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["position"]
     ) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=table.num_rows)
@@ -47,3 +48,19 @@ def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[st
     """
     with parquet.opened(artifacts, sha256, "plan") as file:
         return file.read_row_group(row_group, columns=SCHEMA.names if columns is None else list(columns))
+
+
+def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
+    """Return the requests of one item in one segment, mostly without reading a segment that has none.
+
+    Raises:
+        UnavailableError, BatchyardError: as `read`.
+    """
+    with parquet.opened(artifacts, sha256, "plan") as file:
+        statistics = file.metadata.row_group(row_group).column(SCHEMA.get_field_index("position")).statistics
+        if statistics is not None and not statistics.min <= position <= statistics.max:
+            return SCHEMA.empty_table()
+        positions = file.read_row_group(row_group, columns=["position"])["position"]
+        if position not in set(positions.to_pylist()):
+            return SCHEMA.empty_table()
+        return file.read_row_group(row_group).filter(pc.equal(positions, position))

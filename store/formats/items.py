@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts
@@ -119,6 +121,25 @@ class Reader:
         with self._opened() as file:
             numbers: npt.NDArray[np.int64] = file.read(columns=["number"], use_threads=False)["number"].to_numpy()
         return numbers
+
+    def custom_ids(self, positions: Collection[int]) -> dict[int, str]:
+        """Return the custom_id of each of these items, by position. Raises as `read` does."""
+        custom_ids: dict[int, str] = {}
+        with self._opened() as file:
+            for group, first in enumerate(self._firsts):
+                stop = first + self._metadata.row_group(group).num_rows
+                places = [at for at in positions if first <= at < stop]
+                if places:
+                    column = file.read_row_group(group, columns=["custom_id"], use_threads=False)["custom_id"]
+                    custom_ids |= {at: column[at - first].as_py() for at in places}
+        return custom_ids
+
+    def find(self, custom_id: str) -> list[int]:
+        """Return the positions of the items with this custom_id. Raises as `read` does."""
+        with self._opened() as file:
+            column = file.read(columns=["custom_id"], use_threads=False)["custom_id"]
+        positions: list[int] = pc.indices_nonzero(pc.equal(column, custom_id)).to_pylist()
+        return positions
 
     def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
         return parquet.opened(self._artifacts, self._sha256, "items file", self._metadata)

@@ -20,6 +20,7 @@ from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.formats.lines import MAX_LINE_BYTES
+from store.jobs import reading as jobs
 from store.records import Batch, File
 from store.speeds import Expected, RequestClass, Throughput
 from tasks.context import AppContext
@@ -114,10 +115,10 @@ def admit(context: AppContext, session: Session, project_id: str, size: int) -> 
     """
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
     limit = context.settings.max_bytes_in_flight
-    in_flight = batches.bytes_in_flight(session, project_id)
+    in_flight = batches.bytes_in_flight(session, project_id) + jobs.bytes_in_flight(session, project_id)
     if in_flight + size > limit:
         raise RateLimitError(
-            f"The inputs of this project's unfinished batches have {in_flight} bytes; with this one's "
+            f"The inputs of this project's unfinished batches and jobs have {in_flight} bytes; with this one's "
             f"{size} they would have more than {limit}. Try again when one has ended.",
             retry_after=IN_FLIGHT_RETRY_SECONDS,
             param="input_file_id",

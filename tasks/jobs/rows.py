@@ -43,6 +43,11 @@ def rows(file: IO[bytes], name: str) -> Iterator[Columns | RowError]:
     return _reader(name)(file)
 
 
+def check_name(name: str) -> None:
+    """Raise RequestError for a file whose name does not say a format."""
+    _reader(name)
+
+
 def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
     """Yield the rows as tables of one schema: the file's own, or for formats without types one that holds all values.
 

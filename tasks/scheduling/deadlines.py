@@ -12,6 +12,7 @@ import redis
 from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
+from store.jobs.records import Job
 from store.records import Batch, Sla
 from tasks import published
 from tasks.context import AppContext
@@ -43,8 +44,8 @@ def sla(now: float, created_at: float, deadline: float, answered_share: float, a
     return "at_risk" if elapsed_share >= AT_RISK and answered_share < AT_RISK else "on_track"
 
 
-def deadline(batch: Batch) -> int:
-    """Return the deadline of a batch in Unix seconds. A project's tier may set it before the end of the window."""
+def deadline(batch: Batch | Job) -> int:
+    """Return the deadline in Unix seconds: the end of the completion window, or earlier by the project's tier."""
     return min(batch.due_at, batch.expires_at)
 
 

@@ -66,4 +66,4 @@ def test_a_project_has_only_so_many_bytes_in_flight(web: Web) -> None:
     refused = client.post("/v1/batches", json=body)
     assert refused.status_code == 429
     assert int(refused.headers["Retry-After"]) > 0
-    assert "unfinished batches have 1000 bytes" in refused.get_json()["error"]["message"]
+    assert "unfinished batches and jobs have 1000 bytes" in refused.get_json()["error"]["message"]

@@ -22,15 +22,15 @@ def context_in(folder: Path, **changes: Any) -> AppContext:
     return context
 
 
-def client_of(context: AppContext, *, admin: bool = False) -> FlaskClient:
+def client_of(context: AppContext, *, admin: bool = False, project: str = "default") -> FlaskClient:
     """Return a client of a new app with a new key."""
     with context.database.write() as session:
-        key = keys.create(session, "default", admin=admin).key
+        key = keys.create(session, project, admin=admin).key
     client = create_app(context).test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
 
 
-def upload(client: FlaskClient, content: bytes, **form: str) -> Any:
-    data = {"purpose": "batch", "file": (io.BytesIO(content), "in.jsonl"), **form}
+def upload(client: FlaskClient, content: bytes, name: str = "in.jsonl", **form: str) -> Any:
+    data = {"purpose": "batch", "file": (io.BytesIO(content), name), **form}
     return client.post("/v1/files", data=data, content_type="multipart/form-data")

@@ -1,0 +1,118 @@
+"""What clients see of jobs: stages with their batches, children, artifacts, and where an item's answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session
+
+from batchyard.statuses import JOB_RUNNING, TERMINAL
+from store.files import live
+from store.jobs.records import ChunkKind, Job, JobArtifact, JobChunk, JobStage
+from store.records import Batch, File, ResultChunk, Segment, now
+
+
+def stages(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[JobStage, Batch | None]]]:
+    """Return the stages of each job in order, each with its batch if it has one, by job id."""
+    by_job: dict[str, list[tuple[JobStage, Batch | None]]] = {job_id: [] for job_id in job_ids}
+    statement = (
+        select(JobStage, Batch)
+        .outerjoin(Batch, Batch.id == JobStage.batch_id)
+        .where(JobStage.job_id.in_(job_ids))
+        .order_by(JobStage.job_id, JobStage.number)
+    )
+    for stage, batch in session.execute(statement):
+        by_job[stage.job_id].append((stage, batch))
+    return by_job
+
+
+def children(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the jobs that each job has started, by its id."""
+    by_job: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    statement = select(Job.parent_id, Job.id).where(Job.parent_id.in_(job_ids)).order_by(Job.id)
+    for parent_id, job_id in session.execute(statement):
+        by_job[str(parent_id)].append(job_id)
+    return by_job
+
+
+def same(session: Session, project_id: str, config_sha256: str) -> str | None:
+    """Return the id of the project's newest job with this `config_sha256`, None if it has none."""
+    statement = select(Job.id).where(Job.project_id == project_id, Job.config_sha256 == config_sha256)
+    return session.scalar(statement.order_by(Job.id.desc()).limit(1))
+
+
+def bytes_in_flight(session: Session, project_id: str) -> int:
+    """Return the input bytes of the project's unfinished jobs."""
+    statement = (
+        select(func.coalesce(func.sum(File.bytes), 0))
+        .join(Job, and_(Job.input_file_id == File.id, Job.project_id == File.project_id))
+        .where(Job.project_id == project_id, Job.status.in_(JOB_RUNNING))
+    )
+    return int(session.scalar(statement) or 0)
+
+
+def find_artifact(session: Session, project_id: str, job_id: str, name: str) -> File | None:
+    """Return the artifact of that name of an ended job of the project, or None. Its content is final."""
+    return session.scalar(
+        select(File)
+        .join(JobArtifact, JobArtifact.file_id == File.id)
+        .join(Job, Job.id == JobArtifact.job_id)
+        .where(
+            JobArtifact.job_id == job_id,
+            JobArtifact.name == name,
+            File.project_id == project_id,
+            Job.status.in_(TERMINAL),
+            live(now()),
+        )
+    )
+
+
+class PlanGroup(NamedTuple):
+    """A segment of a stage, and the row group of the plan file that has its requests. `number` is the stage's."""
+
+    number: int
+    stage: str
+    batch_id: str
+    segment_id: int
+    plan_sha256: str
+    row_group: int
+
+
+def plans(session: Session, job_id: str, *, unfinished: bool = False) -> list[PlanGroup]:
+    """Return the segments of all stages of a job, stage by stage; with `unfinished` those that have not ended."""
+    statement = (
+        select(JobStage.number, JobStage.name, JobStage.batch_id, Segment.id, Segment.plan_sha256, Segment.row_group)
+        .join(Segment, Segment.batch_id == JobStage.batch_id)
+        .where(JobStage.job_id == job_id, Segment.plan_sha256.is_not(None))
+        .order_by(JobStage.number, Segment.number)
+    )
+    if unfinished:
+        statement = statement.where(Segment.state != "done")
+    return [PlanGroup._make(row) for row in session.execute(statement)]
+
+
+def answer_chunks(session: Session, segment_id: int) -> list[str]:
+    """Return the SHA-256s of the result chunks of a segment."""
+    statement = select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)
+    return list(session.scalars(statement.order_by(ResultChunk.id)))
+
+
+class Chunk(NamedTuple):
+    """A chunk of a job's results or judgements."""
+
+    sha256: str
+    rows: int
+
+
+def chunks(
+    session: Session, job_id: str, kind: ChunkKind, *, since: float | None = None, until: float | None = None
+) -> list[Chunk]:
+    """Return the chunks of a job in the order in which they were added, those added between two times if set."""
+    statement = select(JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id, JobChunk.kind == kind)
+    if since is not None:
+        statement = statement.where(JobChunk.created_at >= since)
+    if until is not None:
+        statement = statement.where(JobChunk.created_at <= until)
+    return [Chunk(*row) for row in session.execute(statement.order_by(JobChunk.id))]

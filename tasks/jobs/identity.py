@@ -1,0 +1,47 @@
+"""Identity of a job: hashes over all that its outcome depends on, and over all that its requests depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.recipes import Options, is_judgement
+
+
+def canonical(value: Any) -> bytes:
+    """Return a JSON value as canonical JSON: keys sorted, no blanks, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def judgement_fields(options: type[Options]) -> list[str]:
+    """Return the names of the options that only judge answers."""
+    return [name for name, field in options.model_fields.items() if is_judgement(field.metadata)]
+
+
+def hashes(
+    schema: type[Options],
+    *,
+    recipe: str,
+    recipe_sha256: str,
+    options: Mapping[str, Any],
+    seed: int,
+    input_sha256: str,
+    models: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge."""
+    identity = {
+        "recipe": recipe,
+        "recipe_sha256": recipe_sha256,
+        "options": dict(options),
+        "seed": seed,
+        "input_sha256": input_sha256,
+        "models": dict(models),
+    }
+    judging = judgement_fields(schema)
+    work = {name: value for name, value in options.items() if name not in judging}
+    return {
+        "config_sha256": hashlib.sha256(canonical(identity)).hexdigest(),
+        "work_sha256": hashlib.sha256(canonical(identity | {"options": work})).hexdigest(),
+    }

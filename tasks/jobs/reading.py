@@ -1,0 +1,385 @@
+"""Reading a job: its ended items as they are kept, a list of its items, and one item with all that it has asked.
+
+What a segment or a chunk holds is in files, by position of the item. Only the columns that are needed are read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, RequestError
+from batchyard.statuses import TERMINAL
+from store.artifacts import Artifacts
+from store.formats import asks, chunks, job_chunks
+from store.formats.items import Reader
+from store.jobs import reading as records
+from store.jobs.reading import Chunk, PlanGroup
+from store.jobs.records import Job
+from tasks.context import AppContext
+
+STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
+REST = {"expired": "expired", "cancelled": "cancelled", "failed": "cancelled"}
+"""State of the items that had not ended when the job ended, by its status."""
+SLACK_SECONDS = 60.0
+"""A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
+_CACHED_CHUNKS = 8192
+
+
+@dataclass
+class ItemRow:
+    """An item in a list; see the attributes of `webapp.job_wire.ItemObject`."""
+
+    number: int
+    custom_id: str
+    state: str
+    life: int = 1
+    turn: int | None = None
+    stage: str | None = None
+    reason: str | None = None
+
+
+@dataclass
+class RequestRow:
+    """A request of an item, and the core's answer to it if there is one."""
+
+    custom_id: str
+    stage: str
+    batch_id: str
+    visit: int
+    sample: int
+    retry: int
+    body: dict[str, Any]
+    status_code: int | None = None
+    response: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    seconds: float | None = None
+
+
+@dataclass
+class Judgement:
+    """An outcome that no batch keeps."""
+
+    index: int
+    kind: str
+    value: Any
+
+
+@dataclass
+class Turn:
+    """What an item wanted at one time, and what it got."""
+
+    life: int
+    turn: int
+    requests: list[RequestRow] = field(default_factory=list)
+    judgements: list[Judgement] = field(default_factory=list)
+
+
+@dataclass
+class ItemDetails(ItemRow):
+    """An item with all that has happened to it."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    result: Any = None
+    error: dict[str, Any] | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+def results(context: AppContext, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
+    """Return a line of JSON for each ended item after the first `after` lines, at most `limit`, in pieces.
+
+    Chunks are only ever added, so the same `after` always means the same line.
+
+    Raises:
+        RequestError: there are fewer than `after` lines.
+        ConflictError: the job ended so long ago that only its artifacts have the results.
+    """
+    stored = _result_chunks(context, job)
+    available = sum(chunk.rows for chunk in stored)
+    if after > available:
+        raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
+    return _lines(context.artifacts, stored, after, available if limit is None else min(after + limit, available))
+
+
+def _result_chunks(context: AppContext, job: Job) -> list[Chunk]:
+    with context.database.read() as session:
+        stored = records.chunks(session, job.id, "result")
+    if job.status in TERMINAL and not stored and job.completed + job.failed + job.stuck:
+        raise _collected(job)
+    return stored
+
+
+def _collected(job: Job) -> ConflictError:
+    return ConflictError(
+        f"Job '{job.id}' has ended, and its results are in its artifacts now.", code="results_in_files", param="job_id"
+    )
+
+
+def _lines(artifacts: Artifacts, stored: Sequence[Chunk], start: int, stop: int) -> Iterator[bytes]:
+    first = 0
+    for chunk in stored:
+        begin, end = max(start - first, 0), min(stop - first, chunk.rows)
+        if begin < end:
+            rows = job_chunks.read(artifacts, chunk.sha256).slice(begin, end - begin)
+            yield b"".join(_line(row) for row in rows.drop_columns("position").to_pylist())
+        first += chunk.rows
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    for name in ("result", "error"):
+        if row[name] is not None:
+            row[name] = orjson.Fragment(row[name])
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class _Ends(NamedTuple):
+    """A result chunk without its texts. `states` are indices of STATES."""
+
+    positions: npt.NDArray[np.int64]
+    states: npt.NDArray[np.int8]
+    lives: npt.NDArray[np.int32]
+    turns: npt.NDArray[np.int32]
+
+
+@functools.lru_cache(maxsize=_CACHED_CHUNKS)
+def _ends(artifacts: Artifacts, sha256: str) -> _Ends:
+    table = job_chunks.read(artifacts, sha256, ["position", "state", "life", "turns"])
+    states = pc.index_in(table["state"], value_set=pa.array(STATES)).to_numpy().astype(np.int8)
+    return _Ends(table["position"].to_numpy(), states, table["life"].to_numpy(), table["turns"].to_numpy())
+
+
+class _Items:
+    """The states of all items of a job, by position.
+
+    Attributes:
+        numbers: of each item, its row of the input.
+        states: of each item, an index of STATES.
+    """
+
+    def __init__(self, context: AppContext, job: Job) -> None:
+        """Raises ConflictError if the job ended so long ago that they are gone, UnavailableError."""
+        self._artifacts = context.artifacts
+        self._stored = _result_chunks(context, job)
+        assert job.items_sha256 is not None
+        try:
+            self.reader = Reader(context.artifacts, job.items_sha256)
+        except ArtifactMissing:
+            if job.status in TERMINAL:
+                raise _collected(job) from None
+            raise
+        self.numbers = self.reader.numbers()
+        total = self.reader.total
+        self.states = np.full(total, STATES.index("pending"), np.int8)
+        self.states[: job.admitted] = STATES.index("live")
+        if job.status in TERMINAL:
+            self.states[:] = STATES.index(REST.get(job.status, "cancelled"))
+        self.lives = np.ones(total, np.int32)
+        self.turns = np.full(total, -1, np.int32)
+        self._places = np.full((total, 2), -1, np.int32)
+        for index, chunk in enumerate(self._stored):  # the newest row of a position counts
+            ends = _ends(self._artifacts, chunk.sha256)
+            self.states[ends.positions] = ends.states
+            self.lives[ends.positions] = ends.lives
+            self.turns[ends.positions] = ends.turns
+            self._places[ends.positions, 0] = index
+            self._places[ends.positions, 1] = np.arange(len(ends.positions))
+
+    def row(self, position: int, columns: Sequence[str]) -> dict[str, Any] | None:
+        """Return columns of the newest result row of an item, None if it has none."""
+        index, place = self._places[position]
+        if index < 0:
+            return None
+        table = job_chunks.read(self._artifacts, self._stored[index].sha256, columns)
+        rows: list[dict[str, Any]] = table.slice(place, 1).to_pylist()
+        return rows[0]
+
+    def listed(self, positions: Sequence[int]) -> list[ItemRow]:
+        """Return these items, without the stage that they are in."""
+        custom_ids = self.reader.custom_ids(positions)
+        return [self._listed(position, custom_ids[position]) for position in positions]
+
+    def _listed(self, position: int, custom_id: str) -> ItemRow:
+        state = STATES[self.states[position]]
+        row = self.row(position, ["error"]) if state in ("failed", "stuck") else None
+        error = orjson.loads(row["error"]) if row and row["error"] else {}
+        turns = int(self.turns[position])
+        return ItemRow(
+            number=int(self.numbers[position]),
+            custom_id=custom_id,
+            state=state,
+            life=int(self.lives[position]),
+            turn=turns if turns >= 0 else None,
+            reason=error.get("code"),
+        )
+
+
+def items(
+    context: AppContext,
+    job: Job,
+    *,
+    state: str | None,
+    custom_id: str | None,
+    after: int | None,
+    limit: int,
+) -> tuple[list[ItemRow], bool]:
+    """Return at most `limit` items after number `after`, by number, and True if there are more.
+
+    Args:
+        state, custom_id: only the items with these.
+
+    Raises:
+        ConflictError: the job ended so long ago that only its artifacts have them.
+    """
+    if job.items_sha256 is None:
+        return [], False
+    known = _Items(context, job)
+    wanted = np.ones(len(known.numbers), bool) if state is None else known.states == STATES.index(state)
+    if after is not None:
+        wanted &= known.numbers > after
+    if custom_id is not None:
+        wanted &= np.isin(np.arange(len(wanted)), known.reader.find(custom_id))
+    positions = np.flatnonzero(wanted)
+    positions = positions[np.argsort(known.numbers[positions])].tolist()
+    page = known.listed(positions[:limit])
+    _add_stages(context, job, positions[:limit], page)
+    return page, len(positions) > limit
+
+
+def _add_stages(context: AppContext, job: Job, positions: Sequence[int], page: Sequence[ItemRow]) -> None:
+    """Say of live items in which stage they wait for an answer."""
+    live = {position: item for position, item in zip(positions, page, strict=True) if item.state == "live"}
+    if not live:
+        return
+    with context.database.read() as session:
+        groups = records.plans(session, job.id, unfinished=True)
+    for group in groups:
+        table = asks.read(context.artifacts, group.plan_sha256, group.row_group, ["position"])
+        for position in live.keys() & set(table["position"].to_pylist()):
+            live[position].stage = group.stage
+
+
+def item(context: AppContext, job: Job, number: int) -> ItemDetails:
+    """Return an item with all that it has asked and got.
+
+    Raises:
+        NotFoundError: the job has no such item.
+        ConflictError: the job ended so long ago that only its artifacts have it.
+    """
+    missing = NotFoundError(f"Job '{job.id}' has no item {number}.", param="number")
+    if job.items_sha256 is None:
+        raise missing
+    known = _Items(context, job)
+    positions = np.flatnonzero(known.numbers == min(number, 2**63 - 1))
+    if not positions.size:
+        raise missing
+    position = int(positions[0])
+    (listed,) = known.listed([position])
+    (row,) = known.reader.read(position, 1)
+    details = ItemDetails(**vars(listed), columns=row.columns)
+    end = known.row(position, ["result", "error", "started_at", "ended_at"])
+    if end is not None:
+        details.result = orjson.loads(end["result"]) if end["result"] else None
+        details.error = orjson.loads(end["error"]) if end["error"] else None
+        details.started_at, details.ended_at = end["started_at"], end["ended_at"]
+    details.turns = _turns(context, job, position, details)
+    if details.state == "live":
+        unanswered = [request.stage for turn in details.turns for request in turn.requests if _open(request)]
+        details.stage = unanswered[-1] if unanswered else None
+    return details
+
+
+def _open(request: RequestRow) -> bool:
+    return request.status_code is None and request.error is None
+
+
+def _turns(context: AppContext, job: Job, position: int, end: ItemDetails) -> list[Turn]:
+    """Return the turns of an item.
+
+    The number of a turn is recorded with judgements. Turns of requests have the numbers that are left, by stage and
+    visit: each begins with the request of sample 0.
+    """
+    turns: dict[tuple[int, int], Turn] = {}
+    refused: set[tuple[int, int]] = set()
+    for life, number, judgement in _judgements(context, job, position, end):
+        turns.setdefault((life, number), Turn(life, number)).judgements.append(judgement)
+        if judgement.kind == "refused":
+            refused.add((life, number))
+    by_visit: dict[tuple[int, int, int], list[RequestRow]] = {}
+    for life, stage, request in _requests(context, job, position):
+        by_visit.setdefault((life, stage, request.visit), []).append(request)
+    taken = turns.keys() - refused
+    current: Turn | None = None
+    for (life, _, _), requests in sorted(by_visit.items()):
+        requests.sort(key=lambda request: (request.sample, request.retry))
+        if current is None or current.life != life or requests[0].sample == 0:
+            number = 1 if current is None or current.life != life else current.turn + 1
+            while (life, number) in taken:
+                number += 1
+            current = turns.setdefault((life, number), Turn(life, number))
+        current.requests += requests
+    return [turns[key] for key in sorted(turns)]
+
+
+def _judgements(context: AppContext, job: Job, position: int, end: ItemDetails) -> Iterator[tuple[int, int, Judgement]]:
+    """Yield life, turn and outcome of each judgement of an item."""
+    until = None if end.ended_at is None else end.ended_at + SLACK_SECONDS
+    since = None if end.started_at is None or end.life > 1 else end.started_at - SLACK_SECONDS
+    with context.database.read() as session:
+        stored = records.chunks(session, job.id, "judgement", since=since, until=until)
+    for chunk in stored:
+        places = job_chunks.read(context.artifacts, chunk.sha256, ["position"])["position"].to_numpy() == position
+        if places.any():
+            for row in job_chunks.read(context.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
+                yield row["life"], row["turn"], Judgement(row["index"], row["kind"], orjson.loads(row["value"]))
+
+
+def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int, RequestRow]]:
+    """Yield life, number of the stage, and request of each request of an item, with its answer."""
+    with context.database.read() as session:
+        groups = records.plans(session, job.id)
+    for group in groups:
+        table = asks.read_item(context.artifacts, group.plan_sha256, group.row_group, position)
+        if not table.num_rows:
+            continue
+        answers = _answers(context, group, table["line"])
+        for row in table.to_pylist():
+            request = RequestRow(
+                custom_id=row["custom_id"],
+                stage=group.stage,
+                batch_id=group.batch_id,
+                visit=row["visit"],
+                sample=row["sample"],
+                retry=row["retry"],
+                body=orjson.loads(row["body"]) if row["body"] else {},
+            )
+            answer, request.seconds = answers.get(row["line"], (None, None))
+            if answer is not None:
+                line = orjson.loads(answer)
+                response = line.get("response") or {}
+                request.status_code, request.response = response.get("status_code"), response.get("body")
+                request.error = line.get("error")
+            yield row["life"], group.number, request
+
+
+def _answers(context: AppContext, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:
+    """Return the output lines, and seconds, of these lines of a segment."""
+    with context.database.read() as session:
+        stored = records.answer_chunks(session, group.segment_id)
+    answers: dict[int, tuple[str, float | None]] = {}
+    for sha256 in stored:
+        for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):
+            for row in table.filter(pc.is_in(table["line"], value_set=lines.combine_chunks())).to_pylist():
+                answers[row["line"]] = row["answer"], row["seconds"]
+        if len(answers) == len(lines):
+            break
+    return answers

@@ -1,0 +1,243 @@
+"""Submission: checks of a new job, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy.orm import Session
+
+from batchyard.errors import RequestError
+from batchyard.recipes import Stage
+from store import files
+from store.jobs import lifecycle, reading
+from store.jobs.records import Job
+from store.records import File
+from tasks import messages
+from tasks.context import AppContext
+from tasks.execution import engine_status
+from tasks.intake import submission
+from tasks.intake.submission import NewInput
+from tasks.jobs import identity, rows
+from tasks.jobs import options as job_options
+
+PURPOSES = ("user_data", "batch")
+
+
+@dataclass(frozen=True)
+class ArtifactName:
+    """An artifact of an ended batch or job of the same project."""
+
+    owner_id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job that a client wants. One of `input_file_id`, `artifact` and `items` is set.
+
+    Attributes:
+        items: the rows of an inline input.
+        output_expires_after: seconds.
+    """
+
+    recipe: str
+    completion_window: str = "24h"
+    input_file_id: str | None = None
+    artifact: ArtifactName | None = None
+    items: Sequence[Mapping[str, Any]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    name: str | None = None
+    metadata: dict[str, str] | None = None
+    output_expires_after: int | None = None
+
+
+@dataclass(frozen=True)
+class JobDraft:
+    """A job that is to be created: its input, its stages, and the columns of its record.
+
+    `expected` has the requests of an item in each stage, None where they are not known.
+    """
+
+    project_id: str
+    source: File | NewInput
+    stages: Sequence[Stage]
+    expected: Sequence[float | None]
+    columns: dict[str, Any]
+
+
+class StageOutlook(NamedTuple):
+    """A stage of a job. `expected` counts its requests, None if nobody can know."""
+
+    name: str
+    endpoint: str
+    expected: int | None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a job would be.
+
+    Attributes:
+        items: rows of the input that it would take; None if the input cannot be read.
+        same: the id of the newest job of the project with this `config_sha256`.
+    """
+
+    items: int | None
+    stages: Sequence[StageOutlook]
+    config_sha256: str
+    work_sha256: str
+    same: str | None
+    warnings: Sequence[tuple[str, str]]
+
+
+def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
+    """Check a job and prepare it. Reads the artifact store, so call it before the transaction that submits the job.
+
+    Raises:
+        RequestError: something in the request is unknown or invalid; `param` says what.
+    """
+    submission.check_window(context.settings, request.completion_window)
+    catalogue = context.recipes
+    recipe = catalogue.recipe(request.recipe)
+    options = job_options.parse(recipe, request.options)
+    stages = job_options.stages(recipe, options)
+    specs = job_options.models(context, catalogue, recipe, options, stages)
+    source = _source(context, project_id, request)
+    columns: dict[str, Any] = {
+        "recipe": recipe.name,
+        "recipe_sha256": catalogue.sha256(recipe.name),
+        "options": options.model_dump(mode="json"),
+        "seed": request.seed,
+        "input_sha256": source.sha256 if isinstance(source, File) else source.content.sha256,
+        "models": {name: spec.model_dump(mode="json") for name, spec in specs.items()},
+    }
+    columns |= identity.hashes(recipe.options, **columns)
+    columns |= {
+        "simulated": any(engine_status.capabilities(spec).simulated for spec in specs.values()),
+        "name": request.name,
+        "completion_window": request.completion_window,
+        "metadata": request.metadata,
+        "output_expires_after": request.output_expires_after,
+    }
+    expected = job_options.expected(recipe, options, stages)
+    return JobDraft(project_id, source, stages, expected, columns)
+
+
+def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
+    """Create a job if the limits allow it; `idempotency` as in `store.jobs.lifecycle.repeated`.
+
+    After the transaction the caller sends `messages.validate_job`.
+
+    Raises:
+        RateLimitError: the project has too many bytes in flight.
+    """
+    source = draft.source
+    if isinstance(source, NewInput):
+        source = submission.name_input(session, draft.project_id, source, purpose="user_data")
+    due_after = submission.admit(context, session, draft.project_id, source.bytes)
+    return lifecycle.create(
+        session,
+        draft.project_id,
+        input_file_id=source.id,
+        input_name=source.filename,
+        due_after=due_after,
+        idempotency=idempotency,
+        **draft.columns,
+    )
+
+
+def create(context: AppContext, project_id: str, request: JobRequest) -> Job:
+    """Create a job and send it to a worker. Raises RequestError."""
+    new = draft(context, project_id, request)
+    with context.database.write() as session:
+        job = submit(context, session, new)
+    messages.validate_job(job.id)
+    return job
+
+
+def dry_run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
+    """Check a job as `draft` does, and return what it would be. Nothing is created. Raises RequestError."""
+    new = draft(context, project_id, request)
+    with context.database.read() as session:
+        same = reading.same(session, project_id, new.columns["config_sha256"])
+    items = _count(context, new)
+    stages = [
+        StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
+        for stage, each in zip(new.stages, new.expected, strict=True)
+    ]
+    return Outlook(
+        items=items,
+        stages=stages,
+        config_sha256=new.columns["config_sha256"],
+        work_sha256=new.columns["work_sha256"],
+        same=same,
+        warnings=warnings(context, new.columns["models"]),
+    )
+
+
+def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return code and message of what makes a job of these models slow."""
+    wanted = 2 * len(models)
+    if len(models) < 2 or context.settings.max_segments >= wanted:
+        return []
+    return [
+        (
+            "few_segments",
+            f"A job on {len(models)} models is fastest with BATCHYARD_MAX_SEGMENTS of {wanted} or more; it is "
+            f"{context.settings.max_segments}.",
+        )
+    ]
+
+
+def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput:
+    if request.items is not None:
+        return _inline(context, request.items)
+    with context.database.read() as session:
+        if request.artifact is None:
+            source = submission.input_file(session, project_id, request.input_file_id or "", purposes=PURPOSES)
+        else:
+            source = _artifact(session, project_id, request.artifact)
+    try:
+        rows.check_name(source.filename)
+    except RequestError as error:
+        raise RequestError(
+            error.message, code="invalid_value", param="input_file_id" if request.artifact is None else "input.artifact"
+        ) from None
+    return source
+
+
+def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File:
+    find = reading.find_artifact if artifact.owner_id.startswith("job_") else files.find_artifact
+    source = find(session, project_id, artifact.owner_id, artifact.name)
+    if source is None:
+        raise RequestError(
+            f"'{artifact.owner_id}' is no ended batch or job with an artifact '{artifact.name}'.",
+            code="invalid_value",
+            param="input.artifact",
+        )
+    return source
+
+
+def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput:
+    with context.artifacts.create() as content:
+        for item in items:
+            content.write(orjson.dumps(item) + b"\n")
+    return NewInput("items.jsonl", content)
+
+
+def _count(context: AppContext, draft: JobDraft) -> int | None:
+    source = draft.source
+    sha256, name = (
+        (source.sha256, source.filename) if isinstance(source, File) else (source.content.sha256, source.name)
+    )
+    with context.artifacts.open(sha256) as file:
+        try:
+            count = sum(1 for _ in rows.rows(file, name))
+        except RequestError:
+            return None
+    limit = draft.columns["options"].get("limit")
+    return count if limit is None else min(count, limit)

@@ -1,0 +1,289 @@
+"""/v1/recipes and /v1/jobs without a worker: what is refused, and what a new job says of itself."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from store.jobs import lifecycle
+from tasks import messages
+from tasks.context import AppContext
+from tests.support.recipes import write_recipes
+from tests.support.webapps import client_of, context_in, upload
+
+OPTIONS = {"model": "echo"}
+JOB: dict[str, Any] = {"recipe": "debate", "options": OPTIONS, "input": {"prompts": ["Why?", "How?"]}}
+
+
+@pytest.fixture
+def context(database_url: str, broker: str, tmp_path: Path) -> AppContext:
+    recipes = write_recipes(tmp_path)
+    return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
+
+
+@pytest.fixture
+def client(context: AppContext) -> FlaskClient:
+    return client_of(context)
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the jobs that were sent to a worker for validation. No message leaves the test."""
+    job_ids: list[str] = []
+    monkeypatch.setattr(messages, "validate_job", job_ids.append)
+    return job_ids
+
+
+def refused(client: FlaskClient, **changes: Any) -> tuple[str, str, str]:
+    """Return code, param and message with which a job with these changes is refused."""
+    answer = client.post("/v1/jobs", json=JOB | changes)
+    assert answer.status_code == 400, answer.text
+    error = answer.get_json()["error"]
+    return error["code"], error["param"], error["message"]
+
+
+def input_file(client: FlaskClient, name: str, content: bytes, purpose: str = "user_data") -> str:
+    return str(upload(client, content, name=name, purpose=purpose).get_json()["id"])
+
+
+def test_recipes_are_listed_with_the_schema_of_their_options_and_what_they_may_name(client: FlaskClient) -> None:
+    listed = client.get("/v1/recipes").get_json()
+    by_name = {recipe["name"]: recipe for recipe in listed["data"]}
+    debate = by_name["debate"]
+    assert debate["summary"] == "Argue n times, and let a judge choose."
+    assert (debate["stages"], by_name["steps"]["stages"]) == (["argue", "judge"], ["step-0"])
+    assert debate["judgement"] == ["reward"]
+    assert debate["options"]["properties"]["n"]["maximum"] == 9
+    assert {"retries", "seeds", "template"} <= debate["options"]["properties"].keys()
+    assert debate["main"] == "results.jsonl"
+    assert len(debate["sha256"]) == 64
+    acme = {"name": "acme", "data_sources": ["acme/qa"], "columns": ["reward_model.ground_truth"]}
+    assert acme in listed["rewards"]
+    assert {"name": "no-apology"} in listed["gates"]
+
+
+def test_a_new_job_has_the_defaults_of_its_recipe_and_is_sent_to_a_worker(client: FlaskClient, sent: list[str]) -> None:
+    answer = client.post("/v1/jobs", json=JOB | {"name": "first", "metadata": {"team": "a"}, "seed": 7}, buffered=True)
+    job = answer.get_json()
+    assert (answer.status_code, job["object"], job["status"]) == (200, "job", "validating")
+    assert (job["recipe"], job["name"], job["metadata"]) == ("debate", "first", {"team": "a"})
+    assert job["expires_at"] - job["created_at"] == 86400
+    assert job["request_counts"] == dict.fromkeys(("total", "completed", "failed", "stuck", "expired", "cancelled"), 0)
+    ours = job["batchyard"]
+    assert ours["options"] | {"n": 3, "temperature": 0.8, "retries": 2, "model": "echo"} == ours["options"]
+    assert (ours["seed"], ours["simulated"], ours["models"]) == (7, True, {"echo": "echo"})
+    assert (ours["stages"], ours["artifacts"], ours["warnings"], ours["eta_seconds"]) == ([], [], [], None)
+    assert sent == [job["id"]]
+    assert client.get(f"/v1/jobs/{job['id']}").get_json() == job
+
+
+def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> None:
+    items = [{"custom_id": "a", "prompt": "Why?", "nested": {"deep": [1]}}, {"prompt": "ä"}]
+    job = client.post("/v1/jobs", json=JOB | {"input": {"items": items}}).get_json()
+    content = client.get(f"/v1/files/{job['input_file_id']}/content").data
+    assert [json.loads(line) for line in content.splitlines()] == items
+    assert client.get(f"/v1/files/{job['input_file_id']}").get_json()["purpose"] == "user_data"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "param", "says"),
+    [
+        ({"recipe": "debates"}, "recipe_not_found", "recipe", "Did you mean 'debate'?"),
+        ({"recipe": None}, "invalid_type", "recipe", "string"),
+        ({"options": {}}, "missing_required_parameter", "options.model", "options.model"),
+        ({"options": {**OPTIONS, "temprature": 1}}, "unknown_parameter", "options.temprature", "'options.temperature'"),
+        (
+            {"options": {**OPTIONS, "judge": {"model": "echo", "neer": 1}}},
+            "unknown_parameter",
+            "options.judge.neer",
+            "'options.judge.near'",
+        ),
+        ({"options": {**OPTIONS, "n": 10}}, "invalid_value", "options.n", "less than or equal to 9"),
+        ({"options": {"model": "echi"}}, "model_not_found", "options.model", "Did you mean 'echo'?"),
+        ({"options": {**OPTIONS, "judge": {"model": "e"}}}, "model_not_found", "options.judge.model", "Served: echo"),
+        ({"options": {**OPTIONS, "reward": "acmee"}}, "reward_not_found", "options.reward", "Did you mean 'acme'?"),
+        ({"options": {**OPTIONS, "reward": {"a": "b"}}}, "reward_not_found", "options.reward.a", "Did you mean"),
+        ({"options": {**OPTIONS, "gates": ["no-apologi"]}}, "gate_not_found", "options.gates.0", "'no-apology'"),
+        ({"options": {**OPTIONS, "temperature": 0}}, "invalid_value", "options.temperature", "are the same"),
+        ({"recipe": "steps", "options": {"steps": 0}}, "recipe_error", "options", "no stage"),
+        ({"input": None}, "missing_required_parameter", "input_file_id", "'input'"),
+        ({"input_file_id": "file-1"}, "invalid_value", "input_file_id", "either"),
+        ({"input": {}}, "invalid_value", "input", "name one of"),
+        ({"input": {"prompts": []}}, "invalid_value", "input.prompts", "at least 1"),
+        ({"input": {"prompts": ["a"] * 1001}}, "invalid_value", "input.prompts", "at most 1000"),
+        ({"input": {"items": ["a"]}}, "invalid_type", "input.items.0", "dictionary"),
+        ({"input": {"artifact": {"name": "a"}}}, "invalid_value", "input.artifact", "'job_id'"),
+        ({"input": {"artifact": {"job_id": "job_1", "name": "a"}}}, "invalid_value", "input.artifact", "job_1"),
+        ({"input": {"artifact": {"batch_id": "batch_1", "name": "a"}}}, "invalid_value", "input.artifact", "batch_1"),
+        ({"completion_window": "1s"}, "invalid_value", "completion_window", "supported are"),
+        ({"seed": -1}, "invalid_value", "seed", "greater"),
+        ({"optoins": {}}, "unknown_parameter", "optoins", "'options'"),
+        ({"depends_on": []}, "unknown_parameter", "depends_on", "depends_on"),
+        ({"options": {**OPTIONS, "template": "a\0"}}, "invalid_value", "options.template", "NUL"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
+    client: FlaskClient, sent: list[str], changes: dict[str, Any], code: str, param: str, says: str
+) -> None:
+    actual = refused(client, **changes)
+    assert actual[:2] == (code, param)
+    assert says in actual[2]
+    assert client.get("/v1/jobs").get_json()["data"] == []
+    assert sent == []
+
+
+def test_one_refusal_names_every_wrong_option(client: FlaskClient) -> None:
+    _, param, message = refused(client, options={"n": 1, "temperature": 3, "tempo": 1})
+    assert param == "options.model"
+    assert all(name in message for name in ("options.model", "options.n", "options.temperature", "options.tempo"))
+
+
+@pytest.mark.parametrize("depth", [65, 900])
+def test_what_is_nested_too_deep_is_refused(client: FlaskClient, depth: int) -> None:
+    nested: Any = "a"
+    for _ in range(depth):
+        nested = [nested]
+    assert refused(client, options={"system": nested})[1] == "options"
+    assert refused(client, input={"items": [{"a": nested}]})[1] == "input.items.0"
+
+
+def test_an_input_file_has_a_purpose_and_a_format(client: FlaskClient) -> None:
+    def of_file(file_id: str) -> dict[str, Any]:
+        return {"input": None, "input_file_id": file_id}
+
+    assert refused(client, **of_file("file-1"))[1] == "input_file_id"
+    assert "'user_data' or 'batch'" in refused(client, **of_file(input_file(client, "a.txt", b"a", "vision")))[2]
+    assert ".parquet" in refused(client, **of_file(input_file(client, "a.pdf", b"a")))[2]
+    for purpose in ("user_data", "batch"):
+        file_id = input_file(client, "in.txt", b"Why?\nHow?\n", purpose)
+        job = client.post("/v1/jobs", json=JOB | of_file(file_id)).get_json()
+        assert (job["input_file_id"], job["status"]) == (file_id, "validating")
+
+
+def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
+    client: FlaskClient, context: AppContext, sent: list[str]
+) -> None:
+    file_id = input_file(client, "in.csv", b'prompt\nWhy?\nHow?\n"a\nb"\n')
+    body = {"recipe": "debate", "options": {**OPTIONS, "n": 2}, "input_file_id": file_id}
+    plan = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    assert (plan["object"], plan["items"], plan["same_as"], plan["eta_seconds"]) == ("job.dry_run", 3, None, None)
+    endpoint = "/v1/chat/completions"
+    assert plan["stages"] == [
+        {"name": "argue", "endpoint": endpoint, "expected": 6},
+        {"name": "judge", "endpoint": endpoint, "expected": None},
+    ]
+    assert client.get("/v1/jobs").get_json()["data"] == sent == []
+    job = client.post("/v1/jobs", json=body).get_json()
+    assert job["batchyard"]["config_sha256"] == plan["config_sha256"]
+    again = client.post("/v1/jobs?dry_run=1", json=body).get_json()
+    assert again["same_as"] == job["id"]
+    limited = client.post("/v1/jobs?dry_run=true", json=body | {"options": {**OPTIONS, "limit": 2}}).get_json()
+    assert (limited["items"], limited["same_as"]) == (2, None)
+    assert client.post("/v1/jobs?dry_run=perhaps", json=body).get_json()["error"]["param"] == "dry_run"
+
+
+def test_a_job_has_the_same_work_whatever_judges_it(client: FlaskClient) -> None:
+    def hashes(**options: Any) -> tuple[str, str]:
+        plan = client.post("/v1/jobs?dry_run=true", json=JOB | {"options": OPTIONS | options}).get_json()
+        return plan["config_sha256"], plan["work_sha256"]
+
+    plain, rewarded, other = hashes(), hashes(reward="acme"), hashes(n=4)
+    assert hashes(n=3) == plain  # the default, written out
+    assert rewarded[0] != plain[0]
+    assert rewarded[1] == plain[1]
+    assert other[1] != plain[1]
+
+
+def test_the_same_key_and_body_make_one_job_also_at_the_same_moment(client: FlaskClient, context: AppContext) -> None:
+    def post(body: dict[str, Any]) -> Any:
+        own = client.application.test_client()
+        own.environ_base.update(client.environ_base)
+        return own.post("/v1/jobs", json=body, headers={"Idempotency-Key": "k"})
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(post, [JOB] * 4))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.get_json()["id"] for answer in answers}) == 1
+    other = post(JOB | {"seed": 1})
+    assert (other.status_code, other.get_json()["error"]["code"]) == (409, "idempotency_key_reused")
+    assert post(JOB | {"idempotency_key": "other"}).get_json()["error"]["param"] == "idempotency_key"
+    assert len(client.get("/v1/jobs").get_json()["data"]) == 1
+
+
+def test_jobs_are_listed_newest_first_page_by_page_and_by_what_they_are(
+    client: FlaskClient, context: AppContext
+) -> None:
+    ids = [client.post("/v1/jobs", json=JOB).get_json()["id"] for _ in range(3)]
+    other = client.post("/v1/jobs", json=JOB | {"recipe": "steps", "options": {}}).get_json()
+    cancelled = client.post(f"/v1/jobs/{ids[0]}/cancel").get_json()
+    assert cancelled["status"] == "cancelling"
+
+    def listed(**params: Any) -> list[str]:
+        page = client.get("/v1/jobs", query_string=params).get_json()
+        return [job["id"] for job in page["data"]]
+
+    assert listed() == [other["id"], *reversed(ids)]
+    assert listed(recipe="steps") == [other["id"]]
+    assert listed(status="cancelling") == [ids[0]]
+    assert listed(parent_id=ids[0]) == []
+    page = client.get("/v1/jobs?limit=2").get_json()
+    assert page["has_more"]
+    assert [job["id"] for job in page["data"]] == listed()[:2]
+    assert listed(after=page["last_id"]) == listed()[2:]
+    for wrong in ({"status": "done"}, {"after": "job_1"}, {"limit": 0}):
+        assert client.get("/v1/jobs", query_string=wrong).get_json()["error"]["param"] in wrong
+
+
+def test_another_projects_job_is_not_there(client: FlaskClient, context: AppContext) -> None:
+    job_id = client.post("/v1/jobs", json=JOB).get_json()["id"]
+    stranger = client_of(context, project="other")
+    for method, path in (
+        *(("GET", f"/v1/jobs/{{}}{own}") for own in ("", "/results", "/items", "/items/0", "/events")),
+        ("POST", "/v1/jobs/{}/cancel"),
+    ):
+        theirs, nobodys = (stranger.open(path.format(id), method=method) for id in (job_id, f"{job_id[:-6]}ffffff"))
+        assert theirs.status_code == nobodys.status_code == 404
+        assert theirs.text.replace(job_id, "ID") == nobodys.text.replace(f"{job_id[:-6]}ffffff", "ID")
+    assert stranger.get("/v1/jobs").get_json()["data"] == []
+    assert stranger.get("/v1/jobs", query_string={"after": job_id}).status_code == 400
+    theirs = {"input_file_id": client.get(f"/v1/jobs/{job_id}").get_json()["input_file_id"], "input": None}
+    assert refused(stranger, **theirs)[1] == "input_file_id"
+
+
+def test_a_job_without_items_yet_has_an_empty_list_and_no_item(client: FlaskClient) -> None:
+    path = f"/v1/jobs/{client.post('/v1/jobs', json=JOB).get_json()['id']}"
+    assert client.get(f"{path}/items").get_json()["data"] == []
+    assert client.get(f"{path}/results").data == b""
+    assert client.get(f"{path}/results?after=1").get_json()["error"]["param"] == "after"
+    assert client.get(f"{path}/items/0").get_json()["error"]["param"] == "number"
+    assert client.get(f"{path}/items?state=done").get_json()["error"]["param"] == "state"
+    assert client.get(f"{path}/events").get_json()["data"] == []
+
+
+def test_an_invalid_job_says_why_in_its_errors_and_its_events(client: FlaskClient, context: AppContext) -> None:
+    job_id = client.post("/v1/jobs", json=JOB).get_json()["id"]
+    error = {"code": "missing_prompt", "line": 3, "message": "The row has no prompt.", "param": None}
+    with context.database.write() as session:
+        lifecycle.reject(session, job_id, [error])
+    job = client.get(f"/v1/jobs/{job_id}").get_json()
+    assert (job["status"], job["errors"]) == ("failed", {"object": "list", "data": [error]})
+    assert [event["type"] for event in client.get(f"/v1/jobs/{job_id}/events").get_json()["data"]] == ["job.failed"]
+    again = client.post(f"/v1/jobs/{job_id}/cancel")
+    assert (again.status_code, again.headers["x-should-retry"]) == (409, "false")
+
+
+def test_inputs_of_jobs_count_against_the_bytes_in_flight(database_url: str, broker: str, tmp_path: Path) -> None:
+    recipes = write_recipes(tmp_path)
+    context = context_in(
+        tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes), max_bytes_in_flight=60
+    )
+    client = client_of(context)
+    first = client.post("/v1/jobs", json=JOB)
+    assert first.status_code == 200
+    second = client.post("/v1/jobs", json=JOB)
+    assert (second.status_code, second.headers["Retry-After"]) == (429, "30")

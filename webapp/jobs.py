@@ -1,0 +1,319 @@
+"""/v1/jobs: create, list, retrieve, cancel; and read the results, the items and the events of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flask import Blueprint, Response
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
+
+from batchyard.errors import RequestError
+from batchyard.statuses import TERMINAL, JobStatus
+from store import events
+from store.jobs import lifecycle
+from store.jobs import reading as job_records
+from store.jobs.records import Job, JobArtifact, JobStage
+from store.records import Batch, File
+from tasks import messages
+from tasks.jobs import reading, submission
+from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest, Outlook
+from tasks.scheduling import deadlines
+from tasks.scheduling.forecast import Forecast
+from tasks.webhooks import delivery
+from webapp import idempotency, job_wire, wire
+from webapp.batches import eta
+from webapp.document import operation
+from webapp.events import EventObject, EventPage, ListEvents
+from webapp.idempotency import Idempotent
+from webapp.requests import after_response, caller, current_context, parse_body, query
+
+routes = Blueprint("jobs", __name__)
+
+
+class CreateQuery(BaseModel):
+    dry_run: bool = Field(False, description="create nothing: say what the job would be")
+
+
+class ListJobs(BaseModel):
+    status: JobStatus | None = None
+    recipe: str | None = Field(None, min_length=1, max_length=128)
+    parent_id: str | None = Field(None, min_length=1, max_length=64, description="only the jobs that this one started")
+    after: str | None = Field(None, description="the id of the last job of the page before")
+    limit: int = Field(20, ge=1, le=100)
+
+
+class ListResults(BaseModel):
+    after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
+    limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
+
+
+class ListItems(BaseModel):
+    state: job_wire.ItemState | None = None
+    custom_id: str | None = Field(None, min_length=1, max_length=256)
+    after: int | None = Field(None, ge=0, le=2**53, description="the number of the last item of the page before")
+    limit: int = Field(20, ge=1, le=100)
+
+
+def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
+    """Return jobs as they cross the wire. What belongs to them is read in one query for all."""
+    context = current_context()
+    ids = [job.id for job in records]
+    with context.database.read() as session:
+        stages = job_records.stages(session, ids)
+        artifacts = lifecycle.artifacts(session, ids)
+        children = job_records.children(session, ids)
+    forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
+    return [
+        _object(
+            job, forecasts.get(job.id), stages=stages[job.id], artifacts=artifacts[job.id], children=children[job.id]
+        )
+        for job in records
+    ]
+
+
+_COPIED = [
+    name
+    for name in job_wire.JobObject.model_fields
+    if name not in ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
+]
+_OURS = (
+    *("sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
+    *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "counters", "metrics"),
+    *("report", "depends_on", "answers_from", "retry_of", "parent_id", "child_key", "variant"),
+)
+
+
+def _object(
+    job: Job,
+    forecast: Forecast | None = None,
+    *,
+    stages: Sequence[tuple[JobStage, Batch | None]] = (),
+    artifacts: Sequence[tuple[JobArtifact, File]] = (),
+    children: Sequence[str] = (),
+) -> job_wire.JobObject:
+    """Return the job object; the defaults are those of a new job."""
+    return job_wire.JobObject(
+        **{name: getattr(job, name) for name in _COPIED},
+        errors=None if job.errors is None else wire.BatchErrors.model_validate({"data": job.errors}),
+        request_counts=job_wire.ItemCounts(
+            total=job.total,
+            completed=job.completed,
+            failed=job.failed,
+            stuck=job.stuck,
+            expired=job.expired_items,
+            cancelled=job.cancelled_items,
+        ),
+        usage=_usage([batch for _, batch in stages if batch is not None]),
+        metadata=job.request_metadata,
+        batchyard=job_wire.JobExtension(
+            **{name: getattr(job, name) for name in _OURS},
+            **eta(forecast),
+            due_at=deadlines.deadline(job),
+            held=None if job.status in TERMINAL else job.attempt_error,
+            models={name: config["engine"] for name, config in job.models.items()},
+            artifacts=[
+                wire.ArtifactObject(
+                    name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
+                )
+                for artifact, file in artifacts
+            ],
+            stages=[_stage(stage, batch) for stage, batch in stages],
+            children=list(children),
+            warnings=_warnings(submission.warnings(current_context(), job.models)),
+        ),
+    )
+
+
+def _usage(batches: Sequence[Batch]) -> wire.Usage:
+    input_tokens = sum(batch.input_tokens for batch in batches)
+    output_tokens = sum(batch.output_tokens for batch in batches)
+    return wire.Usage(
+        input_tokens=input_tokens,
+        input_tokens_details=wire.InputTokensDetails(cached_tokens=sum(batch.cached_tokens for batch in batches)),
+        output_tokens=output_tokens,
+        output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
+        total_tokens=input_tokens + output_tokens,
+    )
+
+
+def _stage(stage: JobStage, batch: Batch | None) -> job_wire.StageObject:
+    return job_wire.StageObject(
+        name=stage.name,
+        batch_id=stage.batch_id,
+        status=None if batch is None else batch.status,
+        issued=stage.issued,
+        answered=0 if batch is None else batch.completed + batch.failed,
+        failed=0 if batch is None else batch.failed,
+        expected=stage.expected,
+    )
+
+
+def _warnings(warnings: Sequence[tuple[str, str]]) -> list[job_wire.WarningObject]:
+    return [job_wire.WarningObject(code=code, message=message) for code, message in warnings]
+
+
+@routes.post("/v1/jobs")
+@operation(job_wire.CreatedJob, query=CreateQuery, json=job_wire.CreateJob, headers=Idempotent, refusals=(409, 413))
+def create() -> job_wire.JobObject | job_wire.DryRun:
+    """Make a job of a recipe and an input. With `dry_run` nothing is made, and the answer says what it would be.
+
+    With an Idempotency-Key, the same body again answers with the job that was made the first time.
+    """
+    owner, context = caller(), current_context()
+    params = query(CreateQuery)
+    body = parse_body(job_wire.CreateJob, bulk=True)
+    request = request_of(body)
+    if params.dry_run:
+        return _dry_run(submission.dry_run(context, owner.project_id, request))
+    key = idempotency.of_request(body)
+
+    def submit(session: Session, new: JobDraft) -> Job:
+        return submission.submit(context, session, new, key)
+
+    made = idempotency.once(
+        key, lifecycle.repeated, lambda: submission.draft(context, owner.project_id, request), submit
+    )
+    if made.draft is None:
+        return to_wire([made.record])[0]
+    after_response(lambda: messages.validate_job(made.record.id))
+    return _object(made.record)  # nothing is read: the answer cannot fail after the commit
+
+
+def request_of(body: job_wire.CreateJob) -> JobRequest:
+    """Return the job that a body asks for. Raises RequestError if it has no input, or two."""
+    given, source = body.input_file_id, body.input
+    if (given is None) == (source is None):
+        raise RequestError(
+            "Send the items either as 'input_file_id' or as 'input'.",
+            code="missing_required_parameter" if given is None else "invalid_value",
+            param="input_file_id",
+        )
+    items = None
+    if source is not None and source.artifact is None:
+        items = source.items or [{"prompt": prompt} for prompt in source.prompts or ()]
+    artifact = None
+    if source is not None and source.artifact is not None:
+        artifact = ArtifactName(source.artifact.job_id or source.artifact.batch_id or "", source.artifact.name)
+    return JobRequest(
+        recipe=body.recipe,
+        completion_window=body.completion_window,
+        input_file_id=given,
+        artifact=artifact,
+        items=items,
+        options=body.options,
+        seed=body.seed,
+        name=body.name,
+        metadata=body.metadata,
+        output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
+    )
+
+
+def _dry_run(outlook: Outlook) -> job_wire.DryRun:
+    return job_wire.DryRun(
+        items=outlook.items,
+        stages=[job_wire.DryRunStage(**stage._asdict()) for stage in outlook.stages],
+        eta_seconds=None,
+        config_sha256=outlook.config_sha256,
+        work_sha256=outlook.work_sha256,
+        same_as=outlook.same,
+        warnings=_warnings(outlook.warnings),
+    )
+
+
+@routes.get("/v1/jobs")
+@operation(job_wire.JobPage, query=ListJobs)
+def list_() -> job_wire.JobPage:
+    """List the project's jobs, newest first."""
+    owner = caller()
+    params = query(ListJobs)
+    with current_context().database.read() as session:
+        records, has_more = lifecycle.page(
+            session,
+            owner.project_id,
+            after=params.after,
+            limit=params.limit,
+            status=params.status,
+            recipe=params.recipe,
+            parent_id=params.parent_id,
+        )
+    return job_wire.JobPage.of(to_wire(records), has_more=has_more)
+
+
+def get_job(job_id: str) -> Job:
+    """Return a job of the caller's project. Raises NotFoundError."""
+    owner = caller()
+    with current_context().database.read() as session:
+        return lifecycle.get(session, owner.project_id, job_id)
+
+
+@routes.get("/v1/jobs/<job_id>")
+@operation(job_wire.JobObject, refusals=(404,))
+def retrieve(job_id: str) -> job_wire.JobObject:
+    """Look at a job."""
+    return to_wire([get_job(job_id)])[0]
+
+
+@routes.post("/v1/jobs/<job_id>/cancel")
+@operation(job_wire.JobObject, refusals=(404, 409))
+def cancel(job_id: str) -> job_wire.JobObject:
+    """Cancel a job: items that have ended are kept, the others do not go on."""
+    owner = caller()
+    with current_context().database.write() as session:
+        job = lifecycle.cancel(session, owner.project_id, job_id)
+    return to_wire([job])[0]
+
+
+@routes.get("/v1/jobs/<job_id>/results")
+@operation(None, media_type="application/jsonl", query=ListResults, refusals=(404, 409))
+def results(job_id: str) -> Response:
+    """Read the items that have ended so far, in the order in which they did. The last line of an item counts.
+
+    `after` is how many lines the caller has: the same number gives the same lines again, so a reader goes on where it
+    was cut off. They can be read this way for a while after the job has ended; then its artifacts have them.
+    """
+    job = get_job(job_id)
+    params = query(ListResults)
+    return Response(reading.results(current_context(), job, params.after, params.limit), mimetype="application/jsonl")
+
+
+@routes.get("/v1/jobs/<job_id>/items")
+@operation(job_wire.ItemPage, query=ListItems, refusals=(404, 409))
+def items(job_id: str) -> job_wire.ItemPage:
+    """List the items of a job by number. There are none before it was validated."""
+    job = get_job(job_id)
+    params = query(ListItems)
+    page, has_more = reading.items(
+        current_context(),
+        job,
+        state=params.state,
+        custom_id=params.custom_id,
+        after=params.after,
+        limit=params.limit,
+    )
+    return job_wire.ItemPage(
+        data=[job_wire.ItemObject.model_validate(item, from_attributes=True) for item in page],
+        first_id=str(page[0].number) if page else None,
+        last_id=str(page[-1].number) if page else None,
+        has_more=has_more,
+    )
+
+
+@routes.get("/v1/jobs/<job_id>/items/<int:number>")
+@operation(job_wire.ItemDetail, refusals=(404, 409))
+def item(job_id: str, number: int) -> job_wire.ItemDetail:
+    """Look at an item: its row, all that it has asked with the answers, and its result."""
+    job = get_job(job_id)
+    return job_wire.ItemDetail.model_validate(reading.item(current_context(), job, number), from_attributes=True)
+
+
+@routes.get("/v1/jobs/<job_id>/events")
+@operation(EventPage, query=ListEvents, refusals=(404,))
+def list_events(job_id: str) -> EventPage:
+    """List what has happened to a job, oldest first."""
+    job = get_job(job_id)
+    params = query(ListEvents)
+    with current_context().database.read() as session:
+        records, has_more = events.page(session, job, after=params.after, limit=params.limit)
+    data = [EventObject.model_validate(delivery.payload(event)) for event in records]
+    return EventPage.of(data, has_more=has_more)
