@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 
 from store import batches, leases, segments
+from store.jobs import lifecycle
 from tasks import messages
 from tasks.advance import advance
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
+from tasks.jobs import finish
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,10 @@ def tick(context: AppContext) -> None:
         expired = batches.expire(session)
         hopeless = batches.give_up(session)
         unvalidated = batches.claim_validatable(session, batches.MESSAGE_SECONDS)
+        jobs_expired = lifecycle.expire(session)
+        jobs_hopeless = lifecycle.give_up(session)
+        jobs_unvalidated = lifecycle.claim_validatable(session, batches.MESSAGE_SECONDS)
+        jobs_idle = lifecycle.claim_advanceable(session, batches.MESSAGE_SECONDS)
     if recovered:
         log.warning("segments recovered", extra={"segments": recovered})
     for batch_id in expired:
@@ -37,4 +43,13 @@ def tick(context: AppContext) -> None:
         progress.publish(context, batch_id)
     for batch_id in unvalidated:
         messages.validate(batch_id)
+    for job_id in jobs_expired:
+        log.warning("completion window has passed", extra={"job_id": job_id})
+    for job_id in jobs_hopeless:
+        log.error("job given up", extra={"job_id": job_id})
+    for job_id in jobs_unvalidated:
+        messages.validate_job(job_id)
+    for job_id in {*jobs_expired, *jobs_idle}:
+        messages.wake_job(context.redis, job_id)
+    finish.start_ready(context)
     advance(context)
