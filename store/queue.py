@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import RUNNING
 from store import holds, speeds
+from store.jobs.records import Job
 from store.records import Batch, Segment, Sla
 from store.speeds import RequestClass
 
@@ -124,6 +126,33 @@ def backlog(session: Session) -> list[BacklogEntry]:
         .group_by(*columns, active)
     )
     return [BacklogEntry(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]
+
+
+def jobs(session: Session) -> Sequence[Job]:
+    """Return every job in progress."""
+    return session.scalars(select(Job).where(Job.status == "in_progress")).all()
+
+
+def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
+    """Return the requests that no batch of a job has yet, as pending segments of one that has the job's id."""
+    requests = (job.ahead or {}).get("requests") or {}
+    return [
+        BacklogEntry(
+            batch_id=job.id,
+            project_id=job.project_id,
+            infeasible=job.infeasible,
+            due_at=job.due_at,
+            model=model,
+            request_class="decode",
+            active=False,
+            segments=math.ceil(number / segment_requests),
+            requests=math.ceil(number),
+            bytes=0,
+            answered=0,
+        )
+        for model, number in requests.items()
+        if number >= 1
+    ]
 
 
 def due_first(session: Session, limit: int) -> Sequence[Batch]:

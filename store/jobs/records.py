@@ -22,7 +22,8 @@ class Job(Leased, Base):
     a job's outcome depends on, `work_sha256` all that its requests do. The items begun, in the order of the items file,
     are the first `admitted`. An ended item is one of `completed`, `failed`, `stuck`, `expired_items`,
     `cancelled_items`; when all have ended, these add up to `total`. `restarted` counts items that began again since
-    their recipe's file had changed, `reused` requests that another job had answered.
+    their recipe's file had changed, `reused` requests that another job had answered. `ahead` has the `requests`, by
+    model, that no batch has yet (null if nobody can know), and the counts of `turns` that say so (tasks.jobs.outlook).
     """
 
     __tablename__ = "jobs"
@@ -67,6 +68,7 @@ class Job(Leased, Base):
     restarted: Mapped[int] = mapped_column(default=0)
     reused: Mapped[int] = mapped_column(default=0)
     counters: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    ahead: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
     report: Mapped[dict[str, Any] | None]
     request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")

@@ -34,6 +34,7 @@ from tasks.intake.validation import segment_sizes
 from tasks.jobs import progress, replay, stages
 from tasks.jobs.judging import Judges, Verdict, is_quick, judge
 from tasks.jobs.live import Call, LiveItems, NotDeterministic
+from tasks.jobs.outlook import Turns
 from tasks.jobs.requests import Preparer
 from tasks.scheduling import dispatch
 
@@ -189,6 +190,7 @@ def _rebuilt(context: AppContext, job: Job) -> State:
         cursors={stage.name: stage.cursor for stage in records},
         sized_at=time.monotonic(),
     )
+    state.items.turns = Turns.from_json((job.ahead or {}).get("turns", []))
     for row in _rows(state.reader, recorded.positions.tolist()):
         state.items.begin(row.position, item_of(job, options, row), _size(row), recorded)
     log.info("job read from its records", extra={"job_id": job.id, "items": len(state.items)})
@@ -316,6 +318,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record.failed += states["failed"]
         record.stuck += states["stuck"]
         record.attempts, record.attempt_error = 0, None
+        record.ahead = {"requests": items.ahead(job.total - state.admitted), "turns": items.turns.to_json()}
         if items.counters:
             record.counters = dict(Counter(record.counters) + Counter(items.counters))
         if done:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -17,6 +17,7 @@ import orjson
 
 from batchyard.program import Program, RecipeError, Request, Wants
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Score, Scored
+from tasks.jobs.outlook import Turns, requests_ahead
 from tasks.jobs.requests import Pending, answer_of, may_better
 
 Call: TypeAlias = Score | Check
@@ -117,6 +118,7 @@ class LiveItems:
         calls: Scores and Checks to judge, as (position, turn, index, call, item).
         ended, judged: what the records have to take up, see `taken`.
         counters: what results have counted since the last `taken`.
+        turns: how far items have gone, for the outlook.
         bytes: approximate size of the texts in memory.
     """
 
@@ -149,6 +151,7 @@ class LiveItems:
         self.ended: list[Ended] = []
         self.judged: list[Judged] = []
         self.counters: dict[str, int] = defaultdict(int)
+        self.turns = Turns()
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -229,6 +232,14 @@ class LiveItems:
         """Return the requests that stand in no segment yet."""
         return sum(map(len, self.buffers.values()))
 
+    def ahead(self, unbegun: int) -> dict[str, float] | None:
+        """Return the requests, by model, that the job will still issue, with `unbegun` items that have not begun."""
+        live = Counter(item.program.turn for item in self._items.values())
+        pending: Counter[str] = Counter()
+        for (_, model), buffer in self.buffers.items():
+            pending[model] += len(buffer)
+        return requests_ahead(self.turns, live.items(), pending, unbegun)
+
     def waits(self) -> bool:
         """True if an item waits for an answer or a judgement."""
         return any(self.out.values()) or self.judging > 0 or bool(self.calls)
@@ -247,6 +258,7 @@ class LiveItems:
             outcomes: list[Any] = live.outcomes
             if live.history is not None:
                 live.history.append((program.wants, outcomes))
+            self.turns[program.turn].complete += 1
             live.outcomes = []
             try:
                 program.send(outcomes)
@@ -257,6 +269,9 @@ class LiveItems:
 
     def _enter(self, live: _LiveItem, records: Records) -> None:
         wants = live.program.wants
+        if records is NO_RECORDS:  # others were counted before
+            self.turns[live.program.turn].begun += 1
+            self.turns[live.program.turn].requests.update(want.model for want in wants if isinstance(want, Request))
         live.outcomes, live.retries, live.missing = [None] * len(wants), [0] * len(wants), len(wants)
         for index, want in enumerate(wants):
             if isinstance(want, Request):

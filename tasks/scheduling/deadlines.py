@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import cast
 
 import redis
 from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
+from store.jobs import lifecycle
 from store.jobs.records import Job
 from store.records import Batch, Sla
 from tasks import published
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 FORECASTS = "batchyard:forecasts"
 BACKLOG = "batchyard:backlog"
+JOB_SEGMENT = 500
+"""Requests in a segment of a job, of those that no batch has yet: nobody knows how they will be cut."""
 AT_RISK = 0.7
 """A batch is at risk if this share of its window is over and a smaller share of its requests is answered."""
 
@@ -60,7 +63,9 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
         held = holds.all_of(session)
+        jobs = queue.jobs(session)
         backlog, unserved = queue.backlog(session), holds.unserved(session)
+        backlog += [entry for job in jobs for entry in queue.backlog_of_job(job, JOB_SEGMENT)]
         # Those on hold wait, and hold up none.
         entries = [entry for entry in backlog if entry.model not in held and entry.model in context.models]
         throughputs = measured_throughputs(context, session)
@@ -75,17 +80,28 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     forecasts = {
         batch_id: forecast.later(expected, finishes[batch_id], running=batch_id in with_answers)
         for batch_id, expected in answers.items()
+        if batch_id in finishes
     }
+    forecasts_of_jobs = _of_jobs(jobs, unfinished, answers)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
     finishing = {
         batch.id: forecast.finishing(batch.finalizing_at or now, finishes[batch.id], now)
         for batch in unfinished
         if batch.status == "finalizing"
     }
-    _publish(context, forecasts | validating | finishing, forecast.work_due(entries, answered, throughputs))
+    _publish(
+        context,
+        forecasts | validating | finishing | forecasts_of_jobs,
+        forecast.work_due(entries, answered, throughputs),
+    )
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
-    states.publish(context, states.of_queue(entries, with_answers, engines, usual))
+    states.publish(
+        context,
+        states.of_queue([entry for entry in entries if entry.batch_id in finishes], with_answers, engines, usual),
+    )
     soonest = forecast.soonest(entries, answered, throughputs, now)
+    for job in jobs:
+        _update_job_sla(context, job, forecasts_of_jobs.get(job.id), now)
     for batch in unfinished:
         _update_sla(context, batch, forecasts.get(batch.id), now)
         infeasible = soonest.get(batch.id, 0.0) > batch.expires_at
@@ -93,6 +109,26 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
             with context.database.write() as session:
                 batches.set_infeasible(session, batch, infeasible=infeasible)
             log.info("batch is %s reach", "out of" if infeasible else "within", extra={"batch_id": batch.id})
+
+
+def _of_jobs(jobs: Sequence[Job], batches: Sequence[Batch], ends: Mapping[str, Forecast]) -> dict[str, Forecast]:
+    """Return the forecasts of jobs: each ends with the last of its batches and of the requests that none has yet.
+
+    A job of which something is not known has none.
+    """
+    forecasts = {}
+    for job in jobs:
+        if job.ahead is None or job.ahead["requests"] is None:
+            continue
+        parts = [
+            batch.id for batch in batches if batch.job_id == job.id and batch.completed + batch.failed < batch.total
+        ]
+        parts += [job.id] if sum(job.ahead["requests"].values()) >= 1 else []
+        if parts and all(part in ends for part in parts):
+            own = [ends[part] for part in parts]
+            latest = max(own, key=lambda end: end.at)
+            forecasts[job.id] = Forecast(latest.at, max(end.earliest for end in own), max(end.latest for end in own))
+    return forecasts
 
 
 def _hold_unserved(context: AppContext, waiting: Set[str], unserved: Set[str]) -> None:
@@ -182,3 +218,14 @@ def _update_sla(context: AppContext, batch: Batch, expected: Forecast | None, no
     if state != batch.sla:
         with context.database.write() as session:
             warn(session, batch, state, expected.at if expected else None)
+
+
+def _update_job_sla(context: AppContext, job: Job, expected: Forecast | None, now: float) -> None:
+    ended_share = (job.completed + job.failed + job.stuck) / job.total if job.total else 0.0
+    due = deadline(job)
+    state = sla(now, job.created_at, due, ended_share, expected.at if expected else None)
+    if state != job.sla:
+        at = None if expected is None else round(expected.at)
+        with context.database.write() as session:
+            lifecycle.set_sla(session, job, state, deadline=due, done_at=at)
+        log.info("job is %s", state, extra={"job_id": job.id, "sla": state, "deadline": due, "done_at": at})

@@ -68,6 +68,7 @@ def _create_jobs() -> None:
         *(sa.Column(name, sa.BigInteger(), nullable=True) for name in TIMES),
         *(sa.Column(name, sa.BigInteger(), nullable=False) for name in COUNTS),
         sa.Column("counters", sa.JSON(), nullable=False),
+        sa.Column("ahead", sa.JSON(), nullable=True),
         sa.Column("metrics", sa.JSON(), nullable=True),
         sa.Column("report", sa.JSON(), nullable=True),
         sa.Column("metadata", sa.JSON(), nullable=True),

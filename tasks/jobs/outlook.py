@@ -1,0 +1,85 @@
+"""The outlook of a job: how many requests its items will still make, from how far earlier items have gone.
+
+An item at turn t makes the requests of later turns as far as items go: turn u follows with the share of items that have
+gone on from each turn before it. A job's forecast is that of its segments and of these requests together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class TurnCounts:
+    """Items that began a turn, those whose turn is complete, and the requests of the turn by model."""
+
+    begun: int = 0
+    complete: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+
+
+class Turns:
+    """Counts of all items of a job, by turn from 1."""
+
+    def __init__(self, counts: Sequence[TurnCounts] = ()) -> None:
+        self._counts = list(counts)
+
+    def __getitem__(self, turn: int) -> TurnCounts:
+        """Return the counts of a turn."""
+        while len(self._counts) < turn:
+            self._counts.append(TurnCounts())
+        return self._counts[turn - 1]
+
+    def later(self, turn: int) -> Counter[str] | None:
+        """Return the mean requests, by model, that an item makes after a turn; None before any item has shown it.
+
+        Args:
+            turn: 0 for an item that has not begun.
+        """
+        means: Counter[str] = Counter()
+        share = 1.0
+        for before, number in enumerate(range(turn + 1, len(self._counts) + 1), start=turn):
+            counts = self[number]
+            if before:
+                if not self[before].complete:
+                    return None
+                share *= min(1.0, counts.begun / self[before].complete)
+            for model, requests in counts.requests.items():
+                means[model] += share * requests / max(1, counts.begun)  # type: ignore[assignment]
+        if self._counts and turn <= len(self._counts) and not self._counts[-1].complete:
+            return None  # nobody has shown whether a turn follows
+        return means if self._counts else None
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {"begun": counts.begun, "complete": counts.complete, "requests": dict(counts.requests)}
+            for counts in self._counts
+        ]
+
+    @classmethod
+    def from_json(cls, values: Iterable[Mapping[str, Any]]) -> Turns:
+        return cls([TurnCounts(value["begun"], value["complete"], Counter(value["requests"])) for value in values])
+
+
+def requests_ahead(
+    turns: Turns, live: Iterable[tuple[int, int]], pending: Mapping[str, int], unbegun: int
+) -> dict[str, float] | None:
+    """Return the requests, by model, that a job will still issue; None if nobody can know yet.
+
+    Args:
+        live: (turn, number of items that wait in it).
+        pending: requests by model that stand in no segment yet.
+        unbegun: items that have not begun.
+    """
+    ahead: Counter[str] = Counter(pending)
+    for turn, number in [(0, unbegun), *live]:
+        if number:
+            later = turns.later(turn)
+            if later is None:
+                return None
+            for model, requests in later.items():
+                ahead[model] += number * requests
+    return dict(ahead)
