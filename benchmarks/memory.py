@@ -129,8 +129,8 @@ def run(server: Client, data: Path, number: int) -> dict[str, Any]:
     }
 
 
-def answered(url: str, answers: int, size: int) -> tuple[str, list[str]]:
-    """Store a plan, and result chunks in a random order of lines. Return their SHA-256s."""
+def answered(url: str, answers: int, size: int) -> tuple[list[tuple[str, int]], list[str]]:
+    """Store a plan, and result chunks in a random order of lines. Return the plan's row groups, and the chunks."""
     artifacts, chance = Artifacts(url), random.Random(1)
     lines = chance.sample(range(1, answers + 1), answers)
     with artifacts.create() as file:
@@ -147,7 +147,7 @@ def answered(url: str, answers: int, size: int) -> tuple[str, list[str]]:
         columns = {"line": pa.array(part, pa.int64()), "ok": [True] * len(part), "answer": texts}
         columns["seconds"] = [1.0] * len(part)
         names.append(chunks.write(artifacts, pa.table(columns)))
-    return file.sha256, names
+    return [(file.sha256, number) for number in range(len(plan.segments))], names
 
 
 def merge(answers: int, size: int) -> dict[str, Any]:
@@ -156,13 +156,13 @@ def merge(answers: int, size: int) -> dict[str, Any]:
         artifacts = Artifacts(f"file://{folder}")
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             small = other.submit(answered, artifacts.url, 10, 10).result()
-            plan, names = other.submit(answered, artifacts.url, answers, size).result()
+            plans, names = other.submit(answered, artifacts.url, answers, size).result()
         with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as times:
             result_files.merge(artifacts, *small, None, output, errors, times)  # imports what it needs
         Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts
         before, started = resident("VmRSS"), time.monotonic()
         with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as times:
-            result_files.merge(artifacts, plan, names, None, output, errors, times)
+            result_files.merge(artifacts, plans, names, None, output, errors, times)
         seconds = round(time.monotonic() - started, 2)
         return {
             "answers": answers,

@@ -413,6 +413,16 @@ def add_artifact(session: Session, batch: Batch, name: str, sha256: str, size: i
     return file
 
 
+def set_input(session: Session, batch: Batch, name: str, sha256: str, size: int) -> None:
+    """Create the input file of a job's batch, or replace its content."""
+    if batch.input_file_id:
+        file = session.get_one(File, batch.input_file_id)
+        file.sha256, file.bytes = sha256, size
+    else:
+        batch.input_file_id = files.create_output(session, batch, name, sha256=sha256, size=size).id
+    batch.input_sha256 = sha256
+
+
 def remove_artifacts(session: Session, batch: Batch, names: Collection[str]) -> None:
     """Remove artifacts of a batch by name, and delete their files."""
     own = (Artifact.batch_id == batch.id, Artifact.name.in_(names))

@@ -11,14 +11,17 @@ Columns:
 from __future__ import annotations
 
 import array
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, Writer
@@ -237,8 +240,25 @@ def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
         return file.read_row_group(row_group, columns=SCHEMA.names)
 
 
-def requests(artifacts: Artifacts, plan_sha256: str) -> Iterator[pa.Table]:
-    """Yield line and custom_id of every request, segment by segment. Raises as `segment` does."""
-    with parquet.opened(artifacts, plan_sha256, "plan") as file:
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number, columns=["line", "custom_id"])
+def requests(
+    artifacts: Artifacts, plans: Iterable[tuple[str, int]], columns: Sequence[str] = ("line", "custom_id")
+) -> Iterator[pa.Table]:
+    """Yield these columns of every request, segment by segment. Raises as `segment` does.
+
+    Args:
+        plans: SHA-256 of the plan and row group of each segment.
+    """
+    for plan_sha256, segments in itertools.groupby(plans, key=itemgetter(0)):
+        with parquet.opened(artifacts, plan_sha256, "plan") as file:
+            for _, row_group in segments:
+                yield file.read_row_group(row_group, columns=list(columns))
+
+
+def body_rows(table: pa.Table) -> pa.Int32Array:
+    """Return the row of each request's body: a duplicate has the body of the request whose answer it shares.
+
+    Args:
+        table: columns line and same_as of all requests of the segment.
+    """
+    lines = table["line"].combine_chunks()
+    return pc.index_in(pc.coalesce(table["same_as"].combine_chunks(), lines), value_set=lines)

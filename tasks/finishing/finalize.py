@@ -15,7 +15,7 @@ from store.records import Batch
 from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.finishing import manifest, result_files
+from tasks.finishing import manifest, result_files, stage_input
 from tasks.heartbeat import hold_batch
 from tasks.scheduling import deadlines
 from tasks.scheduling.throughput import measure_finish
@@ -72,15 +72,20 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
 def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
     with context.database.read() as session:
         chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
+        plans = segments.plans(session, batch.id)
     outcome = batch.outcome or "completed"
     create = context.artifacts.create
     with create() as output, create() as errors, create() as seconds:
-        merged = result_files.merge(
-            context.artifacts, batch.plan_sha256 or "", chunks, NEVER_RUN[outcome], output, errors, seconds
-        )
+        merged = result_files.merge(context.artifacts, plans, chunks, NEVER_RUN[outcome], output, errors, seconds)
+    source = None
+    if batch.job_id is not None:
+        with create() as source:
+            stage_input.write(context.artifacts, plans, batch.endpoint, source)
     with context.database.write() as session:
         lease.guard(session)
         batch = session.get_one(Batch, batch.id)
+        if source is not None:
+            batches.set_input(session, batch, stage_input.NAME, source.sha256, source.size)
         batch.seconds_sha256 = seconds.sha256 if seconds.size else None
         if batch.expired and outcome == "cancelled":  # cancelled since it was merged as expired
             batch.expired = 0

@@ -1,34 +1,28 @@
 """Result files: merges a batch's result chunks into output and error files in input order.
 
-Result chunks come in any order. Their answers are copied to a local file, in that order, and read from there one by
-one in input order. So memory holds no more than READ_BYTES of answers, or one answer if that is longer, and about
-70 bytes for each line of the batch.
+Result chunks come in any order. Their answers go through a spool (tasks.finishing.spool), so memory holds few of them
+at once, and about 70 bytes for each line of the batch.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from batchyard import output_lines
-from batchyard.errors import BatchyardError, UnavailableError
+from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, Writer
 from store.formats import plan
 from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
+from tasks.finishing import spool
+from tasks.finishing.spool import Numbers, Spool
 
-READ_BYTES = 4 * 1024 * 1024
 QUOTED_LINES = 10
 """Most line numbers that an error message names."""
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,34 +35,23 @@ class Merged:
 
 
 class _Answers:
-    """Answers in a local file, in order of arrival, and where each of them is."""
+    """The answers of a batch, in order of arrival: their lines in a spool, and what else is known of each."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._lines = [np.zeros(0, np.int64)]
+    def __init__(self, lines: Spool) -> None:
+        self._spool = lines
         self._oks = [np.zeros(0, np.bool_)]
-        self._sizes = [np.zeros(0, np.int32)]
         self._seconds = [np.zeros(0)]
 
     def add(self, table: pa.Table) -> None:
         """Add answers: the columns of a result chunk."""
         for batch in table.to_batches():
-            answers = batch["answer"]
-            _, offsets, text = answers.buffers()
-            ends = np.frombuffer(offsets, np.int32)[answers.offset : answers.offset + len(answers) + 1]
-            try:
-                self._file.write(memoryview(text)[ends[0] : ends[-1]])
-                self._file.flush()
-            except OSError as error:
-                raise UnavailableError(f"{tempfile.gettempdir()}: no room for the answers to merge: {error}") from error
-            self._lines.append(batch["line"].to_numpy())
+            self._spool.add(batch["line"].to_numpy(), batch["answer"])
             self._oks.append(batch["ok"].to_numpy(zero_copy_only=False))
-            self._sizes.append(np.diff(ends))
             self._seconds.append(batch["seconds"].to_numpy(zero_copy_only=False))
 
     def lines(self) -> Numbers:
         """Return the line of each answer, in order of arrival."""
-        return np.concatenate(self._lines)
+        return self._spool.lines()
 
     def write_seconds(self, file: Writer) -> None:
         """Write the seconds of each line."""
@@ -76,22 +59,12 @@ class _Answers:
 
     def write(self, ok: bool, file: Writer) -> int:
         """Write the answers of requests that completed, or of those that failed, in input order; return how many."""
-        lines, oks, sizes = self.lines(), np.concatenate(self._oks), np.concatenate(self._sizes)
-        starts = np.cumsum(sizes, dtype=np.int64) - sizes
-        rows = np.flatnonzero(oks == ok)
-        rows = rows[np.argsort(lines[rows])]
-        pieces = np.cumsum(sizes[rows], dtype=np.int64) // READ_BYTES
-        for piece in np.split(rows, np.flatnonzero(np.diff(pieces)) + 1):
-            places = zip(sizes[piece].tolist(), starts[piece].tolist(), strict=True)
-            answers = [os.pread(self._file.fileno(), size, start) for size, start in places]
-            if answers:
-                file.write(b"\n".join([*answers, b""]))
-        return rows.size
+        return self._spool.write(file, np.concatenate(self._oks) == ok)
 
 
 def merge(
     artifacts: Artifacts,
-    plan_sha256: str,
+    plans: Sequence[tuple[str, int]],
     chunks: Iterable[str],
     never_run: tuple[str, str] | None,
     output: Writer,
@@ -103,7 +76,7 @@ def merge(
     The seconds of each line go to `seconds` (store.formats.seconds).
 
     Args:
-        plan_sha256: the plan, which lists the lines.
+        plans: plan and row group of each segment, which list the lines.
         chunks: SHA-256 of each result chunk.
         never_run: code and message for lines without an answer; None if every line must have one.
 
@@ -111,16 +84,17 @@ def merge(
         BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
         UnavailableError: the store cannot be reached, or the local disk is full.
     """
-    with tempfile.TemporaryFile(prefix="batchyard-merge-") as file:
-        answers = _Answers(file)
+    with spool.opened() as lines:
+        answers = _Answers(lines)
         for sha256 in chunks:
             for table in read_chunk(artifacts, sha256):
                 answers.add(table)
-        planned = np.concatenate([table["line"].to_numpy() for table in plan.requests(artifacts, plan_sha256)])
+        segments = [table["line"].to_numpy() for table in plan.requests(artifacts, plans)]
+        planned = np.concatenate([np.zeros(0, np.int64), *segments])
         unanswered = _unanswered(planned, answers.lines(), complete=never_run is None)
         answers.write_seconds(seconds)
         if never_run is not None and unanswered.size:
-            for table in plan.requests(artifacts, plan_sha256):
+            for table in plan.requests(artifacts, plans):
                 answers.add(_error_lines(table.filter(pa.array(np.isin(table["line"], unanswered))), *never_run))
         completed = answers.write(True, output)
         failed = answers.write(False, errors) - unanswered.size

@@ -25,7 +25,7 @@ from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import AnswerReader, Row, take_answer
 from store.records import Batch
 from tasks.context import AppContext
-from tasks.finishing import result_stream
+from tasks.finishing import result_stream, stage_input
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,10 @@ def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> t
     stop = min(after + limit, available)
     tables = result_stream.tables(context.artifacts, chunks, after, stop, ["line", "answer", "seconds"])
     answers = {entry["line"]: entry for table in tables for entry in table.to_pylist()}
-    bodies = _bodies(context.artifacts, batch.input_sha256, answers)
+    if batch.input_sha256:
+        bodies = _bodies(context.artifacts, batch.input_sha256, answers)
+    else:
+        bodies = _planned(context, batch, answers)
     rows = []
     for line, entry in answers.items():
         answer = orjson.loads(entry["answer"])
@@ -123,6 +126,23 @@ def _bodies(artifacts: Artifacts, sha256: str, lines: Iterable[int]) -> dict[int
             if number in missing:
                 missing.remove(number)
                 bodies[number] = orjson.loads(raw)["body"]
+    return bodies
+
+
+def _planned(context: AppContext, batch: Batch, lines: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return the request bodies on these lines of a batch that has no input yet, in its first MAX_INPUT_BYTES."""
+    with context.database.read() as session:
+        plans = segments.plans(session, batch.id)
+    missing, remaining = set(lines), MAX_INPUT_BYTES
+    bodies: dict[int, dict[str, Any]] = {}
+    for table in stage_input.requests(context.artifacts, plans):
+        if not missing or remaining <= 0:
+            break
+        remaining -= table.nbytes
+        for number, body in zip(table["line"].to_pylist(), table["body"].to_pylist(), strict=True):
+            if number in missing:
+                missing.remove(number)
+                bodies[number] = orjson.loads(body)
     return bodies
 
 

@@ -6,7 +6,7 @@ import orjson
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
-from store import files
+from store import batches, files
 from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.context import AppContext
@@ -18,8 +18,9 @@ def write(context: AppContext, batch: Batch) -> Writer:
     The error file has one line for each of these requests in the same order, so one pass reads both side by side.
 
     Raises:
-        ConflictError: the batch has not ended, has no such line, or its input or error file was deleted.
+        ConflictError: the batch has not ended, has no such line, is a job's, or its input or error file was deleted.
     """
+    batches.refuse_stage(batch, "retry")
     if batch.status not in TERMINAL:
         raise _conflict(f"Cannot retry a batch with status '{batch.status}'; wait for its end, or cancel it.")
     if batch.status == "failed":

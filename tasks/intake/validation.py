@@ -82,7 +82,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
             return False
         with context.database.read() as session:
             batch = session.get_one(Batch, batch_id)
-        if batch.plan_sha256 is not None or batch.status not in ("validating", "cancelling"):
+        if batch.planned or batch.status not in ("validating", "cancelling"):
             return False
         if not batch.input_sha256:
             _reject_missing(context, batch, lease)

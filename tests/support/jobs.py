@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 from sqlalchemy.orm import Session
 
+from store.formats import asks
 from store.jobs import lifecycle, stages
 from store.jobs.records import Job
 from store.jobs.stages import PlannedJobSegment
 from store.records import Batch
+from tasks.context import AppContext
+from tests.support.stacks import a_chat
 
 MODELS = {name: {"name": name, "engine": "echo"} for name in ("echo", "other")}
 
@@ -44,3 +50,39 @@ def planned(requests: int = 2, *, model: str = "echo", plan: str = "1", row_grou
 
 def open_stage(session: Session, job: Job, number: int = 0, name: str = "argue") -> Batch:
     return stages.open_batch(session, job, number, name, "/v1/chat/completions")
+
+
+def ask(
+    context: AppContext, batch: Batch, texts: Mapping[int, str], *, same_as: Mapping[int, int] | None = None
+) -> None:
+    """Extend an open batch by a segment with a request for each text, by line; line n has the custom_id `r<n>`.
+
+    Args:
+        same_as: for the lines that are duplicates, the line in this segment whose answer they share.
+    """
+    rows = [
+        {
+            "line": line,
+            "custom_id": f"r{line}",
+            "body": "" if line in (same_as or {}) else json.dumps(a_chat(f"r{line}", text)["body"]),
+            "same_as": (same_as or {}).get(line),
+            "fingerprint": text.encode(),
+            "position": line,
+            "life": 1,
+            "visit": 1,
+            "sample": 0,
+            "retry": 0,
+            "ask": bytes(16),
+        }
+        for line, text in texts.items()
+    ]
+    with context.artifacts.create() as file:
+        asks.write(file, [pa.Table.from_pylist(rows, schema=asks.SCHEMA)])
+    segment = PlannedJobSegment("echo", len(rows), 100 * len(rows), "decode", file.sha256, 0)
+    with context.database.write() as session:
+        stages.extend(session, batch.id, [segment])
+
+
+def seal(context: AppContext, batch: Batch) -> None:
+    with context.database.write() as session:
+        stages.seal(session, batch.id)

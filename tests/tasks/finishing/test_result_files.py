@@ -18,22 +18,26 @@ from hypothesis import strategies as st
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts
 from store.formats.plan import PlanWriter, SegmentSize
-from tasks.finishing import result_files
+from tasks.finishing import result_files, spool
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small batch is written in many pieces here."""
-    monkeypatch.setattr(result_files, "READ_BYTES", 200)
+    monkeypatch.setattr(spool, "READ_BYTES", 200)
 
 
-def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> str:
+Plans = list[tuple[str, int]]
+
+
+def a_plan(artifacts: Artifacts, lines: list[int], segment_requests: int = 3) -> Plans:
+    """A plan of these lines, as its row groups."""
     with artifacts.create() as file:
         plan = PlanWriter(file, {"echo": SegmentSize(segment_requests)})
         for line in lines:
             plan.add("echo", line, f"id-{line}", json.dumps({"line": line}).encode())
         plan.close()
-    return file.sha256
+    return [(file.sha256, row_group) for row_group in range(len(plan.segments))]
 
 
 def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
@@ -50,10 +54,10 @@ def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
 
 
 def merged(
-    artifacts: Artifacts, plan: str, chunks: list[str], never_run: tuple[str, str] | None = None
+    artifacts: Artifacts, plans: Plans, chunks: list[str], never_run: tuple[str, str] | None = None
 ) -> tuple[result_files.Merged, list[dict[str, object]], list[dict[str, object]]]:
     with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as seconds:
-        summary = result_files.merge(artifacts, plan, chunks, never_run, output, errors, seconds)
+        summary = result_files.merge(artifacts, plans, chunks, never_run, output, errors, seconds)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
     return summary, read[0], read[1]
 
