@@ -125,6 +125,8 @@ def _object(
             retry_of=batch.retry_of,
             retries=list(retries),
             schedule_id=schedule_id,
+            job_id=batch.job_id,
+            stage=batch.stage,
         ),
     )
 

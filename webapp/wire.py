@@ -257,6 +257,8 @@ class Extension(BaseModel):
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")
     schedule_id: str | None = Field(description="the schedule that has made it")
+    job_id: str | None = Field(description="the job of which it is a stage; it alone cancels and retries it")
+    stage: str | None = Field(description="the name of that stage")
 
 
 class BatchObject(BaseModel):

@@ -56,7 +56,7 @@ def show(batch_id: str) -> ResponseReturnValue:
     variables: dict[str, Any] = {
         "now": time.time(),
         "batch": to_wire([batch])[0],
-        "name": names[batch.input_file_id],
+        "name": batch.stage or names[batch.input_file_id],
         "source": source,
         "ended": batch.status in TERMINAL,
         "steps": _steps(batch, records),
@@ -147,7 +147,7 @@ def _excerpt(batch: Batch, at: Cursor | int) -> dict[str, Any]:
     rows: list[Row] = []
     end: Cursor | int | None = None
     try:
-        if batch.plan_sha256 is None:
+        if not batch.planned:
             pass  # not validated yet, or invalid
         elif isinstance(at, int):
             rows, end = result_previews.as_they_came(context, batch, at, ROWS)
@@ -236,6 +236,7 @@ def repeat(batch_id: str) -> ResponseReturnValue:
     context, original = current_context(), get_batch(batch_id)
 
     def draft() -> Draft:
+        batches.refuse_stage(original, "retry")
         with context.database.read() as session:
             source = submission.input_file(session, original.project_id, original.input_file_id)
         return submission.repeat(context, original, source)
