@@ -53,6 +53,8 @@ def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[st
 def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
     """Return the requests of one item in one segment, mostly without reading a segment that has none.
 
+    A duplicate gets the body of the request whose answer it shares.
+
     Raises:
         UnavailableError, BatchyardError: as `read`.
     """
@@ -63,4 +65,8 @@ def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) 
         positions = file.read_row_group(row_group, columns=["position"])["position"]
         if position not in set(positions.to_pylist()):
             return SCHEMA.empty_table()
-        return file.read_row_group(row_group).filter(pc.equal(positions, position))
+        table = file.read_row_group(row_group)
+    own = table.filter(pc.equal(positions, position))
+    leaders = pc.index_in(own["same_as"], value_set=table["line"].combine_chunks())
+    bodies = pc.if_else(pc.is_null(own["same_as"]), own["body"], table["body"].take(leaders))
+    return own.set_column(own.schema.get_field_index("body"), "body", bodies)

@@ -1,0 +1,307 @@
+"""What a client reads of a job while it runs and for a while after: results, the list of items, one item."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from sqlalchemy import delete, select, update
+
+from batchyard import output_lines
+from batchyard.errors import ConflictError, NotFoundError, RequestError
+from store.database import Database
+from store.formats import asks, chunks, items, job_chunks
+from store.jobs import lifecycle, stages
+from store.jobs.records import Job, JobChunk
+from store.jobs.stages import PlannedJobSegment
+from store.records import ResultChunk, Segment
+from tasks.context import AppContext
+from tasks.jobs import reading
+from tests.support.jobs import create_job
+
+TOTAL = 6
+NUMBERS = [3, 0, 1, 2, 5, 4]  # shuffled: row of the input, by position
+
+
+class Written:
+    """A job in progress, and what the engine of jobs writes for it."""
+
+    def __init__(self, context: AppContext, project: str, stage_names: Sequence[str] = ("argue", "judge")) -> None:
+        self.context = context
+        with context.artifacts.create() as file:
+            writer = items.Writer(file)
+            for number in NUMBERS:
+                writer.add(number, f"id-{number}", orjson.dumps({"prompt": f"Why {number}?"}))
+            writer.close()
+        self.batches: dict[str, str] = {}
+        with context.database.write() as session:
+            self.job = create_job(session, project)
+            assert lifecycle.validated(session, self.job.id, items_sha256=file.sha256, total=TOTAL)
+            session.refresh(self.job)
+            for number, name in enumerate(stage_names):
+                self.batches[name] = stages.open_batch(session, self.job, number, name, "/v1/chat/completions").id
+        self.lines = dict.fromkeys(stage_names, 0)
+        self.admitted(TOTAL)
+
+    def admitted(self, count: int) -> None:
+        self._update(admitted=count)
+
+    def _update(self, **values: Any) -> None:
+        with self.context.database.write() as session:
+            session.execute(update(Job).where(Job.id == self.job.id).values(**values))
+            self.job = session.get_one(Job, self.job.id, populate_existing=True)
+
+    def ask(self, stage: str, *places: tuple[int, int, int, int], life: int = 1, same: bool = False) -> list[int]:
+        """Add a segment with a request for each (position, visit, sample, retry). Return their lines.
+
+        With `same` the requests after the first are duplicates of it.
+        """
+        rows = []
+        for index, (position, visit, sample, retry) in enumerate(places):
+            self.lines[stage] += 1
+            follows = same and index > 0
+            body = "" if follows else json.dumps({"model": "echo", "position": position, "sample": sample})
+            again = f"~{retry}" if retry else ""
+            rows.append(
+                {
+                    "line": self.lines[stage],
+                    "custom_id": f"id-{NUMBERS[position]}/{stage}.{visit}.{sample}{again}",
+                    "body": body,
+                    "same_as": rows[0]["line"] if follows else None,
+                    "fingerprint": None,
+                    "position": position,
+                    "life": life,
+                    "visit": visit,
+                    "sample": sample,
+                    "retry": retry,
+                    "ask": b"a" * 16,
+                }
+            )
+        with self.context.artifacts.create() as file:
+            asks.write(file, [pa.Table.from_pylist(rows, schema=asks.SCHEMA)])
+        segment = PlannedJobSegment("echo", len(rows), 100, "decode", file.sha256, 0)
+        with self.context.database.write() as session:
+            stages.extend(session, self.batches[stage], [segment])
+        return [row["line"] for row in rows]
+
+    def answer(self, stage: str, lines: Mapping[int, str]) -> None:
+        """Answer lines of the newest segment of a stage with these texts; it is done then."""
+        body = {line: orjson.dumps({"choices": [{"message": {"content": text}}]}) for line, text in lines.items()}
+        rows = [
+            {"line": line, "ok": True, "answer": output_lines.line("x", 200, body[line], None), "seconds": 0.5}
+            for line in lines
+        ]
+        sha256 = chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=chunks.SCHEMA))
+        with self.context.database.write() as session:
+            newest = select(Segment).where(Segment.batch_id == self.batches[stage]).order_by(Segment.id.desc())
+            segment = session.scalars(newest).first()
+            assert segment is not None
+            segment.state = "done"
+            chunk = ResultChunk(batch_id=segment.batch_id, segment_id=segment.id, sha256=sha256, created_at=time.time())
+            session.add(chunk)
+
+    def judge(self, *rows: tuple[int, int, int, str, Any], life: int = 1) -> None:
+        """Add outcomes: position, turn, index, kind and value of each."""
+        names = ("position", "turn", "index", "kind", "value")
+        values = [dict(zip(names, row, strict=True), life=life) for row in rows]
+        self._add("judgement", job_chunks.JUDGEMENT, [row | {"value": json.dumps(row["value"])} for row in values])
+
+    def end(self, *ends: tuple[int, str], life: int = 1, error: Any = None) -> None:
+        """Add a result chunk: position and state of each item. They have two turns."""
+        rows = [
+            {
+                "position": position,
+                "number": NUMBERS[position],
+                "custom_id": f"id-{NUMBERS[position]}",
+                "state": state,
+                "life": life,
+                "turns": 2,
+                "result": json.dumps({"text": f"since {position}", "life": life}),
+                "error": json.dumps(error) if error else None,
+                "started_at": time.time() - 1,
+                "ended_at": time.time(),
+            }
+            for position, state in ends
+        ]
+        self._add("result", job_chunks.RESULT, rows)
+
+    def _add(self, kind: Any, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+        sha256 = job_chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=schema))
+        with self.context.database.write() as session:
+            assert stages.add_chunk(session, self.job.id, kind, sha256, len(rows))
+
+    def results(self, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        content = b"".join(reading.results(self.context, self.job, after, limit))
+        return [json.loads(line) for line in content.splitlines()]
+
+    def listed(self, **changes: Any) -> tuple[list[reading.ItemRow], bool]:
+        options = {"state": None, "custom_id": None, "after": None, "limit": 100} | changes
+        return reading.items(self.context, self.job, **options)
+
+    def item(self, position: int) -> reading.ItemDetails:
+        return reading.item(self.context, self.job, NUMBERS[position])
+
+    def finished(self, status: str) -> None:
+        """End the job, whose items and chunks are still there."""
+        with self.context.database.write() as session:
+            assert lifecycle.transition(session, self.job.id, "in_progress", "finalizing", outcome=status)
+            assert lifecycle.transition(session, self.job.id, "finalizing", status)
+        self._update(completed=TOTAL)
+
+
+@pytest.fixture
+def written(context: AppContext, project: str) -> Written:
+    return Written(context, project)
+
+
+def test_results_are_lines_in_the_order_of_their_ends_and_a_reader_goes_on_anywhere(written: Written) -> None:
+    assert written.results() == []
+    written.end((1, "completed"), (0, "failed"), error={"code": "no_answer", "message": None})
+    written.end((3, "completed"))
+    lines = written.results()
+    assert [(line["number"], line["state"]) for line in lines] == [(0, "completed"), (3, "failed"), (2, "completed")]
+    assert lines[0]["result"] == {"text": "since 1", "life": 1}
+    assert lines[1]["error"] == {"code": "no_answer", "message": None}
+    assert "position" not in lines[0]
+    for after in range(4):
+        for limit in (1, 2, None):
+            assert written.results(after, limit) == lines[after:][:limit]
+    with pytest.raises(RequestError, match="there are 3 lines"):
+        written.results(4)
+
+
+def test_the_list_says_of_each_item_where_it_is(written: Written) -> None:
+    written.admitted(4)
+    written.ask("argue", (2, 1, 0, 0), (3, 1, 0, 0))
+    written.end((0, "completed"))
+    written.end((1, "stuck"), error={"code": "judge_failed", "message": None})
+    page, more = written.listed()
+    assert not more
+    assert [(item.number, item.custom_id, item.state, item.turn, item.stage, item.reason) for item in page] == [
+        (0, "id-0", "stuck", 2, None, "judge_failed"),
+        (1, "id-1", "live", None, "argue", None),
+        (2, "id-2", "live", None, "argue", None),
+        (3, "id-3", "completed", 2, None, None),
+        (4, "id-4", "pending", None, None, None),
+        (5, "id-5", "pending", None, None, None),
+    ]
+
+
+def test_the_list_is_read_page_by_page_and_by_state_and_id(written: Written) -> None:
+    written.end((0, "completed"), (1, "completed"), (4, "failed"))
+    numbers: list[int] = []
+    more, after = True, None
+    while more:
+        page, more = written.listed(limit=2, after=after)
+        numbers += [item.number for item in page]
+        after = numbers[-1]
+    assert numbers == list(range(TOTAL))
+    assert [item.number for item in written.listed(state="completed")[0]] == [0, 3]
+    assert [item.number for item in written.listed(state="live", after=1)[0]] == [2, 4]
+    assert [item.number for item in written.listed(custom_id="id-5")[0]] == [5]
+    assert written.listed(custom_id="id-5", state="live") == ([], False)
+    assert written.listed(custom_id="nobody") == ([], False)
+
+
+def test_the_newest_line_of_an_item_counts(written: Written) -> None:
+    written.end((0, "stuck"), (1, "stuck"))
+    written.end((0, "completed"), life=2)
+    by_number = {item.number: item for item in written.listed()[0]}
+    assert (by_number[3].state, by_number[3].life) == ("completed", 2)
+    assert (by_number[0].state, by_number[0].life) == ("stuck", 1)
+    assert written.item(0).result == {"text": "since 0", "life": 2}
+
+
+def test_an_item_shows_every_turn_with_its_requests_answers_and_judgements(written: Written) -> None:
+    first = written.ask("argue", (0, 1, 0, 0), (0, 1, 1, 0), (1, 1, 0, 0))
+    written.answer("argue", dict(zip(first, ("yes", "no", "other"), strict=True)))
+    written.judge(
+        (1, 2, 0, "score", {"score": 0}), (0, 2, 0, "score", {"score": 1.0}), (0, 2, 1, "score", {"score": 0})
+    )
+    written.ask("judge", (0, 1, 0, 0))
+    item = written.item(0)
+    assert (item.number, item.custom_id, item.state, item.stage) == (3, "id-3", "live", "judge")
+    assert item.columns == {"prompt": "Why 3?"}
+    assert [turn.turn for turn in item.turns] == [1, 2, 3]
+    argue, score, judge = item.turns
+    assert [request.custom_id for request in argue.requests] == ["id-3/argue.1.0", "id-3/argue.1.1"]
+    assert [request.body["sample"] for request in argue.requests] == [0, 1]
+    answered = argue.requests[1]
+    assert answered.response == {"choices": [{"message": {"content": "no"}}]}
+    assert (answered.status_code, answered.seconds, answered.batch_id) == (200, 0.5, written.batches["argue"])
+    assert [judgement.value["score"] for judgement in score.judgements] == [1.0, 0]
+    assert (judge.requests[0].status_code, judge.requests[0].response) == (None, None)
+
+
+def test_an_ended_item_has_its_result_and_its_times(written: Written) -> None:
+    written.answer("argue", dict.fromkeys(written.ask("argue", (2, 1, 0, 0)), "yes"))
+    written.judge((2, 2, 0, "check", {"passed": False}))
+    written.end((2, "failed"), error={"code": "no_answer", "message": "none"})
+    item = written.item(2)
+    assert (item.state, item.reason, item.stage) == ("failed", "no_answer", None)
+    assert item.error == {"code": "no_answer", "message": "none"}
+    assert item.ended_at > item.started_at > time.time() - 60
+    assert [(turn.turn, len(turn.requests), len(turn.judgements)) for turn in item.turns] == [(1, 1, 0), (2, 0, 1)]
+
+
+def test_attempts_stand_side_by_side_in_one_turn_and_lives_apart(written: Written) -> None:
+    written.ask("argue", (0, 1, 0, 0), (0, 1, 1, 0))
+    written.ask("argue", (0, 1, 1, 1))
+    written.ask("argue", (0, 2, 0, 0))
+    written.ask("argue", (0, 1, 0, 0), life=2)
+    turns = written.item(0).turns
+    assert [(turn.life, turn.turn) for turn in turns] == [(1, 1), (1, 2), (2, 1)]
+    assert [(request.sample, request.retry) for request in turns[0].requests] == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_requests_in_two_stages_at_once_are_one_turn(written: Written) -> None:
+    """The second one has the sample that follows, so the turn before it is its own."""
+    written.ask("argue", (0, 1, 0, 0))
+    written.ask("judge", (0, 1, 1, 0))
+    (turn,) = written.item(0).turns
+    assert [request.stage for request in turn.requests] == ["argue", "judge"]
+
+
+def test_a_request_that_no_engine_ran_stands_in_its_turn(written: Written) -> None:
+    written.ask("argue", (0, 1, 0, 0))
+    written.judge((0, 1, 1, "refused", {"ok": False, "error": {"code": "model_not_found"}}))
+    (turn,) = written.item(0).turns
+    assert (turn.requests[0].sample, turn.judgements[0].index) == (0, 1)
+
+
+def test_a_duplicate_shows_the_body_that_it_shares(written: Written) -> None:
+    lines = written.ask("argue", (0, 1, 0, 0), (1, 1, 0, 0), same=True)
+    written.answer("argue", dict.fromkeys(lines, "both"))
+    request = written.item(1).turns[0].requests[0]
+    assert request.body == {"model": "echo", "position": 0, "sample": 0}
+    assert request.response == {"choices": [{"message": {"content": "both"}}]}
+
+
+def test_items_that_had_not_ended_have_the_end_of_their_job(written: Written) -> None:
+    written.end((0, "completed"))
+    written.finished("expired")
+    assert [item.state for item in written.listed()[0]] == [*["expired"] * 3, "completed", "expired", "expired"]
+
+
+@pytest.mark.parametrize("number", [TOTAL, 2**70])
+def test_there_is_no_item_beyond_the_last(written: Written, number: int) -> None:
+    with pytest.raises(NotFoundError, match=f"no item {number}"):
+        reading.item(written.context, written.job, number)
+
+
+def test_long_after_its_end_a_job_refers_to_its_artifacts(written: Written, database: Database) -> None:
+    written.end(*((position, "completed") for position in range(TOTAL)))
+    written.finished("completed")
+    assert len(written.results()) == TOTAL
+    with database.write() as session:
+        session.execute(delete(JobChunk))
+    reads: list[Callable[[], object]] = [written.results, written.listed, lambda: written.item(0)]
+    for read in reads:
+        with pytest.raises(ConflictError) as refused:
+            read()
+        assert refused.value.code == "results_in_files"
