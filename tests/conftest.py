@@ -26,6 +26,7 @@ from store.database import Database
 from store.records import Batch, Project
 from tasks import messages
 from tests.support.batches import create_batch
+from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
 from tests.support.stacks import ROOT, RunningStack
 
@@ -257,8 +258,8 @@ def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
 
 
 @pytest.fixture(scope="session")
-def stack(start_stack: StartStack) -> RunningStack:
-    """The stack that most tests share: simulated models, and the example model `nano` on engine transformers."""
+def stack(start_stack: StartStack, tmp_path_factory: pytest.TempPathFactory) -> RunningStack:
+    """The stack that most tests share: simulated models, `nano` on engine transformers, and recipes."""
     models = f"""
 [models.echo]
 engine = "echo"
@@ -306,6 +307,7 @@ max_model_len = 512
         BATCHYARD_MAX_REQUESTS="200000",
         BATCHYARD_REQUEST_TIMEOUT="15",
         BATCHYARD_WEBHOOKS_ALLOW_PRIVATE="1",
+        BATCHYARD_RECIPES=str(write_recipes(tmp_path_factory.mktemp("own"))),
     )
 
 

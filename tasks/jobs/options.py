@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS, ModelSpec
 from batchyard.program import Request
 from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Item, Options, Recipe, Stage
-from batchyard.wording import MAX_LIST, MAX_NAME, cut, nearest, quoted
+from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from tasks.context import AppContext
 from tasks.jobs.requests import Preparer
 from tasks.recipes.registry import Catalogue
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 ROOT = "options"
 MAX_ERRORS = 5
 """Errors that one refusal names."""
+_PLACED = re.compile(r"(?:([A-Za-z_][\w./-]*): )?(.*)", re.DOTALL)
+"""The message of a ValueError, which may begin with the path of an option."""
 KINDS = {"model": "model", "models": "model", "reward": "reward", "rewards": "reward", "gate": "gate", "gates": "gate"}
 """Names of options, at any depth, that hold the name of a model, a reward or a gate, or several of them."""
 
@@ -89,11 +92,9 @@ def _called(recipe: Recipe[Any], name: str, function: Any, options: Options) -> 
     try:
         return function(options)
     except ValueError as error:
-        path, colon, reason = str(error).partition(":")
-        if not colon:
-            path, reason = "", path
-        param = f"{ROOT}.{path.strip().removeprefix(f'{ROOT}.')}".removesuffix(".")
-        message = f"Invalid value for '{param}': {reason.strip().removesuffix('.')}."
+        path, reason = _PLACED.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # it matches any text
+        param = ROOT if path is None else f"{ROOT}.{path.removeprefix(f'{ROOT}.')}"
+        message = f"Invalid value for '{param}': {cut(reason.strip().removesuffix('.'), MAX_MESSAGE)}."
         raise RequestError(message, code="invalid_value", param=param) from None
     except Exception as error:
         log.exception("a recipe's function failed", extra={"recipe": recipe.name, "function": name})

@@ -25,10 +25,9 @@ from store.jobs import reading as records
 from store.jobs.reading import Chunk, PlanGroup
 from store.jobs.records import Job
 from tasks.context import AppContext
+from tasks.jobs.finish import NEVER_ENDED
 
 STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
-REST = {"expired": "expired", "cancelled": "cancelled", "failed": "cancelled"}
-"""State of the items that had not ended when the job ended, by its status."""
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
 _CACHED_CHUNKS = 8192
@@ -182,7 +181,7 @@ class _Items:
         self.states = np.full(total, STATES.index("pending"), np.int8)
         self.states[: job.admitted] = STATES.index("live")
         if job.status in TERMINAL:
-            self.states[:] = STATES.index(REST.get(job.status, "cancelled"))
+            self.states[:] = STATES.index(NEVER_ENDED[job.status])
         self.lives = np.ones(total, np.int32)
         self.turns = np.full(total, -1, np.int32)
         self._places = np.full((total, 2), -1, np.int32)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from store.jobs.stages import PlannedJobSegment
 
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
+from store.jobs.stages import PlannedJobSegment
 from tasks.jobs.live import LiveItems
 from tasks.jobs.requests import Pending
 

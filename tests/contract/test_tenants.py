@@ -22,6 +22,12 @@ ROUTES = [
     ("POST", "/v1/batches/{batch}/cancel"),
     ("POST", "/v1/batches/{batch}/retry"),
     ("GET", "/v1/batches/{batch}/events"),
+    ("GET", "/v1/jobs/{job}"),
+    ("POST", "/v1/jobs/{job}/cancel"),
+    ("GET", "/v1/jobs/{job}/results"),
+    ("GET", "/v1/jobs/{job}/items"),
+    ("GET", "/v1/jobs/{job}/items/0"),
+    ("GET", "/v1/jobs/{job}/events"),
     ("GET", "/v1/webhook_endpoints/{webhook}"),
     ("POST", "/v1/webhook_endpoints/{webhook}"),
     ("DELETE", "/v1/webhook_endpoints/{webhook}"),
@@ -66,11 +72,18 @@ def schedule(http: httpx.Client, created: dict[str, Any]) -> Iterator[str]:
     http.delete(f"/v1/schedules/{schedule_id}")
 
 
+@pytest.fixture(scope="module")
+def job(http: httpx.Client) -> str:
+    """The id of a job."""
+    body = {"recipe": "debate", "options": {"model": "echo"}, "input": {"prompts": ["Why?"]}}
+    return str(http.post("/v1/jobs", json=body).json()["id"])
+
+
 @pytest.mark.parametrize(("method", "route"), ROUTES)
 def test_not_yours_answers_exactly_as_not_there(
-    stranger: httpx.Client, mixed: Any, webhook_ids: dict[str, str], schedule: str, method: str, route: str
+    stranger: httpx.Client, mixed: Any, webhook_ids: dict[str, str], schedule: str, job: str, method: str, route: str
 ) -> None:
-    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, **webhook_ids}
+    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, "job": job, **webhook_ids}
     nobodys = {name: f"{value[:-6]}ffffff" for name, value in theirs.items()}
     answers = []
     for ids in (theirs, nobodys):

@@ -61,6 +61,8 @@ def test_a_query_with_nul_is_refused_with_the_parameters_name(client: FlaskClien
         ("/v1/webhook_endpoints", {"name": "\0"}, "name"),
         ("/v1/batches", {"metadata": nested(900, "\0")}, None),
         ("/start", {"prompts": ["a", "b\0"]}, "prompts.1"),
+        ("/v1/jobs", {"options": {"system": "\0"}}, "options.system"),
+        ("/v1/jobs", {"input": {"items": [{"a": "\0"}]}}, "input.items.0.a"),
     ],
 )
 def test_a_body_with_nul_is_refused_with_the_parameters_name(
