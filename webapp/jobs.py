@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
@@ -25,7 +26,7 @@ from webapp import idempotency, job_wire, wire
 from webapp.batches import eta
 from webapp.document import operation
 from webapp.events import EventObject, EventPage, ListEvents
-from webapp.idempotency import Idempotent
+from webapp.idempotency import Idempotency, Idempotent, Once
 from webapp.requests import after_response, caller, current_context, parse_body, query
 
 routes = Blueprint("jobs", __name__)
@@ -166,18 +167,27 @@ def create() -> job_wire.JobObject | job_wire.DryRun:
     request = request_of(body)
     if params.dry_run:
         return _dry_run(submission.dry_run(context, owner.project_id, request))
-    key = idempotency.of_request(body)
+    made = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
+    if made.draft is None:
+        return to_wire([made.record])[0]
+    return _object(made.record)  # nothing is read: the answer cannot fail after the commit
+
+
+def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, JobDraft]:
+    """Create and announce a job, or return the job that an earlier request with the same key created.
+
+    Raises:
+        ConflictError: the key was used for something else.
+    """
+    context = current_context()
 
     def submit(session: Session, new: JobDraft) -> Job:
         return submission.submit(context, session, new, key)
 
-    made = idempotency.once(
-        key, lifecycle.repeated, lambda: submission.draft(context, owner.project_id, request), submit
-    )
-    if made.draft is None:
-        return to_wire([made.record])[0]
-    after_response(lambda: messages.validate_job(made.record.id))
-    return _object(made.record)  # nothing is read: the answer cannot fail after the commit
+    made = idempotency.once(key, lifecycle.repeated, draft, submit)
+    if made.draft is not None:
+        after_response(lambda: messages.validate_job(made.record.id))
+    return made
 
 
 def request_of(body: job_wire.CreateJob) -> JobRequest:
@@ -189,18 +199,16 @@ def request_of(body: job_wire.CreateJob) -> JobRequest:
             code="missing_required_parameter" if given is None else "invalid_value",
             param="input_file_id",
         )
-    items = None
-    if source is not None and source.artifact is None:
-        items = source.items or [{"prompt": prompt} for prompt in source.prompts or ()]
-    artifact = None
+    rows_or_file: Any = given
     if source is not None and source.artifact is not None:
-        artifact = ArtifactName(source.artifact.job_id or source.artifact.batch_id or "", source.artifact.name)
+        owner_id = source.artifact.job_id or source.artifact.batch_id or ""
+        rows_or_file = ArtifactName(owner_id, source.artifact.name)
+    elif source is not None:
+        rows_or_file = source.items or [{"prompt": prompt} for prompt in source.prompts or ()]
     return JobRequest(
         recipe=body.recipe,
+        input=rows_or_file,
         completion_window=body.completion_window,
-        input_file_id=given,
-        artifact=artifact,
-        items=items,
         options=body.options,
         seed=body.seed,
         name=body.name,

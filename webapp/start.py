@@ -19,24 +19,29 @@ from tasks.intake import prompts, submission
 from tasks.intake.lines import LineError
 from tasks.intake.submission import Draft, NewInput
 from tasks.intake.validation import Validator
+from tasks.jobs import submission as job_submission
+from tasks.jobs.submission import JobRequest
 from webapp import wire
 from webapp.batches import create_once
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
+from webapp.job_wire import JsonObject
+from webapp.jobs import create_once as create_job_once
 from webapp.requests import caller, current_context, form, parse_body
 
 routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop")
+OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "post_process", *PARAMETERS}
 
 
 class Started(BaseModel):
-    """What POST /start answers. A job that is one batch has that batch's id."""
+    """What POST /start answers. Without a recipe the job is one batch, and has its id."""
 
     job_id: str
-    batch_id: str
-    file_id: str
+    batch_id: str | None = Field(description="null: the job is a recipe's")
+    file_id: str | None
     status_url: str
 
 
@@ -57,6 +62,10 @@ class Start(BaseModel):
     sampling: Annotated[dict[str, Any], JsonText] = Field(
         default_factory=dict, description="any other parameters of the request body"
     )
+    recipe: str | None = Field(None, min_length=1, max_length=128, description="start a job of this recipe")
+    options: Annotated[JsonObject, JsonText] = Field(
+        default_factory=dict, description="the recipe's, instead of a model and its parameters"
+    )
     completion_window: wire.Window = "24h"
     metadata: Annotated[wire.Metadata | None, JsonText] = None
     post_process: Annotated[wire.Steps, JsonText] = Field(default_factory=list, max_length=16)
@@ -69,7 +78,7 @@ class StartForm(Start):
 @routes.post("/start")
 @operation(Started, status=202, json=Start, form=StartForm, refusals=(413,))
 def start() -> tuple[dict[str, Any], int]:
-    """Start a batch from prompts, sent as JSON or as a form."""
+    """Start a batch from prompts, sent as JSON or as a form; or a job of a recipe."""
     caller()
     context = current_context()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
@@ -82,6 +91,10 @@ def start() -> tuple[dict[str, Any], int]:
             code="missing_required_parameter",
             param="prompts",
         )
+    if body.recipe is not None:
+        return _start_job(body, body.recipe, file).model_dump(), 202
+    if body.options:
+        raise RequestError("'options' are a recipe's; name it.", code="missing_required_parameter", param="recipe")
     batch = submit(body, file)
     answer = Started(
         job_id=batch.id,
@@ -90,6 +103,35 @@ def start() -> tuple[dict[str, Any], int]:
         status_url=url_for("batches.retrieve", batch_id=batch.id, _external=True),
     )
     return answer.model_dump(), 202
+
+
+def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> Started:
+    """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
+    names = options.model_fields_set & OF_A_BATCH
+    if names:
+        raise RequestError(
+            "A job's requests are its recipe's; say this in 'options', or leave it out.",
+            code="invalid_value",
+            param=min(names),
+        )
+    if file is None:
+        source: Any = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
+        if not source:
+            raise prompts.none()
+    else:
+        upload, name = file
+        upload.commit()
+        source = NewInput(name, upload)
+    request = JobRequest(
+        recipe=recipe,
+        input=source,
+        options=options.options,
+        completion_window=options.completion_window,
+        metadata=options.metadata,
+    )
+    job = create_job_once(None, lambda: job_submission.draft(current_context(), caller().project_id, request)).record
+    status_url = url_for("jobs.retrieve", job_id=job.id, _external=True)
+    return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)
 
 
 def submit(options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None) -> Batch:

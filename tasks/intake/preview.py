@@ -14,7 +14,7 @@ from batchyard.errors import RequestError
 from store.formats.lines import numbered_lines
 from tasks.context import AppContext
 from tasks.intake.lines import LineError, parse
-from tasks.intake.prompts import Prompt, RequestTemplate
+from tasks.intake.prompts import Prompt, RequestTemplate, none
 from tasks.intake.validation import Report, Validator
 
 HEAD_BYTES = 256 * 1024
@@ -78,5 +78,5 @@ def of_prompts(
         if whole or count < SHOWN:
             raise  # otherwise the row may continue beyond the head; submitting reads it all
     if whole and not count:
-        raise RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
+        raise none()
     return of_requests(context, request_template.endpoint, bytes(content), whole=whole)

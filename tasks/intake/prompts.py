@@ -85,8 +85,13 @@ def write(
                 )
             target.write(orjson.dumps(request) + b"\n")
         if count == 0:
-            raise RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
+            raise none()
     return target
+
+
+def none() -> RequestError:
+    """Return the refusal of an input without prompts."""
+    return RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
 
 
 def of_list(prompts: list[str] | str) -> Iterator[Prompt]:

@@ -36,18 +36,16 @@ class ArtifactName:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job that a client wants. One of `input_file_id`, `artifact` and `items` is set.
+    """A job that a client wants.
 
     Attributes:
-        items: the rows of an inline input.
+        input: the id of a file, an artifact, stored content, or rows.
         output_expires_after: seconds.
     """
 
     recipe: str
+    input: str | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
     completion_window: str = "24h"
-    input_file_id: str | None = None
-    artifact: ArtifactName | None = None
-    items: Sequence[Mapping[str, Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     name: str | None = None
@@ -194,20 +192,24 @@ def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput:
-    if request.items is not None:
-        return _inline(context, request.items)
+    source = request.input
+    if not isinstance(source, str | ArtifactName | NewInput):
+        return _inline(context, source)
+    file: File | NewInput
     with context.database.read() as session:
-        if request.artifact is None:
-            source = submission.input_file(session, project_id, request.input_file_id or "", purposes=PURPOSES)
+        if isinstance(source, NewInput):
+            file, name, param = source, source.name, "file"
+        elif isinstance(source, str):
+            file = submission.input_file(session, project_id, source, purposes=PURPOSES)
+            name, param = file.filename, "input_file_id"
         else:
-            source = _artifact(session, project_id, request.artifact)
+            file = _artifact(session, project_id, source)
+            name, param = file.filename, "input.artifact"
     try:
-        rows.check_name(source.filename)
+        rows.check_name(name)
     except RequestError as error:
-        raise RequestError(
-            error.message, code="invalid_value", param="input_file_id" if request.artifact is None else "input.artifact"
-        ) from None
-    return source
+        raise RequestError(error.message, code="invalid_value", param=param) from None
+    return file
 
 
 def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File:

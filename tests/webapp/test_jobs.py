@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -287,3 +288,42 @@ def test_inputs_of_jobs_count_against_the_bytes_in_flight(database_url: str, bro
     assert first.status_code == 200
     second = client.post("/v1/jobs", json=JOB)
     assert (second.status_code, second.headers["Retry-After"]) == (429, "30")
+
+
+def test_a_job_is_started_with_prompts_in_one_step(client: FlaskClient, sent: list[str]) -> None:
+    body = {"recipe": "debate", "options": OPTIONS, "prompts": "Why?\n\nHow?\n", "metadata": {"team": "a"}}
+    answer = client.post("/start", json=body, buffered=True)
+    started = answer.get_json()
+    assert (answer.status_code, started["batch_id"], sent) == (202, None, [started["job_id"]])
+    job = client.get(started["status_url"]).get_json()
+    assert (job["id"], job["input_file_id"], job["metadata"]) == (started["job_id"], started["file_id"], {"team": "a"})
+    content = client.get(f"/v1/files/{started['file_id']}/content").data
+    assert [json.loads(line) for line in content.splitlines()] == [{"prompt": "Why?"}, {"prompt": "How?"}]
+
+
+def test_a_job_is_started_with_a_form_and_its_file_as_it_is(client: FlaskClient) -> None:
+    table = b"a,b\n1,2\n"
+    options = json.dumps(OPTIONS | {"template": "What is {a} + {b}?"})
+    form = {"recipe": "debate", "options": options, "file": (io.BytesIO(table), "sums.csv")}
+    started = client.post("/start", data=form, content_type="multipart/form-data").get_json()
+    file = client.get(f"/v1/files/{started['file_id']}").get_json()
+    assert (file["filename"], file["purpose"]) == ("sums.csv", "user_data")
+    assert client.get(f"/v1/files/{started['file_id']}/content").data == table
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"recipe": "debates"}, "recipe"),
+        ({"options": {"modle": "echo"}}, "options.model"),
+        ({"model": "echo"}, "model"),
+        ({"template": "{a}"}, "template"),
+        ({"recipe": None}, "recipe"),
+        ({"prompts": ["", " "]}, "prompts"),
+        ({"prompts": None}, "prompts"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(client: FlaskClient, changes: dict[str, Any], param: str) -> None:
+    body = {"recipe": "debate", "options": OPTIONS, "prompts": ["Why?"]} | changes
+    answer = client.post("/start", json=body)
+    assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, param)
