@@ -78,7 +78,7 @@ def field_of(columns: Any, path: str) -> Any:
 
 
 class InvalidItem(ValueError):
-    """A row that is no item. `code` is one of the codes of bad rows: missing_prompt, invalid_messages."""
+    """A row that is no item. `code` is one of the codes of bad rows: missing_prompt, invalid_messages, no_reward, …."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -411,7 +411,8 @@ def recipe(
         probe: returns examples of what it may yield: before a job is taken, their models, rewards and gates are looked
             up, and the gates' values and the requests are checked.
         check: raises ValueError for options that cannot be, with the path of the option and a colon before the reason.
-        columns: returns the names of the columns that a row needs, dotted for fields within. It gets the row.
+        columns: returns the names of the columns that a row needs, dotted for fields within. It gets the row, and
+            raises InvalidItem for one that cannot be an item.
         finish: writes artifacts when all items have ended.
         main: the artifact that the terminal writes to `-o`.
         events: returns what to tell clients of an item that has ended, as JSON objects with a `type`.

@@ -54,7 +54,7 @@ def _checked(kind: type[E]) -> Callable[[Any], tuple[str, E]]:
 RECIPES: Registry[Recipe[Any]] = Registry(
     "recipe",
     "batchyard.recipes",
-    {},
+    {"rollout": "tasks.recipes.rollout:rollout"},
     _checked(Recipe),
 )
 REWARDS: Registry[Reward] = Registry(
@@ -183,12 +183,21 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
 
 
 _LOADING = threading.Lock()
+_current: Catalogue | None = None
 
 
 def catalogue(settings: Settings) -> Catalogue:
     """Return the catalogue of this process. Raises ConfigurationError as `load` does."""
+    global _current
     with _LOADING:  # two threads would import the files twice
-        return _loaded(settings.recipes)
+        _current = _loaded(settings.recipes)
+        return _current
+
+
+def current() -> Catalogue:
+    """Return the catalogue that this process works with, for recipes; the built-in one before any is loaded."""
+    with _LOADING:
+        return _current or _loaded("")
 
 
 @functools.cache

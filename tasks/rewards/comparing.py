@@ -23,7 +23,7 @@ def last_number(text: str) -> Decimal | None:
         return None
 
 
-def _shortest(number: Decimal) -> str:
+def shortest(number: Decimal) -> str:
     """Return one text for all numbers of this value: 95.0 and 95 are one prediction."""
     context = Context(prec=len(number.as_tuple().digits), Emin=MIN_EMIN, Emax=MAX_EMAX)
     return str(number.normalize(context))
@@ -56,7 +56,7 @@ def numeric(
     number = last_number(solution_str)
     return {
         "score": float(matches("numeric", solution_str, str(ground_truth))),
-        "pred": None if number is None else _shortest(number),
+        "pred": None if number is None else shortest(number),
     }
 
 

@@ -1,0 +1,104 @@
+"""Recipes played over rows without a stack, with results as their finish hooks see them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import pyarrow as pa
+
+from batchyard.program import RecipeError, Request, play
+from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Report, Score, Scored
+from tasks.jobs.judging import judge
+from tasks.recipes.registry import load
+
+
+@dataclass(frozen=True)
+class PlayedItem:
+    """An EndedItem. It takes 1.5 s."""
+
+    number: int
+    custom_id: str
+    columns: Mapping[str, Any]
+    state: str
+    result: Mapping[str, Any]
+    error: Mapping[str, Any] | None
+    started_at: float | None = 1_700_000_000.0
+    ended_at: float | None = 1_700_000_001.5
+
+
+@dataclass
+class PlayedResults:
+    """Results in memory: `artifacts` holds what a finish hook wrote, by name."""
+
+    ended: list[PlayedItem]
+    artifacts: dict[str, bytes] = field(default_factory=dict)
+
+    def items(self) -> Iterator[PlayedItem]:
+        yield from self.ended
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield pa.Table.from_pylist([dict(item.columns) for item in self.ended])
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        file = io.BytesIO()
+        yield file
+        self.artifacts[name] = file.getvalue()
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of an artifact."""
+        return [json.loads(line) for line in self.artifacts[name].splitlines()]
+
+
+def judged(want: Score | Check, item: Item) -> Scored | Checked:
+    """Return the outcome of the built-in reward or gate, as a job's processes judge it."""
+    return judge(load(None), want, item)
+
+
+def played(
+    recipe: Recipe[Any],
+    rows: Sequence[Mapping[str, Any]],
+    options: Options,
+    answer: Callable[[Item, Request], Answer | str],
+    job_seed: int = 0,
+) -> PlayedResults:
+    """Run a recipe over rows, with the answers of `answer` and the built-in rewards and gates."""
+    ended = []
+    for number, columns in enumerate(rows):
+        custom_id = str(columns.get("custom_id", f"item-{number}"))
+        item = Item(
+            number,
+            custom_id,
+            columns,
+            total=len(rows),
+            job_seed=job_seed,
+            system=options.system,
+            template=options.template,
+        )
+        try:
+            result = play(
+                recipe,
+                item,
+                options,
+                lambda request, item=item: answer(item, request),
+                lambda want, item=item: judged(want, item),
+            )
+        except RecipeError as error:
+            ended.append(
+                PlayedItem(number, custom_id, columns, "failed", {}, {"code": error.code, "message": str(error)})
+            )
+            continue
+        values = json.loads(json.dumps({"text": result.text, **result.values}))  # they are kept as JSON
+        ended.append(PlayedItem(number, custom_id, columns, result.state, values, result.error))
+    return PlayedResults(ended)
+
+
+def finished(recipe: Recipe[Any], results: PlayedResults, options: Options) -> Report:
+    """Run the recipe's finish hook."""
+    assert recipe.finish is not None
+    return recipe.finish(results, options)
