@@ -125,9 +125,9 @@ class Checker:
             )
             try:
                 messages_of(row, self._options.template)
+                self._check_columns(row)
             except InvalidItem as error:
                 raise LineError(error.code, error.message) from None
-            self._check_columns(row)
             if number < PROBED_ITEMS and not self._report.count:
                 self._probe(item)
         except LineError as error:

@@ -17,7 +17,7 @@ from tasks.jobs.judging import judge
 from tasks.recipes.registry import load
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlayedItem:
     """An EndedItem. It takes 1.5 s."""
 
@@ -90,7 +90,7 @@ def played(
             )
         except RecipeError as error:
             ended.append(
-                PlayedItem(number, custom_id, columns, "failed", {}, {"code": error.code, "message": str(error)})
+                PlayedItem(number, custom_id, columns, "failed", {}, {"code": error.code, "message": error.message})
             )
             continue
         values = json.loads(json.dumps({"text": result.text, **result.values}))  # they are kept as JSON
