@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from tasks.patterns import InvalidPattern, compiled
+from tasks.rewards.comparing import matches
 from tasks.steps.step import Results, Step, StepOptions
-
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class ScoreOptions(StepOptions):
@@ -24,25 +21,6 @@ class ScoreOptions(StepOptions):
 
     step: Literal["score"]
     method: Literal["exact", "numeric", "regex"] = "exact"
-
-
-def last_number(text: str) -> Decimal | None:
-    """Return the value of the last number in a text, with or without thousands separators; None without a number."""
-    numbers = NUMBER.findall(text)
-    try:
-        return Decimal(numbers[-1].replace(",", "")) if numbers else None
-    except InvalidOperation:
-        return None
-
-
-def matches(method: str, answer: str, expected: str) -> bool:
-    """Return True if the answer is as expected. Raises InvalidPattern if the expected text is none."""
-    if method == "numeric":
-        value = last_number(expected)
-        return value is not None and last_number(answer) == value
-    if method == "regex":
-        return compiled(expected).search(answer) is not None
-    return answer.strip() == expected.strip()
 
 
 def _expected(body: Mapping[str, Any]) -> str | None:
