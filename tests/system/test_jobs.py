@@ -105,5 +105,5 @@ def test_a_recipe_in_the_folder_runs_over_its_items(jobs: Jobs) -> None:
     results = jobs.results(job)
     assert [result["custom_id"] for result in results] == [f"item-{index}" for index in range(50)]
     assert results[7]["result"] == {"text": "question 7", "votes": 3, "scores": [1.0, 1.0, 1.0]}
-    assert Counter(stage["name"] for stage in job["stages"]) == {"argue": 1, "judge": 1}
-    assert [stage["answered"] for stage in job["stages"]] == [150, 50]
+    assert Counter(stage["name"] for stage in job["batchyard"]["stages"]) == {"argue": 1, "judge": 1}
+    assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [150, 50]
