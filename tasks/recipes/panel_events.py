@@ -1,0 +1,180 @@
+"""What recipe panel tells clients of a task: an event for each agent, and one for the deliberation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from batchyard.recipes import EndedItem
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One of the panel. `diverse`: it is told to differ from the others."""
+
+    id: str
+    role: str
+    prompt: str
+    model: str
+    temperature: float
+    diverse: bool
+
+
+class Proposal(BaseModel):
+    """An agent's proposal as it stands in the end. `tokens` are those of the request that wrote it, in and out."""
+
+    content: str
+    author_id: str
+    author_role: str
+    model: str
+    temperature: float
+    tokens: int
+    finish_reason: str | None
+
+
+class CheckOutcome(BaseModel):
+    """What a gate said of a proposal."""
+
+    gate: str
+    value: Any
+    weight: float
+    passed: bool
+    category: str | None
+    message: str | None
+
+
+class Judgement(BaseModel):
+    """The judge's mark, and whether the proposal won or lost when the two best were compared in both orders."""
+
+    mark: int | None
+    comparison: Literal["won", "lost", "tied"] | None
+
+
+class RankedProposal(BaseModel):
+    """A proposal with what it was ranked by."""
+
+    proposal: Proposal
+    checks: list[CheckOutcome]
+    score: float | None
+    judge: Judgement | None
+    rank: int
+
+
+class FailedAgent(BaseModel):
+    """An agent without a proposal. `error_type` is the code of the error."""
+
+    agent_id: str
+    error: str
+    error_type: str
+
+
+class _Event(BaseModel):
+    """`timestamp` is when the task ended."""
+
+    type: str
+    task_id: str
+
+
+class AgentCompleted(_Event):
+    """An agent has a proposal. `duration_ms` is the time of its requests in the engine."""
+
+    type: Literal["agent.response.completed"] = "agent.response.completed"
+    agent_id: str
+    role: str
+    proposal: Proposal
+    status: Literal["completed"] = "completed"
+    duration_ms: float | None
+    timestamp: datetime | None
+    model: str
+    diversity: bool
+
+
+class AgentFailed(_Event):
+    """An agent has no proposal."""
+
+    type: Literal["agent.response.failed"] = "agent.response.failed"
+    agent_id: str
+    role: str
+    status: Literal["failed"] = "failed"
+    error: str
+    error_type: str
+    duration_ms: float | None
+    timestamp: datetime | None
+
+
+class Deliberation(BaseModel):
+    """A task as `panel.jsonl` has it."""
+
+    task_id: str
+    status: str
+    winner: str | None
+    results: list[RankedProposal]
+    failed_agents: list[FailedAgent]
+    duration_ms: float | None
+
+
+class DeliberationCompleted(Deliberation, _Event):
+    """A task has at least one proposal."""
+
+    type: Literal["deliberation.completed"] = "deliberation.completed"
+    timestamp: datetime | None
+
+
+class DeliberationFailed(Deliberation, _Event):
+    """A task ended without a proposal, or before its panel was done."""
+
+    type: Literal["deliberation.failed"] = "deliberation.failed"
+    timestamp: datetime | None
+    error: str
+    error_type: str
+
+
+def deliberation(item: EndedItem) -> Deliberation:
+    """Return what became of a task."""
+    begun, ended = item.started_at, item.ended_at
+    return Deliberation(
+        task_id=item.custom_id,
+        status=item.state,
+        winner=item.result.get("winner"),
+        results=item.result.get("results", []),
+        failed_agents=item.result.get("failed_agents", []),
+        duration_ms=None if begun is None or ended is None else round((ended - begun) * 1000, 3),
+    )
+
+
+def events_of(item: EndedItem, agents: Sequence[Agent]) -> list[dict[str, Any]]:
+    """Return the events of a task that has ended, those of its agents in their order first."""
+    task = deliberation(item)
+    timestamp = None if item.ended_at is None else datetime.fromtimestamp(item.ended_at, UTC)
+    proposals = {ranked.proposal.author_id: ranked.proposal for ranked in task.results}
+    failures = {failed.agent_id: failed for failed in task.failed_agents}
+    seconds: dict[str, list[float]] = {}
+    for message in item.result.get("dialogue", []):
+        if message["duration_seconds"] is not None:
+            seconds.setdefault(message["author"], []).append(message["duration_seconds"])
+    made: list[BaseModel] = []
+    for agent in agents:
+        own = seconds.get(agent.id)
+        common: dict[str, Any] = {
+            "task_id": task.task_id,
+            "agent_id": agent.id,
+            "role": agent.role,
+            "duration_ms": round(sum(own) * 1000, 3) if own else None,
+            "timestamp": timestamp,
+        }
+        if proposal := proposals.get(agent.id):
+            made.append(AgentCompleted(proposal=proposal, model=agent.model, diversity=agent.diverse, **common))
+        elif failed := failures.get(agent.id):
+            made.append(AgentFailed(error=failed.error, error_type=failed.error_type, **common))
+    values = dict(task) | {"timestamp": timestamp}
+    if item.state == "completed":
+        made.append(DeliberationCompleted(**values))
+    else:
+        error = item.error or {}
+        code = str(error.get("code") or item.state)
+        made.append(DeliberationFailed(error=str(error.get("message") or code), error_type=code, **values))
+    return [event.model_dump(mode="json") for event in made]
