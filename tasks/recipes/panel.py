@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from batchyard.recipes import (
     Answer,
@@ -70,6 +71,13 @@ class CheckOptions(_Settings):
     gate: str
     value: Any = None
     weight: float = Field(1.0, gt=0)
+
+
+def _check_of(check: str | CheckOptions) -> CheckOptions:
+    if isinstance(check, CheckOptions):
+        return check
+    name, value = parse(check)
+    return CheckOptions(gate=name, value=value)
 
 
 class JudgeOptions(_Settings):
@@ -149,6 +157,11 @@ class PanelOptions(Options):
     checks: Judgement[list[str | CheckOptions]] = Field([], description="Gates: `name:value` or {gate, value, weight}")
     extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
 
+    @field_validator("checks")
+    @classmethod
+    def _parsed(cls, checks: list[str | CheckOptions]) -> list[CheckOptions]:
+        return [_check_of(check) for check in checks]
+
 
 @dataclass
 class _Draft:
@@ -183,28 +196,20 @@ class _Draft:
 def agents_of(options: PanelOptions) -> list[Agent]:
     """Return the agents in order, with their ids: `agent-qa-002` is the second agent of role QA."""
     agents: list[Agent] = []
+    numbers = Counter[str]()
     for entry in options.agents:
         own = AgentOptions(role=entry) if isinstance(entry, str) else entry
-        prefix = f"agent-{own.role.lower()}-"
-        number = 1 + sum(agent.id.startswith(prefix) for agent in agents)
+        role = own.role.lower()
+        numbers[role] += 1
         diverse = options.diversity and bool(agents)
         temperature = own.temperature
         if temperature is None:
             factor = DIVERSITY if diverse else 1.0
             temperature = round(min(options.temperature * factor, MOST_TEMPERATURE), 6)
         prompt = options.roles.get(own.role) or ROLES.get(own.role) or f"You are a {own.role} expert."
-        agents.append(
-            Agent(f"{prefix}{number:03}", own.role, prompt, own.model or options.model or "", temperature, diverse)
-        )
+        agent_id = f"agent-{role}-{numbers[role]:03}"
+        agents.append(Agent(agent_id, own.role, prompt, own.model or options.model or "", temperature, diverse))
     return agents
-
-
-def checks_of(options: PanelOptions) -> list[CheckOptions]:
-    """Return the checks, those written as `name:value` parsed."""
-    entries = [(*parse(check), 1.0) if isinstance(check, str) else check for check in options.checks]
-    return [
-        entry if isinstance(entry, CheckOptions) else CheckOptions(gate=entry[0], value=entry[1]) for entry in entries
-    ]
 
 
 def _check(options: PanelOptions) -> None:
@@ -253,7 +258,8 @@ def _stages(options: PanelOptions) -> list[str]:
 
 
 def _expected(options: PanelOptions) -> list[float]:
-    return [float(len(options.agents)) for _ in _stages(options)]
+    """Return the requests of all stages but the judge's, whose comparisons depend on its marks."""
+    return [float(len(options.agents))] * (1 + 2 * options.rounds)
 
 
 def _probe(options: PanelOptions) -> list[Ask | Score | Check]:
@@ -262,7 +268,7 @@ def _probe(options: PanelOptions) -> list[Ask | Score | Check]:
         for agent in agents_of(options)
     ]
     judge = [] if options.judge is None else [_mark("A task", options.judge, options)]
-    return [*asks, *judge, *(Check(check.gate, "", check.value) for check in checks_of(options))]
+    return [*asks, *judge, *(Check(check.gate, "", check.value) for check in map(_check_of, options.checks))]
 
 
 def _events(item: EndedItem, options: PanelOptions) -> list[dict[str, Any]]:
@@ -480,7 +486,7 @@ class _Panel:
 
     def results(self) -> _Part[list[dict[str, Any]]]:
         """Check all versions of all proposals, and return the last ones ranked: by score, judge and agent number."""
-        checks = checks_of(self.options)
+        checks = [_check_of(check) for check in self.options.checks]
         outcomes: dict[str, list[Checked]] = {}
         if checks:
             texts = list(dict.fromkeys(text for draft in self.drafts for text in draft.versions))

@@ -54,7 +54,7 @@ def _checked(kind: type[E]) -> Callable[[Any], tuple[str, E]]:
 RECIPES: Registry[Recipe[Any]] = Registry(
     "recipe",
     "batchyard.recipes",
-    {"rollout": "tasks.recipes.rollout:rollout"},
+    {"panel": "tasks.recipes.panel:panel", "rollout": "tasks.recipes.rollout:rollout"},
     _checked(Recipe),
 )
 REWARDS: Registry[Reward] = Registry(
