@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from batchyard.errors import RequestError
 from batchyard.models import ENDPOINTS, ModelSpec
 from batchyard.program import Request
-from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Item, Options, Recipe, Stage
+from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, Item, Options, Recipe, Stage
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from tasks.context import AppContext
 from tasks.jobs.requests import Preparer
@@ -137,26 +137,35 @@ def models(
         RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.
     """
     values = options.model_dump(mode="json")
-    for path, kind, name in _names(values, ROOT):
+    for path, kind, name in _names(options, ROOT):
         if kind == "reward":
             catalogue.reward(name, path)
         elif kind == "gate":
             catalogue.gate(name, path)
         else:
             _check_model(context, name, path)
-    asks: list[Ask] = list(_called(recipe, "probe", recipe.probe, options) or ())
+    asks: list[Ask] = []
     endpoints = {stage.name: stage.endpoint for stage in stages}
-    for ask in asks:
-        _check_ask(context, recipe, values, ask, endpoints)
+    for want in _called(recipe, "probe", recipe.probe, options) or ():
+        if isinstance(want, Ask):
+            _check_ask(context, recipe, values, want, endpoints)
+            asks.append(want)
+        elif isinstance(want, Check):
+            _check_gate(catalogue, values, want)
+        else:
+            catalogue.reward(want.reward, _place_of(values, want.reward) or ROOT)
     named = {text for text in _texts(values) if text in context.models} | {ask.model for ask in asks}
     return {name: spec for name, spec in context.models.items() if name in named or not named}
 
 
 def _names(value: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, kind and name of each model, reward and gate that the options name."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            own, kind = f"{path}.{key}", KINDS.get(key)
+    """Yield path, kind and name of each model, reward and gate that the fields of options name.
+
+    Keys of objects that are no options, such as a JSON schema, name nothing.
+    """
+    if isinstance(value, BaseModel):
+        for key in type(value).model_fields:
+            inner, own, kind = getattr(value, key), f"{path}.{key}", KINDS.get(key)
             if kind is not None:
                 yield from ((place, kind, name) for place, name in _named(inner, own))
             yield from _names(inner, own)
@@ -190,6 +199,18 @@ def _check_model(context: AppContext, name: str, param: str) -> None:
             f"Served: {served}."
         )
         raise RequestError(message, code="model_not_found", param=param)
+
+
+def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) -> None:
+    """Look an example's gate up, and let it check its value. Raises RequestError."""
+    param = _place_of(options, check.gate) or ROOT
+    gate = catalogue.gate(check.gate, param)
+    try:
+        if gate.check is not None:
+            gate.check(check.value)
+    except ValueError as error:
+        message = f"Gate {quoted(gate.name)} {cut(str(error), MAX_LIST)}."
+        raise RequestError(message, code="invalid_value", param=param) from None
 
 
 def _check_ask(
