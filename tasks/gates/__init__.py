@@ -34,5 +34,7 @@ def _negated(gate: Gate) -> Gate:
 _GATES = (*texts.GATES, *json_texts.GATES)
 BUILT_IN: dict[str, Gate] = {gate.name: gate for plain in _GATES for gate in (plain, _negated(plain))}
 """All of them by name."""
-LINEAR = frozenset(f"{prefix}{gate.name}" for gate in texts.GATES for prefix in ("", "not-"))
+LINEAR = frozenset(
+    f"{prefix}{gate.name}" for gate in texts.GATES if gate is not texts.levenshtein for prefix in ("", "not-")
+)
 """Those whose time grows with the text's length alone, so that they need no process of their own."""

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from pebble import ProcessExpired, ProcessPool
 
-from batchyard.recipes import Checked, Item, Score, Scored, scored
+from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
+from tasks import gates
 from tasks.jobs.live import Call
 from tasks.recipes import registry
 from tasks.recipes.registry import Catalogue
@@ -41,10 +42,12 @@ def judge(catalogue: Catalogue, call: Call, item: Item) -> Verdict:
 
 def is_quick(catalogue: Catalogue, call: Call) -> bool:
     """True for a call of a built-in reward or gate whose time is linear in the text: it needs no process of its own."""
-    entry = catalogue.rewards.get(call.reward) if isinstance(call, Score) else catalogue.gates.get(call.gate)
-    if entry is None or entry.name == "math":
+    if isinstance(call, Check):
+        return call.gate in gates.LINEAR and catalogue.gates.get(call.gate) is gates.BUILT_IN[call.gate]
+    reward = catalogue.rewards.get(call.reward)
+    if reward is None or reward.name == "math":
         return False
-    return entry.function.__module__.startswith(("tasks.rewards", "tasks.gates"))
+    return reward.function.__module__.startswith("tasks.rewards")
 
 
 def failed(call: Call, reason: str) -> Verdict:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from batchyard.recipes import Check, Checked, Item, Score, Scored
-from tasks.jobs.judging import Judges, Verdict
+from tasks.jobs.judging import Judges, Verdict, is_quick
+from tasks.recipes.registry import load
 
 FILE = """
 import os, time
@@ -81,3 +82,8 @@ def test_a_gate_that_fails_does_not_let_its_text_pass(judges: Judges) -> None:
     (checked,) = outcomes(judges, [Check("short", "abc", "three")])
     assert isinstance(checked, Checked)
     assert (checked.passed, checked.category) == (False, "gate_error")
+
+
+def test_only_built_in_gates_that_take_linear_time_run_without_a_process() -> None:
+    gates = ("contains", "not-regex", "is-json", "levenshtein", "short")
+    assert [is_quick(load(None), Check(gate, "text", "x")) for gate in gates] == [True, True, False, False, False]
