@@ -88,10 +88,26 @@ class Schema:
         """The schemas of the options by name."""
         return dict(self._document.get("properties", {}))
 
+    @property
+    def required(self) -> Sequence[str]:
+        """The names of the options without a default."""
+        return list(self._document.get("required", []))
+
     def defaults(self) -> Layer:
         """Return the options' default values."""
-        values = {name: field["default"] for name, field in self.fields.items() if "default" in field}
-        return Layer(DEFAULT, values)
+        return Layer(DEFAULT, self._defaults(self._document))
+
+    def _defaults(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults of an object. An option with a model as its type may have those of the model's fields."""
+        values: dict[str, Any] = {}
+        for name, field in schema.get("properties", {}).items():
+            if "default" in field:
+                values[name] = field["default"]
+            elif name not in schema.get("required", []):
+                for model in self._alternatives(field):
+                    if "properties" in model:
+                        values[name] = self._defaults(model)
+        return values
 
     def at(self, keys: Sequence[str]) -> list[Mapping[str, Any]]:
         """Return the alternative schemas of the value at a path; empty if the path leads nowhere."""
@@ -299,14 +315,14 @@ def _interpolated(settings: Mapping[Keys, Setting]) -> dict[Keys, Setting]:
     """Return the settings with `${…}` filled in. Those that refer to a mapping become several."""
     resolved: dict[Keys, Setting] = {}
     for setting in settings.values():
-        where = f"{setting.origin}: {name_of(setting.keys)}"
+        where = _place(setting.origin, setting.keys)
         try:
             OmegaConf.create({"value": setting.value})
         except OmegaConfBaseException as error:
             raise ConfigurationError(f"{where}: {_reason(error)}") from error
     tree = OmegaConf.create(_nested((setting.keys, setting.value) for setting in settings.values()))
     for setting in settings.values():
-        where = f"{setting.origin}: {name_of(setting.keys)}"
+        where = _place(setting.origin, setting.keys)
         try:
             node: Any = tree
             for key in setting.keys:
@@ -335,14 +351,14 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         missing = next(name for name in refusing["required"] if name not in value)
         if not keys:
             return f"{missing} is missing: set it in a file, by a flag, or with {missing}=VALUE"
-        return f"{_origin(keys, settings)}: {name_of(keys)}: {_shown(value)} has no {missing}"
+        return f"{_place(_origin(keys, settings), keys)}: {_shown(value)} has no {missing}"
     if error.validator == "additionalProperties":
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
         near = nearest(unknown, known)
         remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
-        return f"{_origin([*keys, unknown], settings)}: {name_of([*keys, unknown])}: unknown key; {remedy}"
-    place = f"{_origin(keys, settings)}: {name_of(keys)}"
+        return f"{_place(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
+    place = _place(_origin(keys, settings), keys)
     if error.validator in _WORDED:
         return f"{place}: {_shown(value)} is not {schema.wanted(refusing)}"
     return f"{place}: {error.message}"
@@ -353,6 +369,11 @@ def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
     path = tuple(keys)
     related = [s for s in settings.values() if s.keys == path[: len(s.keys)] or s.keys[: len(path)] == path]
     return related[-1].origin
+
+
+def _place(origin: Origin, keys: Sequence[str]) -> str:
+    """Return origin and key in words. A flag or an override says its key itself."""
+    return f"{origin}: {name_of(keys)}" if origin.kind in ("default", "file") else str(origin)
 
 
 def _shown(value: Any) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import openai
@@ -29,10 +29,10 @@ class Client:
         self.url = url.rstrip("/")
         self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
 
-    def upload(self, file: Path) -> str:
+    def upload(self, file: Path, purpose: Literal["batch", "user_data"] = "batch") -> str:
         """Upload a file, streamed, and return its id."""
         with self._errors(), file.open("rb") as stream:
-            return self._api.files.create(file=(file.name, stream), purpose="batch").id
+            return self._api.files.create(file=(file.name, stream), purpose=purpose).id
 
     def create(
         self,
@@ -70,9 +70,12 @@ class Client:
 
     def results(self, batch_id: str, after: int) -> bytes:
         """Return the output lines so far, in the order of their answers, without the first `after`."""
+        return self._lines(f"/batches/{batch_id}/results", after)
+
+    def _lines(self, path: str, after: int) -> bytes:
         query, lines = cast(Any, {"params": {"after": after}}), openai.HttpxBinaryResponseContent
         with self._errors():
-            return self._api.get(f"/batches/{batch_id}/results", cast_to=lines, options=query).content
+            return self._api.get(path, cast_to=lines, options=query).content
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield all batches of the key's project, newest first, fetched page by page."""
@@ -83,6 +86,41 @@ class Client:
     def models(self) -> list[dict[str, Any]]:
         with self._errors():
             return [model.to_dict() for model in self._api.models.list()]
+
+    def recipes(self) -> list[dict[str, Any]]:
+        """Return the recipes with the JSON schemas of their options."""
+        with self._errors():
+            return list(cast(dict[str, Any], self._api.get("/recipes", cast_to=object))["data"])
+
+    def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
+        """Create a job from the fields of the request's body, and return it. A dry run returns what it would be."""
+        query = cast(Any, {"params": {"dry_run": "true"}} if dry_run else {})
+        with self._errors():
+            return cast(dict[str, Any], self._api.post("/jobs", cast_to=object, body=body, options=query))
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.get(f"/jobs/{job_id}", cast_to=object))
+
+    def jobs(self, **query: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the jobs of the key's project, newest first. `query`: `status`, `recipe`, `parent_id`."""
+        return self._list("/jobs", **query)
+
+    def job_items(self, job_id: str, **query: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the items of a job by number. `query`: `state`, `custom_id`."""
+        return self._list(f"/jobs/{job_id}/items", **query)
+
+    def job_results(self, job_id: str, after: int) -> bytes:
+        """Return the lines of the items that have ended so far, in that order, without the first `after`."""
+        return self._lines(f"/jobs/{job_id}/results", after)
+
+    def job_events(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the events of a job."""
+        return self._list(f"/jobs/{job_id}/events")
+
+    def cancel_job(self, job_id: str) -> dict[str, Any]:
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/cancel", cast_to=object))
 
     def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
         """Create a webhook endpoint and return it with its signing secret.
@@ -148,9 +186,9 @@ class Client:
         with self._errors():
             return cast(dict[str, Any], self._api.delete(f"/schedules/{schedule_id}", cast_to=object))
 
-    def _list(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a list, fetched page by page."""
-        query: dict[str, Any] = {"limit": 100}
+    def _list(self, path: str, **filters: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list, fetched page by page. A filter that is None is left out."""
+        query: dict[str, Any] = {"limit": 100, **{name: value for name, value in filters.items() if value is not None}}
         while True:
             with self._errors():
                 page = cast(Any, self._api.get(path, cast_to=object, options={"params": query}))

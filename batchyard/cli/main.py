@@ -10,8 +10,10 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
-from batchyard.cli import admin, batches, oneshot, schedules, webhooks
+from batchyard.cli import admin, batches, jobs, oneshot, schedules, webhooks
 from batchyard.cli.output import complain
+from batchyard.cli.recipes import commands
+from batchyard.cli.recipes.group import RecipeGroup
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
@@ -24,13 +26,20 @@ _EPILOG = """\b
 Tab completes commands, batches and models once ~/.bashrc holds:
 eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
 
+A recipe in the folder BATCHYARD_RECIPES has a command of its name.
+
 \b
-Exit codes: 0 done; 1 the batch failed, expired or was cancelled, or some of its requests failed;
+Exit codes: 0 done; 1 the batch or job failed, expired or was cancelled, or some of its requests or items failed;
 2 usage or configuration; 3 the server cannot be reached; 4 the server refused the request;
 5 something broke; 130 Ctrl-C. With --json, standard output holds one JSON document."""
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=RecipeGroup,
+    recipe_command=commands.command,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="batchyard")
 def cli() -> None:
     """Self-hosted batch inference for LLMs behind OpenAI's Batch API."""
@@ -39,9 +48,10 @@ def cli() -> None:
 for command in (
     *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
-    *(schedules.schedule, webhooks.webhook),
+    *(jobs.job, commands.config_group, schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)
+jobs.job.add_command(commands.create)
 
 
 def main() -> None:

@@ -61,6 +61,15 @@ def check_writable(*files: Path | None) -> None:
             raise ConfigurationError(f"{file} cannot be written; name a file in a folder that exists and is yours")
 
 
+def make_folder(folder: Path | None) -> None:
+    """Make a folder for files, unless it is None. Raises ConfigurationError if that cannot be."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"{folder}: {error.strerror}; name a folder that is yours") from error
+
+
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """Return `key=value` texts as a dict. Raises click.UsageError for one without a key or `=`."""
     values = {}

@@ -23,14 +23,14 @@ def facts(batch: dict[str, Any]) -> str:
             ("status", batch["status"] + (" (simulated)" if ours["simulated"] else "")),
             ("now", _state(batch)),
             ("on hold", _held(batch)),
-            ("progress", _bar(batch)),
-            ("answered/failed/total", _counts(batch)),
+            ("progress", bar(batch)),
+            ("answered/failed/total", counts(batch)),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
             ("rows/s, tokens/s", f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}"),
             *_latencies(ours.get("latency")),
-            ("eta", _range(batch)),
-            ("sla", f"{_sla(batch)}, {_due(batch)}"),
+            ("eta", remaining(batch)),
+            ("sla", f"{sla(batch)}, {due(batch)}"),
             ("created", when(batch["created_at"])),
             ("expires", when(batch["expires_at"])),
             ("output file", batch["output_file_id"]),
@@ -47,8 +47,8 @@ def overview(batches: Sequence[dict[str, Any]]) -> str:
         columns,
         [
             (
-                *(b["id"], b["status"], _percent(b), _counts(b), _rate(b["batchyard"]["rows_per_second"])),
-                *(_eta(b), _sla(b), b["model"], when(b["created_at"])),
+                *(b["id"], b["status"], percent(b), counts(b), _rate(b["batchyard"]["rows_per_second"])),
+                *(eta(b), sla(b), b["model"], when(b["created_at"])),
             )
             for b in batches
         ],
@@ -65,11 +65,11 @@ def progress(batch: dict[str, Any]) -> str:
     ]
     state = _state(batch)
     parts = [state, *parts] if state else parts
-    remaining = _range(batch)
-    parts += [f"done in {remaining}"] if remaining else []
+    duration = remaining(batch)
+    parts += [f"done in {duration}"] if duration else []
     held = _held(batch)
     parts += [f"on hold: {held}"] if held else []
-    return "  ".join([f"{batch['status']:11}", _bar(batch), _counts(batch)]) + "\n" + ", ".join([*parts, _sla(batch)])
+    return "  ".join([f"{batch['status']:11}", bar(batch), counts(batch)]) + "\n" + ", ".join([*parts, sla(batch)])
 
 
 def brief(batch: dict[str, Any]) -> str:
@@ -86,37 +86,38 @@ def problems(batch: dict[str, Any], limit: int = 20) -> list[str]:
 
 
 def _finished_share(batch: dict[str, Any]) -> float | None:
-    counts = batch["request_counts"]
-    return (counts["completed"] + counts["failed"]) / counts["total"] if counts["total"] else None
+    ended = dict(batch["request_counts"])
+    total = ended.pop("total")
+    return sum(ended.values()) / total if total else None
 
 
-def _percent(batch: dict[str, Any]) -> str | None:
+def percent(batch: dict[str, Any]) -> str | None:
     share = _finished_share(batch)
     return None if share is None else f"{int(100 * share)} %"  # rounded down: 100 only if all requests have ended
 
 
-def _bar(batch: dict[str, Any]) -> str:
+def bar(batch: dict[str, Any]) -> str:
     filled = int(BAR_WIDTH * (_finished_share(batch) or 0))
-    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {_percent(batch) or '-'}"
+    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {percent(batch) or '-'}"
 
 
-def _counts(batch: dict[str, Any]) -> str:
-    counts = batch["request_counts"]
-    return f"{counts['completed']}/{counts['failed']}/{counts['total']}"
+def counts(batch: dict[str, Any]) -> str:
+    requests = batch["request_counts"]
+    return f"{requests['completed']}/{requests['failed']}/{requests['total']}"
 
 
-def _eta(batch: dict[str, Any]) -> str | None:
+def eta(batch: dict[str, Any]) -> str | None:
     ours = batch["batchyard"]
     if ours["eta_seconds"] is None or batch["status"] in TERMINAL:
         return None
     return durations.text(ours["eta_seconds"])
 
 
-def _range(batch: dict[str, Any]) -> str | None:
-    ours, eta = batch["batchyard"], _eta(batch)
-    if eta is None:
+def remaining(batch: dict[str, Any]) -> str | None:
+    ours, text = batch["batchyard"], eta(batch)
+    if text is None:
         return None
-    return f"{eta} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])})"
+    return f"{text} ({durations.text(ours['eta_earliest_seconds'])} to {durations.text(ours['eta_latest_seconds'])})"
 
 
 def _state(batch: dict[str, Any]) -> str | None:
@@ -166,16 +167,16 @@ def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
     ]
 
 
-def _sla(batch: dict[str, Any]) -> str:
+def sla(batch: dict[str, Any]) -> str:
     return str(batch["batchyard"]["sla"]).replace("_", " ")
 
 
-def _due(batch: dict[str, Any]) -> str:
-    due = batch["batchyard"]["due_at"]
+def due(batch: dict[str, Any]) -> str:
+    due_at = batch["batchyard"]["due_at"]
     if batch["status"] in TERMINAL:
-        return f"was due {when(due)}"
-    remaining = due - time.time()
-    return f"due in {durations.text(remaining)}" if remaining > 0 else f"due {durations.text(-remaining)} ago"
+        return f"was due {when(due_at)}"
+    seconds = due_at - time.time()
+    return f"due in {durations.text(seconds)}" if seconds > 0 else f"due {durations.text(-seconds)} ago"
 
 
 def _rate(value: float | None) -> str:

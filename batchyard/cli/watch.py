@@ -1,4 +1,4 @@
-"""Waiting for batches, with live progress in a terminal."""
+"""Waiting for batches and jobs, with live progress in a terminal."""
 
 from __future__ import annotations
 
@@ -36,11 +36,15 @@ def watch(server: Client, batch_id: str) -> dict[str, Any]:
     return follow(lambda: [server.batch(batch_id)], lambda batches: view.progress(batches[0]))[0]
 
 
-def follow(fetch: Callable[[], Batches], draw: Callable[[Batches], str]) -> Batches:
-    """Fetch batches until all have ended, and return them.
+def follow(
+    fetch: Callable[[], Batches],
+    draw: Callable[[Batches], str],
+    brief: Callable[[dict[str, Any]], str] = view.brief,
+) -> Batches:
+    """Fetch batches or jobs until all have ended, and return them.
 
     Progress goes to standard error. A terminal shows the text of `draw`, redrawn at each fetch and erased at the end;
-    elsewhere a line is printed at most every LINE_SECONDS.
+    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended.
     """
     console = Console(stderr=True)
     printed, printed_at = "", 0.0
@@ -48,7 +52,7 @@ def follow(fetch: Callable[[], Batches], draw: Callable[[Batches], str]) -> Batc
         while True:
             batches = _fetch_patiently(fetch)
             ended = sum(batch["status"] in TERMINAL for batch in batches)
-            line = view.brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} batches have ended"
+            line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
             if live is not None:
                 live.update(Text(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
             elif line != printed and time.monotonic() - printed_at >= LINE_SECONDS:

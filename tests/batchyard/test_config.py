@@ -34,11 +34,12 @@ class Agent(BaseModel):
 class Panel(Options):
     model: str
     n: int = Field(1, ge=1, le=9)
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(default_factory=Sampling)
     reward: str | dict[str, Any] | None = None
     agents: list[str | Agent] = Field(["DEV", "QA"])
     keep: Literal["all", "best"] = "all"
     judge: Agent | None = None
+    notes: list[str] = Field(default_factory=list)
 
 
 SCHEMA = Schema(Panel.model_json_schema())
@@ -115,6 +116,7 @@ def test_every_value_knows_where_it_comes_from(tmp_path: Path) -> None:
     assert origins["sampling.temperature"] == ("file", "base.yaml")
     assert origins["sampling.top_p"] == ("file", "child.yaml")
     assert origins["sampling.stop"] == ("default", "default")
+    assert "notes" not in origins  # a schema does not have the default of such a field
     assert origins["n"] == ("flag", "--n")
     assert origins["keep"] == ("override", "keep=best")
 
@@ -200,12 +202,12 @@ def test_an_error_names_file_and_key_and_what_is_wanted(
     [
         ("n", "n: write KEY=VALUE"),
         ("=5", "=5: '' is no key; write it as in sampling.temperature"),
-        ("nn=5", "nn=5: nn: unknown key; did you mean n?"),
+        ("nn=5", "nn=5: unknown key; did you mean n?"),
         (
             "sampling.temperature=hot",
-            'sampling.temperature=hot: sampling.temperature: "hot" is not a number, at least 0',
+            'sampling.temperature=hot: "hot" is not a number, at least 0',
         ),
-        ("keep=${nope", "keep=${nope: keep: no viable alternative at input '${nope'"),
+        ("keep=${nope", "keep=${nope: no viable alternative at input '${nope'"),
     ],
 )
 def test_an_error_names_the_override(override: str, message: str) -> None:

@@ -1,0 +1,140 @@
+"""Jobs as text for a terminal: as facts, as a table, as a few lines of progress, and their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from batchyard import durations
+from batchyard.cli import view
+from batchyard.cli.output import lines_of, when
+
+STATES = "completed/failed/stuck/total"
+
+
+def facts(job: dict[str, Any]) -> str:
+    """All facts of one job, one a line, and its stages."""
+    ours, counts, usage = job["batchyard"], job["request_counts"], job["usage"]
+    text = lines_of(
+        ["", ""],
+        [
+            ("job", job["id"]),
+            ("recipe", job["recipe"]),
+            ("name", job["name"]),
+            ("status", job["status"] + (" (simulated)" if ours["simulated"] else "")),
+            ("on hold", ours["held"]),
+            ("progress", view.bar(job)),
+            (STATES, _counts(job)),
+            ("expired, cancelled", f"{counts['expired']}, {counts['cancelled']}"),
+            ("waiting for a verdict", ours["waiting_for_verdict"] or None),
+            ("tokens in, out", f"{usage['input_tokens']}, {usage['output_tokens']}"),
+            ("eta", view.remaining(job)),
+            ("sla", f"{view.sla(job)}, {view.due(job)}"),
+            ("created", when(job["created_at"])),
+            ("expires", when(job["expires_at"])),
+            *(("warning", warning["message"]) for warning in ours["warnings"]),
+            ("artifacts", ", ".join(artifact["name"] for artifact in ours["artifacts"]) or None),
+        ],
+    )
+    return "\n\n".join(part for part in (text, stages(job), metrics(job)) if part)
+
+
+def overview(jobs: Sequence[dict[str, Any]]) -> str:
+    """A table of jobs, one a line."""
+    return lines_of(
+        ["job", "recipe", "name", "status", "done", STATES, "eta", "sla", "created"],
+        [
+            (
+                *(job["id"], job["recipe"], job["name"], job["status"], view.percent(job), _counts(job)),
+                *(view.eta(job), view.sla(job), when(job["created_at"])),
+            )
+            for job in jobs
+        ],
+    )
+
+
+def progress(job: dict[str, Any]) -> str:
+    """A bar, below it ETA and SLA, and below that a line for each stage."""
+    return "\n".join(part for part in (_progress(job, "\n"), stages(job)) if part)
+
+
+def brief(job: dict[str, Any]) -> str:
+    """`progress` on one line, for logs."""
+    parts = [f"{stage['name']} {stage['answered']}/{stage['issued']}" for stage in job["batchyard"]["stages"]]
+    return ", ".join([_progress(job, " "), *parts])
+
+
+def _progress(job: dict[str, Any], separator: str) -> str:
+    remaining, held = view.remaining(job), job["batchyard"]["held"]
+    parts = [f"done in {remaining}"] if remaining else []
+    parts += [f"on hold: {held}"] if held else []
+    return f"{job['status']:11}  {view.bar(job)}  {_counts(job)}{separator}" + ", ".join([*parts, view.sla(job)])
+
+
+def summary(job: dict[str, Any]) -> str:
+    """The metrics, and how the items ended."""
+    counts = job["request_counts"]
+    simulated = " (simulated)" if job["batchyard"]["simulated"] else ""
+    ended = ", ".join(f"{counts[state]} {state}" for state in ("failed", "stuck") if counts[state])
+    line = f"{counts['completed']} of {counts['total']} items completed{ended and ', ' + ended}{simulated}: {job['id']}"
+    return "\n".join(part for part in (metrics(job, whole=False), line) if part)
+
+
+def outlook(dry_run: dict[str, Any]) -> str:
+    """What a job would be: its items, the requests of its stages, its warnings."""
+    seconds = dry_run["eta_seconds"]
+    rows = [
+        ("items", dry_run["items"]),
+        *((f"requests, {stage['name']}", stage["expected"]) for stage in dry_run["stages"]),
+        ("done in", None if seconds is None else durations.text(seconds)),
+        ("the same as", dry_run["same_as"]),
+        *(("warning", warning["message"]) for warning in dry_run["warnings"]),
+    ]
+    return lines_of(["", ""], rows)
+
+
+def stages(job: dict[str, Any]) -> str:
+    """A table of the stages; empty before the first one."""
+    rows = [
+        (stage["name"], stage["expected"], stage["issued"], stage["answered"], stage["failed"], stage["batch_id"])
+        for stage in job["batchyard"]["stages"]
+    ]
+    return lines_of(["stage", "expected", "issued", "answered", "failed", "batch"], rows) if rows else ""
+
+
+def metrics(job: dict[str, Any], *, whole: bool = True) -> str:
+    """A table of the metrics; empty if there are none. Without `whole` those of parts are left out."""
+    rows = list(_metrics(job["batchyard"]["metrics"] or {}, whole=whole))
+    return lines_of(["metric", "value", "n"], rows) if rows else ""
+
+
+def _counts(job: dict[str, Any]) -> str:
+    counts = job["request_counts"]
+    return f"{counts['completed']}/{counts['failed']}/{counts['stuck']}/{counts['total']}"
+
+
+def _metrics(values: Mapping[str, Any], above: str = "", *, whole: bool) -> Iterator[tuple[str, str, int | None]]:
+    """Yield name, value with its interval, and number of samples of each metric. Metrics may stand in groups.
+
+    Beside the metrics a group may have `n` or `prompts`, of how many they are, and `intervals` by name. The `mean` of a
+    group with `n` has the group's name.
+
+    Args:
+        whole: also yield groups of groups, such as those of each data source.
+    """
+    n, intervals = values.get("n", values.get("prompts")), values.get("intervals", {})
+    for name, value in values.items():
+        full = above if name == "mean" and "n" in values else f"{above} {name}".strip()
+        if name in ("n", "intervals") or isinstance(value, list):
+            continue
+        if isinstance(value, Mapping):
+            if whole or not all(isinstance(inner, Mapping) for inner in value.values()):
+                yield from _metrics(value, full, whole=whole)
+            continue
+        interval = intervals.get(name)
+        suffix = f" ({_number(interval[0])} to {_number(interval[1])})" if interval else ""
+        yield full, _number(value) + suffix, n if isinstance(value, float) else None
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

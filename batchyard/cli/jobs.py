@@ -1,0 +1,187 @@
+"""Commands on a server's jobs: `job list|status|items|results|events|cancel`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchyard.cli import completion, job_view, requests, view
+from batchyard.cli.client import Client
+from batchyard.cli.options import connect, data_option
+from batchyard.cli.output import json_option, plain, say, table, when
+from batchyard.cli.watch import Unsuccessful, follow, interruptible
+from batchyard.errors import ConfigurationError
+from batchyard.statuses import TERMINAL
+
+ITEM_STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
+
+
+@click.group()
+def job() -> None:
+    """Jobs: recipes over the rows of a file."""
+
+
+@job.command("list")
+@click.option("--status", help="Only jobs with this status.")
+@click.option("--recipe", help="Only jobs of this recipe.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@data_option
+@json_option
+def list_(status: str | None, recipe: str | None, limit: int, data: Path | None, as_json: bool) -> None:
+    """The project's jobs, newest first."""
+    jobs = list(itertools.islice(connect(data).jobs(status=status, recipe=recipe), limit))
+    say(jobs, job_view.overview(jobs), as_json)
+
+
+@job.command()
+@click.argument("job_id", metavar="[JOB]", required=False, shell_complete=completion.jobs)
+@click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without JOB: so many.")
+@data_option
+@json_option
+def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
+    """How far a job is, stage by stage; without JOB, a table of the newest."""
+    server = connect(data)
+
+    def fetch() -> list[dict[str, Any]]:
+        return [server.job(job_id)] if job_id else list(itertools.islice(server.jobs(), limit))
+
+    def draw(jobs: list[dict[str, Any]]) -> str:
+        return job_view.facts(jobs[0]) if job_id else job_view.overview(jobs)
+
+    jobs = fetch()
+    watched = {one["id"] for one in jobs if job_id or one["status"] not in TERMINAL}
+    if live:
+        with interruptible("what was watched goes on"):
+            jobs = follow(fetch, draw, job_view.brief)
+    say(jobs[0] if job_id else jobs, draw(jobs), as_json)
+    for problem in view.problems(jobs[0]) if job_id and not as_json else ():
+        click.echo(plain(problem), err=True)
+    for one in jobs:
+        if live and one["id"] in watched:
+            check_success(one)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.option("--state", type=click.Choice(ITEM_STATES), help="Only items in this state.")
+@click.option("--custom-id", help="Only the item of this id.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many.")
+@data_option
+@json_option
+def items(job_id: str, state: str | None, custom_id: str | None, limit: int, data: Path | None, as_json: bool) -> None:
+    """A job's items by number: where each is, or how it ended."""
+    rows = list(itertools.islice(connect(data).job_items(job_id, state=state, custom_id=custom_id), limit))
+    if as_json:
+        return say(rows, "", True)
+    columns = ("number", "custom_id", "state", "life", "turn", "stage", "reason")
+    table([column.replace("_", " ") for column in columns], [[row[column] for column in columns] for row in rows])
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where the main artifact goes.")
+@click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all artifacts.")
+@click.option("--follow", "live", is_flag=True, help="Print lines as items end, until the job has ended.")
+@data_option
+@json_option
+def results(
+    job_id: str, output: Path | None, artifacts: Path | None, live: bool, data: Path | None, as_json: bool
+) -> None:
+    """Print a line for each item that has ended; or write the job's artifacts to files."""
+    server = connect(data)
+    if output is None and artifacts is None:
+        if as_json:
+            raise click.UsageError("--json needs -o or --artifacts: standard output holds the items' lines")
+        with interruptible("the job goes on; the same command prints all of it again"):
+            return _print(server, job_id, live)
+    if live:
+        raise click.UsageError("--follow prints to standard output, and goes with no other option")
+    document = server.job(job_id)
+    main = {recipe["name"]: recipe["main"] for recipe in server.recipes()}.get(document["recipe"])
+    save(server, document, main, output, artifacts)
+    if as_json:
+        click.echo(json.dumps(document))
+    check_success(document)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@data_option
+@json_option
+def events(job_id: str, data: Path | None, as_json: bool) -> None:
+    """What has happened to a job, oldest first."""
+    history = list(connect(data).job_events(job_id))
+    if as_json:
+        return say(history, "", True)
+    table(["time", "type", "event"], [[when(event["created_at"]), event["type"], event["id"]] for event in history])
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@data_option
+@json_option
+def cancel(job_id: str, data: Path | None, as_json: bool) -> None:
+    """Cancel a job; what has ended is kept."""
+    document = connect(data).cancel_job(job_id)
+    say(document, f"{document['id']} is {document['status']}", as_json)
+
+
+def watch(server: Client, job_id: str) -> dict[str, Any]:
+    """Show a job's progress until it has ended, and return the job."""
+    return follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
+
+
+def save(server: Client, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None) -> None:
+    """Write a job's main artifact to `output`, and all of them into `folder`.
+
+    Raises:
+        ConfigurationError: it has none (yet), or a file cannot be written.
+    """
+    artifacts = {artifact["name"]: artifact["file_id"] for artifact in document["batchyard"]["artifacts"]}
+    if output is not None and main in artifacts:
+        requests.save(server, artifacts[main], output)
+    elif output is not None and document["status"] not in TERMINAL:
+        raise ConfigurationError(f"job {document['id']} is {document['status']}: its artifacts come at the end")
+    if folder is not None:
+        requests.make_folder(folder)
+        for name, file_id in artifacts.items():
+            requests.save(server, file_id, folder / Path(name).name)
+
+
+def check_success(document: dict[str, Any]) -> None:
+    """Raise Unsuccessful if a job has ended and not all of its items are completed, or its report could not be made."""
+    if document["status"] not in TERMINAL:
+        return
+    name, status, counts = document["id"], document["status"], document["request_counts"]
+    if status != "completed":
+        raise Unsuccessful(": ".join([f"job {name} is {status}", *view.problems(document, 1)]))
+    report = document["batchyard"]["report"] or {}
+    if report.get("status") == "failed":
+        raise Unsuccessful(f"job {name}: its artifacts could not be made: {report.get('error')}")
+    for state, words in (("failed", "failed"), ("stuck", "are stuck")):
+        if counts[state]:
+            raise Unsuccessful(
+                f"job {name}: {counts[state]} of {counts['total']} items {words}; "
+                f"`batchyard job items {name} --state {state}` tells why"
+            )
+
+
+def _print(server: Client, job_id: str, live: bool) -> None:
+    """Print the lines of ended items so far; if `live`, then once a second the new ones until the job has ended."""
+    printed = 0
+    while True:
+        document = server.job(job_id)  # before the lines: a job that has ended has all of them
+        lines = server.job_results(job_id, printed)
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+        printed += lines.count(b"\n")
+        if not live or document["status"] in TERMINAL:
+            return check_success(document)
+        time.sleep(1)

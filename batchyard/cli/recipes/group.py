@@ -1,0 +1,133 @@
+"""Commands whose options are a recipe's, and groups that have such a command for every recipe."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.exceptions import NoSuchCommand
+
+from batchyard.cli import background, client, completion
+from batchyard.cli.options import data_option, load_settings
+from batchyard.cli.recipes import flags
+from batchyard.errors import BatchyardError
+
+BUILT_IN = {
+    "rollout": "Ask for n answers to each prompt and score them.",
+    "panel": "Let agents propose, criticise and revise, and rank what they propose.",
+}
+"""What `--help` says of the recipes that are always there."""
+
+
+class RecipeCommand(click.Command):
+    """A command whose options are a recipe's. They are fetched as it parses its arguments.
+
+    Its callback gets `recipe`, the object of GET /v1/recipes, and `settings`, the options in force with their origins.
+
+    Args:
+        complete: options without a default have to be set.
+    """
+
+    def __init__(
+        self, name: str, callback: Callable[..., None], params: Sequence[click.Parameter], complete: bool
+    ) -> None:
+        self._what = inspect.getdoc(callback)
+        super().__init__(name, callback=callback, help=self._what, short_help=BUILT_IN.get(name))
+        self._own = list(params)
+        self._complete = complete
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from batchyard.config import Schema
+
+        try:
+            recipe = self._recipe(ctx, args)
+        except (BatchyardError, NoSuchCommand):
+            if not ctx.resilient_parsing:
+                raise
+            self.params = self._own
+        else:
+            schema = ctx.meta[__name__] = Schema(recipe["options"])
+            ctx.params["recipe"] = recipe
+            arguments = [parameter for parameter in self._own if isinstance(parameter, click.Argument)]
+            rest = [parameter for parameter in self._own if parameter not in arguments]
+            self.params = [*arguments, *flags.options(schema, self._own), *rest]
+            self.help = f"{recipe['summary']}\n\n{self._what}"
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from batchyard import config
+
+        schema = ctx.meta[__name__]
+        values = {name: ctx.params.pop(name) for name in list(ctx.params) if name.startswith(flags.PREFIX)}
+        layers = flags.layers(schema, ctx.params.pop("files"), values, ctx.params.pop("overrides"))
+        ctx.params["settings"] = config.resolve(schema, layers, complete=self._complete)
+        return super().invoke(ctx)
+
+    def _recipe(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
+        """Return the recipe of this name, from the server that the command will use."""
+        name = str(self.name)
+        patience = completion.PATIENCE if ctx.resilient_parsing else {}
+        try:
+            recipes = {recipe["name"]: recipe for recipe in _recipes(_data(args), **patience)}
+        except BatchyardError as error:
+            if name not in BUILT_IN:
+                error.message = f"{name} is no command, and whether it is a recipe is not known: {error.message}"
+            raise
+        if name not in recipes:
+            group = ctx.parent.command if ctx.parent else None
+            commands = group.commands if isinstance(group, click.Group) else {}
+            raise NoSuchCommand(name, possibilities=[*commands, *recipes], ctx=ctx.parent)
+        return recipes[name]
+
+
+class RecipeGroup(click.Group):
+    """A group with a command for every recipe, beside its own commands.
+
+    Args:
+        recipe_command: makes the command of a recipe by its name.
+    """
+
+    def __init__(self, *args: Any, recipe_command: Callable[[str], RecipeCommand], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._recipe_command = recipe_command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *BUILT_IN})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command of the group's own, else that of a recipe, which is looked up later."""
+        command = super().get_command(ctx, name)
+        if command is None and name[:1].isalpha():
+            return self._recipe_command(name)
+        return command
+
+
+def _recipes(data: Path | None, **patience: Any) -> list[dict[str, Any]]:
+    """Return the recipes of the server that runs; without one, those that a local stack would have."""
+    settings = load_settings(data=data)
+    if background.runs(settings.data):
+        return client.connect(settings.data, **patience).recipes()
+    from tasks.recipes import registry
+
+    catalogue = registry.catalogue(settings)
+    return [
+        {
+            "name": recipe.name,
+            "summary": recipe.summary,
+            "options": recipe.options.model_json_schema(),
+            "main": recipe.main,
+            "sha256": catalogue.sha256(recipe.name),
+        }
+        for recipe in catalogue.recipes.values()
+    ]
+
+
+def _data(args: Sequence[str]) -> Path | None:
+    """Return the value of `--data` among arguments that are not parsed yet: it says which server knows the recipe."""
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    command = data_option(click.Command("data", add_help_option=False, context_settings=settings))
+    folder: Path | None = command.make_context("data", list(args), resilient_parsing=True).params["data"]
+    return folder
