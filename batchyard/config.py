@@ -287,7 +287,7 @@ def _put(settings: dict[Keys, Setting], new: Setting) -> None:
     if new.value == {} and below:
         return
     above = [new.keys[:length] for length in range(1, len(new.keys))]
-    for keys in (*below, *above, new.keys):
+    for keys in (*below, *above):
         settings.pop(keys, None)
     settings[new.keys] = new
 
@@ -365,7 +365,7 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
 
 
 def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
-    """Return where the value at a path comes from: of a mapping, the last of its values."""
+    """Return where the value at a path comes from: of a mapping, one of its values."""
     path = tuple(keys)
     related = [s for s in settings.values() if s.keys == path[: len(s.keys)] or s.keys[: len(path)] == path]
     return related[-1].origin
