@@ -215,14 +215,34 @@ def override(schema: Schema, text: str) -> Layer:
         ConfigurationError: it is not written so.
     """
     name, separator, value = text.partition("=")
-    origin = Origin("override", text)
     try:
         if not separator:
             raise ValueError("write KEY=VALUE")
         keys = path(name)
+        expanded = _expanded(schema, schema.read(keys, value), keys)
     except ValueError as error:
         raise ConfigurationError(f"{text}: {error}") from error
-    return Layer(origin, _nested([(keys, schema.read(keys, value))]))
+    return Layer(Origin("override", text), _nested([(keys, expanded)]))
+
+
+def flag(schema: Schema, name: str, value: str | bool | Sequence[str]) -> Layer:
+    """Return the layer of an option's flag.
+
+    Args:
+        value: the text of a scalar's flag, or all those of a list's.
+
+    Raises:
+        ConfigurationError: the value cannot be JSON.
+    """
+    origin = Origin("flag", "--" + name.replace("_", "-"))
+    try:
+        if isinstance(value, str):
+            read = schema.read((name,), value)
+        else:
+            read = value if isinstance(value, bool) else schema.read_list((name,), value)
+        return Layer(origin, {name: _expanded(schema, read, (name,))})
+    except ValueError as error:
+        raise ConfigurationError(f"{origin}: {error}") from error
 
 
 def files(schema: Schema, file: Path) -> list[Layer]:
@@ -277,8 +297,10 @@ def resolve(schema: Schema, layers: Iterable[Layer], *, complete: bool = True) -
 
 
 def options(settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return what a server is sent: the values that are not its own defaults."""
-    return _nested((setting.keys, setting.value) for setting in settings if setting.origin.kind != "default")
+    """Return what a server is sent: the options of which a part is not the default. It knows the others itself."""
+    settings = list(settings)
+    changed = {setting.keys[0] for setting in settings if setting.origin.kind != "default"}
+    return _nested((setting.keys, setting.value) for setting in settings if setting.keys[0] in changed)
 
 
 def _put(settings: dict[Keys, Setting], new: Setting) -> None:

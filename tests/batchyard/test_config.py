@@ -42,6 +42,7 @@ class Panel(Options):
     notes: list[str] = Field(default_factory=list)
 
 
+SAMPLING = {"temperature": 1.0, "top_p": None, "stop": None}
 SCHEMA = Schema(Panel.model_json_schema())
 
 
@@ -96,7 +97,7 @@ def test_files_apply_left_to_right_over_what_they_extend_and_under_overrides(tmp
     assert resolved(tmp_path / "inner/first.yaml", second, overrides=["sampling.temperature=1e-1"]) == {
         "model": "nano",
         "n": 3,
-        "sampling": {"temperature": 0.1, "top_p": 0.9},
+        "sampling": {"temperature": 0.1, "top_p": 0.9, "stop": None},
         "agents": ["QA"],
         "keep": "best",
     }
@@ -105,7 +106,7 @@ def test_files_apply_left_to_right_over_what_they_extend_and_under_overrides(tmp
 def test_every_value_knows_where_it_comes_from(tmp_path: Path) -> None:
     write(tmp_path, base_yaml="model: nano\nsampling.temperature: 0.5")
     (child,) = write(tmp_path, child_yaml="extends: base.yaml\nsampling: {top_p: 0.9}")
-    layers = [*config.files(SCHEMA, child), config.Layer(config.Origin("flag", "--n"), {"n": 4})]
+    layers = [*config.files(SCHEMA, child), config.flag(SCHEMA, "n", "4")]
     layers.append(config.override(SCHEMA, "keep=best"))
     origins = {
         config.name_of(setting.keys): (setting.origin.kind, Path(setting.origin.name).name)
@@ -133,7 +134,7 @@ def test_interpolation_sees_what_other_layers_set(tmp_path: Path, monkeypatch: p
     )
     values = resolved(file, overrides=["n=7", "keep=best"])
     assert values["judge"] == {"role": "DEV of 7", "model": "mini"}
-    assert values["sampling"] == {"stop": ["best", "${keep}"]}
+    assert values["sampling"] == SAMPLING | {"stop": ["best", "${keep}"]}
 
 
 @pytest.mark.parametrize(
@@ -142,8 +143,8 @@ def test_interpolation_sees_what_other_layers_set(tmp_path: Path, monkeypatch: p
         ("model=123", {"model": "123"}),
         ("system=Be brief: always # so", {"system": "Be brief: always # so"}),
         ("system=null", {"system": None}),
-        ("sampling.stop=[a, b]", {"sampling": {"stop": ["a", "b"]}}),
-        ("sampling.stop=5", {"sampling": {"stop": "5"}}),
+        ("sampling.stop=[a, b]", {"sampling": SAMPLING | {"stop": ["a", "b"]}}),
+        ("sampling.stop=5", {"sampling": SAMPLING | {"stop": "5"}}),
         ("agents=[DEV, {role: QA, model: mini}]", {"agents": ["DEV", {"role": "QA", "model": "mini"}]}),
         ("reward.openai/gsm8k=exact", {"reward": {"openai/gsm8k": "exact"}}),
         ("reward[org/set-1.5]=exact", {"reward": {"org/set-1.5": "exact"}}),
@@ -207,6 +208,8 @@ def test_an_error_names_file_and_key_and_what_is_wanted(
             "sampling.temperature=hot",
             'sampling.temperature=hot: "hot" is not a number, at least 0',
         ),
+        ("sampling.temperature=.nan", "sampling.temperature=.nan: sampling.temperature: nan is no number of JSON"),
+        ("reward={1: exact}", "reward={1: exact}: reward.1: the key 1 is no text; put it in quotes"),
         ("keep=${nope", "keep=${nope: no viable alternative at input '${nope'"),
     ],
 )
@@ -220,6 +223,17 @@ def test_what_has_no_default_is_missed_unless_the_configuration_is_only_looked_a
     with pytest.raises(ConfigurationError, match="model is missing: set it in a file, by a flag, or with model=VALUE"):
         config.resolve(SCHEMA, [])
     assert ("n",) in [setting.keys for setting in config.resolve(SCHEMA, [], complete=False)]
+
+
+def test_a_mapping_that_is_a_default_is_sent_whole_once_a_part_of_it_is_set() -> None:
+    """A server takes an option as it is sent: what it lacks would not come from the default."""
+
+    class Prompts(Options):
+        prompts: dict[str, str] = Field({"ask": "Ask", "judge": "Judge"})
+
+    schema = Schema(Prompts.model_json_schema())
+    settings = config.resolve(schema, [config.override(schema, "prompts.ask=Please")])
+    assert config.options(settings) == {"prompts": {"ask": "Please", "judge": "Judge"}}
 
 
 def test_lists_are_written_with_commas_repeated_or_in_brackets() -> None:

@@ -70,15 +70,12 @@ def layers(schema: Schema, files: Sequence[Path], flags: Mapping[str, Any], over
     """Return the layers of a command: its files, its flags, its `key=value`."""
     from batchyard import config
 
-    made = [layer for file in files for layer in config.files(schema, file)]
-    for parameter, value in flags.items():
-        if value is None or value == ():
-            continue
-        name = parameter.removeprefix(PREFIX)
-        flag = config.Origin("flag", "--" + name.replace("_", "-"))
-        if isinstance(value, str):
-            value = schema.read((name,), value)
-        elif not isinstance(value, bool):
-            value = schema.read_list((name,), value)
-        made.append(config.Layer(flag, {name: value}))
-    return [*made, *(config.override(schema, text) for text in overrides)]
+    return [
+        *(layer for file in files for layer in config.files(schema, file)),
+        *(
+            config.flag(schema, name.removeprefix(PREFIX), value)
+            for name, value in flags.items()
+            if value is not None and value != ()
+        ),
+        *(config.override(schema, text) for text in overrides),
+    ]
