@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import ColumnElement, CursorResult, Delete, delete, or_, select
 from sqlalchemy.orm import Session
 
-from batchyard.statuses import RUNNING, TERMINAL
+from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import files
 from store.batches import ENDED_AT
-from store.records import Batch, File, ResultChunk, Schedule
+from store.jobs.lifecycle import ENDED_AT as JOB_ENDED_AT
+from store.jobs.records import Job, JobChunk
+from store.records import Batch, File, ResultChunk, Schedule, Segment
 
 
-def referenced(session: Session, hashes: Sequence[str], live_at: float) -> set[str]:
+def referenced(session: Session, hashes: Sequence[str], live_at: float, results_at: float) -> set[str]:
     """Return the hashes (SHA-256) that a record references.
 
     Args:
         live_at: Unix seconds; a file that expired later counts too, for somebody may be reading it or a batch of it
             may be about to be committed.
+        results_at: Unix seconds; a job that ended later keeps its input, items and plans, since its results may still
+            be read and amended.
     """
+    kept = _kept(results_at)
+    of_kept_jobs = (
+        select(Segment.plan_sha256).join(Batch, Batch.id == Segment.batch_id).join(Job, Job.id == Batch.job_id)
+    )
     references: set[str] = set()
     for statement in (
         select(File.sha256).where(File.sha256.in_(hashes), files.live(live_at)),
@@ -29,17 +37,35 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float) -> set[s
         select(Batch.seconds_sha256).where(Batch.seconds_sha256.in_(hashes)),
         select(ResultChunk.sha256).where(ResultChunk.sha256.in_(hashes)),
         select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
+        select(Job.input_sha256).where(Job.input_sha256.in_(hashes), kept),
+        select(Job.items_sha256).where(Job.items_sha256.in_(hashes), kept),
+        select(JobChunk.sha256).where(JobChunk.sha256.in_(hashes)),
+        of_kept_jobs.where(Segment.plan_sha256.in_(hashes), kept),
     ):
         references.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)
     return references
 
 
 def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int:
-    """Delete records of result chunks with these SHA-256 whose batch ended before `before` (Unix seconds).
+    """Delete records of chunks with these SHA-256 whose batch and job ended before `before` (Unix seconds).
 
     Returns:
         The number of deleted records.
     """
-    ended = select(Batch.id).where(Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ENDED_AT)
-    statement = delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())
+    of_kept_job = select(Job.id).where(Job.id == Batch.job_id, _kept(before))
+    ended = select(Batch.id).where(
+        Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ENDED_AT, ~of_kept_job.exists()
+    )
+    kept = select(Job.id).where(Job.id == JobChunk.job_id, _kept(before))
+    return _rows(session, delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())) + _rows(
+        session, delete(JobChunk).where(JobChunk.sha256.in_(hashes), ~kept.exists())
+    )
+
+
+def _kept(results_at: float) -> ColumnElement[bool]:
+    """Return the condition for jobs that run, or ended at `results_at` (Unix seconds) or later."""
+    return or_(Job.status.in_(JOB_RUNNING), results_at <= JOB_ENDED_AT)
+
+
+def _rows(session: Session, statement: Delete) -> int:
     return cast(CursorResult[Any], session.execute(statement.execution_options(synchronize_session=False))).rowcount

@@ -1,7 +1,7 @@
 """Retention: delete the records of what ended long ago, a few rows per transaction.
 
 What is unfinished stays, and so does what it needs: a delivery that may still be sent keeps its event, an event keeps
-its batch, and a batch or a schedule keeps its input file.
+its batch or job, and these and a schedule keep their input files. The batches of a job go with it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, select, true, tuple_
+from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import TERMINAL
 from store.batches import ENDED_AT
+from store.jobs.lifecycle import ENDED_AT as JOB_ENDED_AT
+from store.jobs.records import Job, JobArtifact, JobChunk, JobReply, JobStage
 from store.records import (
     ApiKey,
     Artifact,
@@ -33,7 +35,7 @@ from store.records import (
 ROWS = 500
 """Most rows that one transaction deletes."""
 BATCHES = 100
-"""Batches that are deleted together."""
+"""Batches, or jobs, that are deleted together."""
 
 
 class Old(NamedTuple):
@@ -50,18 +52,21 @@ class Old(NamedTuple):
 
 def events(before: float) -> list[Old]:
     """Return events and deliveries that are older than `before` (Unix seconds), and finished."""
-    ended = select(Batch.id).where(Batch.id == Event.batch_id, Batch.status.in_(TERMINAL))
+    batch_ended = select(Batch.id).where(Batch.id == Event.batch_id, Batch.status.in_(TERMINAL))
+    job_ended = select(Job.id).where(Job.id == Event.job_id, Job.status.in_(TERMINAL))
+    ended = or_(batch_ended.exists(), job_ended.exists())
     deliveries = select(Delivery.id).where(Delivery.event_id == Event.id)
     return [
         Old(Delivery, and_(Delivery.id < first_id("dlv_", before), Delivery.state.in_(("delivered", "failed")))),
-        Old(Event, Event.id < first_id("evt_", before), and_(ended.exists(), ~deliveries.exists())),
+        Old(Event, Event.id < first_id("evt_", before), and_(ended, ~deliveries.exists())),
     ]
 
 
 def batches(session: Session, before: float) -> list[Old]:
     """Return the next batches that ended before `before` (Unix seconds), after all that refers to them."""
     of_batch = select(Event.id).where(Event.batch_id == Batch.id)
-    ended = and_(Batch.id < first_id("batch_", before), Batch.status.in_(TERMINAL), before > ENDED_AT)
+    own = and_(Batch.id < first_id("batch_", before), Batch.job_id.is_(None))
+    ended = and_(own, Batch.status.in_(TERMINAL), before > ENDED_AT)
     ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
     if not ids:
         return []
@@ -69,19 +74,38 @@ def batches(session: Session, before: float) -> list[Old]:
     return [*referring, Old(Batch, Batch.id.in_(ids))]
 
 
+def jobs(session: Session, before: float) -> list[Old]:
+    """Return the next jobs that ended before `before` (Unix seconds), after all that refers to them."""
+    of_job = select(Event.id).where(Event.job_id == Job.id)
+    ended = and_(Job.id < first_id("job_", before), Job.status.in_(TERMINAL), before > JOB_ENDED_AT)
+    ids = session.scalars(select(Job.id).where(ended, ~of_job.exists()).limit(BATCHES)).all()
+    if not ids:
+        return []
+    batch_ids = session.scalars(select(Batch.id).where(Batch.job_id.in_(ids))).all()
+    of_batches = [Old(record, record.batch_id.in_(batch_ids)) for record in (ResultChunk, Segment, Artifact)]
+    of_jobs = [
+        Old(record, record.job_id.in_(ids))
+        for record in (JobStage, Batch, JobChunk, JobReply, JobArtifact, ScheduleRun)
+    ]
+    return [*of_batches, *of_jobs, Old(Job, Job.id.in_(ids))]
+
+
 def others(now: float, before: float) -> list[Old]:
-    """Return files, runs without a batch and keys that were over before `before`, and sessions before `now`."""
+    """Return files, runs that created nothing and keys that were over before `before`, and sessions before `now`."""
     unused = and_(
         ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
         ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
+        ~select(JobArtifact.file_id).where(JobArtifact.file_id == File.id).exists(),
+        ~select(Job.id).where(Job.input_file_id == File.id).exists(),
         ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists(),
     )
-    output = and_(File.id < first_id("file-", before), File.purpose == "batch_output")  # of a batch that was deleted
+    output = and_(File.id < first_id("file-", before), File.purpose == "batch_output")  # of what was deleted
+    without = and_(ScheduleRun.batch_id.is_(None), ScheduleRun.job_id.is_(None))
     signed_in = select(WebSession.key_id).where(WebSession.key_id == ApiKey.id)
     return [
         Old(File, File.expires_at < before, unused),
         Old(File, output, unused),
-        Old(ScheduleRun, and_(ScheduleRun.id < first_id("run_", before), ScheduleRun.batch_id.is_(None))),
+        Old(ScheduleRun, and_(ScheduleRun.id < first_id("run_", before), without)),
         Old(WebSession, WebSession.expires_at <= now),
         Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
     ]

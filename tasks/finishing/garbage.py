@@ -24,7 +24,7 @@ def tick(context: AppContext, interval_seconds: float) -> None:
 
 
 def shard(context: AppContext, name: str) -> None:
-    """Delete unreferenced old content, unfinished writes, and result chunks of batches that ended long ago."""
+    """Delete unreferenced old content, unfinished writes, and chunks of batches and jobs that ended long ago."""
     grace, results = context.settings.garbage_grace_seconds, context.settings.results_seconds
     names = context.artifacts.names(name)
     freed: list[int] = []
@@ -34,7 +34,7 @@ def shard(context: AppContext, name: str) -> None:
         with context.database.write() as session:
             garbage.forget_chunks(session, chunk, now - results)
         with context.database.read() as session:
-            referenced = garbage.referenced(session, chunk, now - grace)
+            referenced = garbage.referenced(session, chunk, now - grace, now - results)
         unreferenced = [artifact for artifact in chunk if artifact not in referenced]
         sizes = [context.artifacts.collect(name, artifact, grace) for artifact in unreferenced]
         freed += [size for size in sizes if size is not None]

@@ -39,13 +39,14 @@ def purge(context: AppContext, now: float) -> None:
     before = now - context.settings.retention
     for old in retention.events(now - context.settings.events_retention):
         purge_all(old)
-    more = True
-    while more and time.monotonic() < ends_at:
-        with context.database.read() as session:
-            ended = retention.batches(session, before)
-        for old in ended:
-            purge_all(old)
-        more = bool(ended)
+    for find in (retention.batches, retention.jobs):
+        more = True
+        while more and time.monotonic() < ends_at:
+            with context.database.read() as session:
+                ended = find(session, before)
+            for old in ended:
+                purge_all(old)
+            more = bool(ended)
     for old in retention.others(now, before):
         purge_all(old)
     if purged:
