@@ -36,8 +36,18 @@ def write(path: Path, per_task: int, seed: int, model: str) -> None:
     path.write_text("".join(json.dumps(request) + "\n" for request in requests(per_task, seed, model)))
 
 
+def write_items(path: Path, per_task: int, seed: int) -> None:
+    """An item of a job per line: `custom_id`, `prompt`, and the right `answer`."""
+    items = (
+        {"custom_id": f"{problem.task}-{number:04}", "prompt": problem.prompt, "answer": problem.answer}
+        for task in TASKS
+        for number, problem in enumerate(held_out(task, per_task, seed), start=1)
+    )
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+
+
 def main() -> None:
-    """Writes `requests.jsonl` and `quickstart.jsonl`."""
+    """Writes `requests.jsonl`, `quickstart.jsonl` and `panel.jsonl`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-task", type=int, default=300, help="requests per task (default %(default)s)")
     parser.add_argument("--seed", type=int, default=11, help="seed of the problems (default %(default)s)")
@@ -46,6 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     write(options.out / "requests.jsonl", options.per_task, options.seed, options.model)
     write(options.out / "quickstart.jsonl", 2, options.seed + 1, options.model)
+    write_items(options.out / "panel.jsonl", 3, options.seed + 2)
 
 
 if __name__ == "__main__":

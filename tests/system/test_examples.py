@@ -71,10 +71,15 @@ def test_the_request_file_names_every_expected_answer(name: str) -> None:
         assert metadata["expected"] == solve(metadata["task"], request["body"]["messages"][0]["content"])
 
 
+def test_the_items_of_a_job_name_the_right_answer() -> None:
+    for item in read("panel.jsonl"):
+        assert item["answer"] == solve(item["custom_id"].partition("-")[0], item["prompt"])
+
+
 def test_the_request_files_are_made_again_from_their_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["make_requests.py", "--out", str(tmp_path)])
     make_requests.main()
-    for name in ("requests.jsonl", "quickstart.jsonl"):
+    for name in ("requests.jsonl", "quickstart.jsonl", "panel.jsonl"):
         assert (tmp_path / name).read_bytes() == (EXAMPLES / name).read_bytes()
 
 
