@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 from pydantic import ValidationError
 
 from batchyard.program import Request
-from batchyard.recipes import Answer, InvalidItem, Item, Recipe, Report
+from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, Report
 from tasks.measures import verl
 from tasks.recipes import registry
 from tasks.recipes.rollout_options import Rollout
 from tests.support.played import PlayedItem, PlayedResults, finished, played
+from tests.support.stacks import ROOT
 
 ROLLOUT: Recipe[Any] = registry.load(None).recipe("rollout")
 QUESTION = [{"content": "6 * 7?", "role": "user"}]
@@ -400,3 +402,16 @@ def test_an_input_without_rows_leaves_a_file_without_rows() -> None:
     finished(ROLLOUT, results, options())
     assert table_of(results).num_rows == 0
     assert "responses" in table_of(results).column_names
+
+
+def test_the_documents_show_every_option_with_its_default() -> None:
+    section = (ROOT / "docs/recipes.md").read_text().split("\n## rollout\n")[1].split("### Its files")[0]
+    shown = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", section, re.MULTILINE)
+    own = {name: field for name, field in Rollout.model_fields.items() if name not in Options.model_fields}
+    defaults = {
+        name: "" if field.is_required() or name == "sampling" or field.default is None else field.default
+        for name, field in own.items()
+    }
+    assert dict(shown) == {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in defaults.items()
+    }
