@@ -11,7 +11,7 @@ from tasks.advance import advance
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
-from tasks.jobs import finish
+from tasks.jobs import dependencies, finish
 
 log = logging.getLogger(__name__)
 
@@ -51,5 +51,6 @@ def tick(context: AppContext) -> None:
         messages.validate_job(job_id)
     for job_id in {*jobs_expired, *jobs_idle}:
         messages.wake_job(context.redis, job_id)
+    dependencies.release_ready(context)
     finish.start_ready(context)
     advance(context)

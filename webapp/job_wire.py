@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, St
 
 from batchyard.statuses import JobStatus
 from store.records import Sla
+from tasks.jobs.dependencies import MOST, When
 from webapp import wire
 
 MAX_INLINE = 1000
@@ -108,11 +109,22 @@ class JobOptions(BaseModel):
     output_expires_after: wire.ExpiresAfter | None = None
 
 
+class Dependency(BaseModel):
+    """A job or a batch that has to end first: as completed, as anything else, or in any way."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: Id
+    when: When = "afterok"
+
+
 class CreateJob(wire.Repeatable, JobOptions):
     """The body of POST /v1/jobs. It has one of `input_file_id` and `input`."""
 
     input_file_id: Id | None = Field(None, description="a .parquet, .jsonl, .csv or .txt file of purpose user_data")
     input: JobInput | None = None
+    depends_on: list[Dependency] = Field(
+        default_factory=list, max_length=MOST, description="it waits for these; an artifact as input adds its own"
+    )
 
 
 class ItemCounts(BaseModel):
@@ -221,7 +233,7 @@ class DryRun(BaseModel):
     """What a job would be. It was not created."""
 
     object: Literal["job.dry_run"] = "job.dry_run"
-    items: int | None = Field(description="null: its input cannot be read")
+    items: int | None = Field(description="null: its input cannot be read, or is not there yet")
     stages: list[DryRunStage]
     eta_seconds: float | None
     config_sha256: str

@@ -16,7 +16,6 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.records import Job, JobArtifact, JobStage
 from store.records import Batch, File
-from tasks import messages
 from tasks.jobs import reading, submission
 from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest, Outlook
 from tasks.scheduling import deadlines
@@ -186,7 +185,7 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
 
     made = idempotency.once(key, lifecycle.repeated, draft, submit)
     if made.draft is not None:
-        after_response(lambda: messages.validate_job(made.record.id))
+        after_response(lambda: submission.send(made.record))
     return made
 
 
@@ -214,6 +213,7 @@ def request_of(body: job_wire.CreateJob) -> JobRequest:
         name=body.name,
         metadata=body.metadata,
         output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
+        depends_on=[dependency.model_dump() for dependency in body.depends_on],
     )
 
 

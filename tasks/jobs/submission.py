@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.recipes import Stage
-from store import files
+from batchyard.statuses import TERMINAL
+from store.jobs import dependencies as records
 from store.jobs import lifecycle, reading
 from store.jobs.records import Job
 from store.records import File
@@ -20,7 +21,7 @@ from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
-from tasks.jobs import identity, rows
+from tasks.jobs import dependencies, identity, rows
 from tasks.jobs import options as job_options
 
 PURPOSES = ("user_data", "batch")
@@ -41,6 +42,7 @@ class JobRequest:
     Attributes:
         input: the id of a file, an artifact, stored content, or rows.
         output_expires_after: seconds.
+        depends_on: `id` and `when` (tasks.jobs.dependencies.When) of jobs and batches.
     """
 
     recipe: str
@@ -51,17 +53,20 @@ class JobRequest:
     name: str | None = None
     metadata: dict[str, str] | None = None
     output_expires_after: int | None = None
+    depends_on: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
 class JobDraft:
     """A job that is to be created: its input, its stages, and the columns of its record.
 
+    `source` is None for an artifact that does not exist yet.
+
     `expected` has the requests of an item in each stage, None where they are not known.
     """
 
     project_id: str
-    source: File | NewInput
+    source: File | NewInput | None
     stages: Sequence[Stage]
     expected: Sequence[float | None]
     columns: dict[str, Any]
@@ -80,7 +85,7 @@ class Outlook:
     """What a job would be.
 
     Attributes:
-        items: rows of the input that it would take; None if the input cannot be read.
+        items: rows of the input that it would take; None if the input cannot be read, or is not there yet.
         same: the id of the newest job of the project with this `config_sha256`.
     """
 
@@ -104,13 +109,18 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     options = job_options.parse(recipe, request.options)
     stages = job_options.stages(recipe, options)
     specs = job_options.models(context, catalogue, recipe, options, stages)
+    with context.database.read() as session:
+        dependencies.check(session, project_id, request.depends_on)
+    depends_on = [dict(entry) for entry in request.depends_on]
     source = _source(context, project_id, request)
+    if source is None and isinstance(request.input, ArtifactName):
+        depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
     columns: dict[str, Any] = {
         "recipe": recipe.name,
         "recipe_sha256": catalogue.sha256(recipe.name),
         "options": options.model_dump(mode="json"),
         "seed": request.seed,
-        "input_sha256": source.sha256 if isinstance(source, File) else source.content.sha256,
+        "input_sha256": _sha256(source),
         "models": {name: spec.model_dump(mode="json") for name, spec in specs.items()},
     }
     columns |= identity.hashes(recipe.options, **columns)
@@ -120,6 +130,7 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         "completion_window": request.completion_window,
         "metadata": request.metadata,
         "output_expires_after": request.output_expires_after,
+        "depends_on": depends_on,
     }
     expected = job_options.expected(recipe, options, stages)
     return JobDraft(project_id, source, stages, expected, columns)
@@ -128,7 +139,7 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
 def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
     """Create a job if the limits allow it; `idempotency` as in `store.jobs.lifecycle.repeated`.
 
-    After the transaction the caller sends `messages.validate_job`.
+    After the transaction the caller calls `send`.
 
     Raises:
         RateLimitError: the project has too many bytes in flight.
@@ -136,12 +147,12 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
     source = draft.source
     if isinstance(source, NewInput):
         source = submission.name_input(session, draft.project_id, source, purpose="user_data")
-    due_after = submission.admit(context, session, draft.project_id, source.bytes)
+    due_after = submission.admit(context, session, draft.project_id, source.bytes if source else 0)
     return lifecycle.create(
         session,
         draft.project_id,
-        input_file_id=source.id,
-        input_name=source.filename,
+        input_file_id=source.id if source else None,
+        input_name=source.filename if source else "",
         due_after=due_after,
         idempotency=idempotency,
         **draft.columns,
@@ -153,8 +164,14 @@ def create(context: AppContext, project_id: str, request: JobRequest) -> Job:
     new = draft(context, project_id, request)
     with context.database.write() as session:
         job = submit(context, session, new)
-    messages.validate_job(job.id)
+    send(job)
     return job
+
+
+def send(job: Job) -> None:
+    """Send a new job to a worker, unless it waits for others."""
+    if job.status == "validating":
+        messages.validate_job(job.id)
 
 
 def dry_run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
@@ -191,11 +208,12 @@ def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, 
     ]
 
 
-def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput:
+def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput | None:
+    """Return the input of a job, None for an artifact that what the job waits for will write. Raises RequestError."""
     source = request.input
     if not isinstance(source, str | ArtifactName | NewInput):
         return _inline(context, source)
-    file: File | NewInput
+    file: File | NewInput | None
     with context.database.read() as session:
         if isinstance(source, NewInput):
             file, name, param = source, source.name, "file"
@@ -204,7 +222,7 @@ def _source(context: AppContext, project_id: str, request: JobRequest) -> File |
             name, param = file.filename, "input_file_id"
         else:
             file = _artifact(session, project_id, source)
-            name, param = file.filename, "input.artifact"
+            name, param = file.filename if file else source.name, "input.artifact"
     try:
         rows.check_name(name)
     except RequestError as error:
@@ -212,16 +230,23 @@ def _source(context: AppContext, project_id: str, request: JobRequest) -> File |
     return file
 
 
-def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File:
-    find = reading.find_artifact if artifact.owner_id.startswith("job_") else files.find_artifact
-    source = find(session, project_id, artifact.owner_id, artifact.name)
-    if source is None:
+def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File | None:
+    """Return an artifact, None if its batch or job has not ended. Raises RequestError if it will never be there."""
+    source = dependencies.find_artifact(session, project_id, artifact.owner_id, artifact.name)
+    status = records.statuses(session, project_id, [artifact.owner_id]).get(artifact.owner_id)
+    if source is None and (status is None or status in TERMINAL):
         raise RequestError(
-            f"'{artifact.owner_id}' is no ended batch or job with an artifact '{artifact.name}'.",
+            f"The project has no batch or job '{artifact.owner_id}' with an artifact '{artifact.name}'.",
             code="invalid_value",
             param="input.artifact",
         )
     return source
+
+
+def _sha256(source: File | NewInput | None) -> str:
+    if source is None:
+        return ""
+    return source.sha256 if isinstance(source, File) else source.content.sha256
 
 
 def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput:
@@ -233,10 +258,10 @@ def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput
 
 def _count(context: AppContext, draft: JobDraft) -> int | None:
     source = draft.source
-    sha256, name = (
-        (source.sha256, source.filename) if isinstance(source, File) else (source.content.sha256, source.name)
-    )
-    with context.artifacts.open(sha256) as file:
+    if source is None:
+        return None
+    name = source.filename if isinstance(source, File) else source.name
+    with context.artifacts.open(_sha256(source)) as file:
         try:
             count = sum(1 for _ in rows.rows(file, name))
         except RequestError:

@@ -124,7 +124,10 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
         ({"completion_window": "1s"}, "invalid_value", "completion_window", "supported are"),
         ({"seed": -1}, "invalid_value", "seed", "greater"),
         ({"optoins": {}}, "unknown_parameter", "optoins", "'options'"),
-        ({"depends_on": []}, "unknown_parameter", "depends_on", "depends_on"),
+        ({"depends_on": [{"id": "job_1"}]}, "invalid_value", "depends_on.0.id", "job_1"),
+        ({"depends_on": [{"id": "job_1", "when": "after"}]}, "invalid_value", "depends_on.0.when", "'afterok'"),
+        ({"depends_on": [{"id": "job_1"}] * 17}, "invalid_value", "depends_on", "at most 16"),
+        ({"post_process": []}, "unknown_parameter", "post_process", "post_process"),
         ({"options": {**OPTIONS, "template": "a\0"}}, "invalid_value", "options.template", "NUL"),
     ],
 )
@@ -288,6 +291,31 @@ def test_inputs_of_jobs_count_against_the_bytes_in_flight(database_url: str, bro
     assert first.status_code == 200
     second = client.post("/v1/jobs", json=JOB)
     assert (second.status_code, second.headers["Retry-After"]) == (429, "30")
+
+
+def test_a_job_waits_for_others_and_for_the_artifact_that_it_reads(
+    client: FlaskClient, context: AppContext, sent: list[str]
+) -> None:
+    first = client.post("/v1/jobs", json=JOB, buffered=True).get_json()["id"]
+    file_id = upload(client, b"{}").get_json()["id"]
+    batch = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    second = client.post("/v1/batches", json=batch).get_json()["id"]
+    body = JOB | {
+        "input": {"artifact": {"job_id": first, "name": "results.jsonl"}},
+        "depends_on": [{"id": second, "when": "afterany"}],
+    }
+    assert client.post("/v1/jobs?dry_run=true", json=body).get_json()["items"] is None
+    waiting = client.post("/v1/jobs", json=body, buffered=True).get_json()
+    assert (waiting["status"], waiting["input_file_id"], sent) == ("waiting", None, [first])
+    assert waiting["batchyard"]["depends_on"] == [
+        {"id": second, "when": "afterany"},
+        {"id": first, "when": "afterok", "artifact": "results.jsonl"},
+    ]
+    stranger = client_of(context, project="other")
+    assert refused(stranger, depends_on=[{"id": first}])[1] == "depends_on.0.id"
+    assert refused(stranger, input=body["input"])[1] == "input.artifact"
+    assert ".parquet" in refused(client, input={"artifact": {"job_id": first, "name": "view"}})[2]
+    assert client.post(f"/v1/jobs/{waiting['id']}/cancel").get_json()["status"] == "cancelling"
 
 
 def test_a_job_is_started_with_prompts_in_one_step(client: FlaskClient, sent: list[str]) -> None:

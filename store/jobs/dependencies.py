@@ -1,0 +1,42 @@
+"""Dependencies: what a waiting job waits for, and the ways in which it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from store.batches import MESSAGE_SECONDS
+from store.jobs import lifecycle
+from store.jobs.records import Job
+from store.records import Batch
+
+
+def waiting(session: Session) -> Sequence[Job]:
+    """Return the jobs that wait for others."""
+    return session.scalars(select(Job).where(Job.status == "waiting").order_by(Job.id)).all()
+
+
+def statuses(session: Session, project_id: str, ids: Collection[str]) -> dict[str, str]:
+    """Return the status of each of these jobs and batches by id, without those that the project does not have."""
+    by_id: dict[str, str] = {}
+    for record in (Job, Batch):
+        statement = select(record.id, record.status).where(record.id.in_(ids), record.project_id == project_id)
+        by_id |= dict(session.execute(statement).all())
+    return by_id
+
+
+def release(session: Session, job: Job, **values: Any) -> bool:
+    """Begin to validate a waiting job, with these columns. False if it waits no more."""
+    at = time.time() + MESSAGE_SECONDS
+    return lifecycle.transition(session, job.id, "waiting", "validating", lease_expires_at=at, **values)
+
+
+def fail(session: Session, job: Job, message: str) -> bool:
+    """Cancel a waiting job whose dependencies can no longer come true. False if it waits no more."""
+    errors = [{"code": "dependency_failed", "line": None, "message": message, "param": "depends_on"}]
+    values: dict[str, Any] = {"outcome": "cancelled", "errors": errors, "lease_expires_at": time.time()}
+    return lifecycle.transition(session, job.id, "waiting", "cancelling", **values)
