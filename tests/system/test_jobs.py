@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
@@ -19,8 +21,10 @@ MODELS = """
 engine = "echo"
 [models.echo.engine_args]
 latency_ms = 20
+call_log = "{log}"
 """
 DEBATE = '''
+import random
 from pydantic import Field
 from batchyard.recipes import Ask, Failure, Flow, Item, Options, Result, Score, gate, recipe, reward
 
@@ -44,17 +48,27 @@ def debate(item: Item, options: Debate) -> Flow:
         return item.stuck("judge_failed", candidates=texts)
     return Result(text=texts[int(verdict.text)], votes=len(texts), scores=[score.score for score in scores])
 
+@recipe("dice", Debate, stages=("only",))
+def dice(item: Item, options: Debate) -> Flow:
+    """Depend on chance."""
+    yield [Ask("only", str(random.random()), model=options.model)]
+    return Result()
+
 @reward("acme", data_sources=("acme/qa",), columns=("answer",))
 def acme(data_source, solution_str, ground_truth, extra_info=None):
     return float(solution_str == ground_truth)
 '''
 
+IN_FLIGHT = 3 * 256
+"""Requests that an engine holds, for each of the kills."""
+
 
 class Jobs:
     """The jobs of a stack, over HTTP."""
 
-    def __init__(self, stack: RunningStack) -> None:
+    def __init__(self, stack: RunningStack, call_log: Path) -> None:
         self.stack = stack
+        self.call_log = call_log
         self.http = requests.Session()
         self.http.headers["Authorization"] = f"Bearer {stack.key}"
 
@@ -77,6 +91,17 @@ class Jobs:
             job = self.call("GET", f"/jobs/{job['id']}").json()
         return job
 
+    def answered(self, job: Any, more: int, seconds: float = 150) -> None:
+        """Wait until so many more requests of the job have an answer."""
+        deadline, before = time.monotonic() + seconds, self._answers(job)
+        while self._answers(job) < before + more:
+            assert time.monotonic() < deadline, job
+            time.sleep(0.1)
+
+    def _answers(self, job: Any) -> int:
+        job = self.call("GET", f"/jobs/{job['id']}").json()
+        return sum(stage["answered"] + stage["failed"] for stage in job["batchyard"]["stages"])
+
     def artifact(self, job: Any, name: str) -> bytes:
         file_id = next(entry["file_id"] for entry in job["batchyard"]["artifacts"] if entry["name"] == name)
         return self.stack.client.files.content(file_id).content
@@ -89,8 +114,9 @@ class Jobs:
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     folder: Path = tmp_path_factory.mktemp("recipes")
     (folder / "debate.py").write_text(DEBATE)
-    stack = RunningStack.start(MODELS, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(folder))
-    yield Jobs(stack)
+    models = MODELS.replace("{log}", str(folder / "calls"))
+    stack = RunningStack.start(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(folder))
+    yield Jobs(stack, folder / "calls")
     stack.kill()
 
 
@@ -107,3 +133,58 @@ def test_a_recipe_in_the_folder_runs_over_its_items(jobs: Jobs) -> None:
     assert results[7]["result"] == {"text": "question 7", "votes": 3, "scores": [1.0, 1.0, 1.0]}
     assert Counter(stage["name"] for stage in job["batchyard"]["stages"]) == {"argue": 1, "judge": 1}
     assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [150, 50]
+
+
+def test_killed_processes_change_no_byte_and_ask_only_what_was_in_flight_again(jobs: Jobs) -> None:
+    undisturbed = jobs.ended(jobs.create(rows(300)))
+    calls = Counter(jobs.call_log.read_text().splitlines())
+    job = jobs.create(rows(300))
+    for name in ("webhooks", "worker", "webhooks"):
+        jobs.answered(job, more=100)
+        for process in jobs.stack.processes(name):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    job = jobs.ended(job, seconds=200)
+    assert job["status"] == "completed"
+    assert jobs.artifact(job, "results.jsonl") == jobs.artifact(undisturbed, "results.jsonl")
+    again = Counter(jobs.call_log.read_text().splitlines()) - calls
+    issued = sum(stage["issued"] for stage in job["batchyard"]["stages"])
+    assert issued == 1200
+    assert again.total() - issued <= IN_FLIGHT
+
+
+def test_a_cancelled_job_keeps_what_its_items_have(jobs: Jobs) -> None:
+    job = jobs.create(rows(2000))
+    jobs.answered(job, more=100)
+    assert jobs.call("POST", f"/jobs/{job['id']}/cancel").json()["status"] == "cancelling"
+    job = jobs.ended(job)
+    counts = job["request_counts"]
+    assert job["status"] == "cancelled"
+    assert counts["cancelled"] > 0 and counts["completed"] + counts["cancelled"] == 2000
+    assert Counter(result["state"] for result in jobs.results(job)) == {
+        state: number for state, number in counts.items() if state in ("completed", "cancelled") and number
+    }
+
+
+def test_a_recipe_that_depends_on_chance_fails_with_item_and_turn(jobs: Jobs) -> None:
+    job = jobs.ended(jobs.create(rows(20), recipe="dice"))
+    assert job["status"] == "failed"
+    (error,) = job["errors"]["data"]
+    assert error["code"] == "recipe_not_deterministic"
+    assert "turn 1" in error["message"]
+
+
+def test_bad_rows_are_named_before_anything_runs(jobs: Jobs) -> None:
+    items = [
+        {"prompt": "a", "custom_id": "x"},
+        {"text": "b"},
+        {"prompt": [{"role": 1}]},
+        {"prompt": "c", "custom_id": "x"},
+    ]
+    job = jobs.ended(jobs.create(items))
+    assert job["status"] == "failed"
+    assert [(error["code"], error["line"]) for error in job["errors"]["data"]] == [
+        ("missing_prompt", 1),
+        ("invalid_messages", 2),
+        ("duplicate_custom_id", 3),
+    ]
