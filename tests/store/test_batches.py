@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
@@ -136,6 +136,43 @@ def test_of_a_plan_only_what_is_not_refused_is_left_to_run(database: Database, n
         assert (entry.number, entry.unanswered) == (1, 2)
         batches.end_running(session)
     assert status(database, batch) == "in_progress"
+
+
+LIVES = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(TRANSITIONS)),
+        st.booleans(),
+        st.lists(st.sampled_from(["pending", "dispatched", "running", "done"]), max_size=3),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=30)
+@given(lives=LIVES)
+def test_a_batch_ends_exactly_when_it_gets_no_more_segments_and_all_it_has_are_done(
+    database: Database, new_batch: NewBatch, lives: list[tuple[str, bool, list[str]]]
+) -> None:
+    made = [new_batch(*[1] * len(states)) for _, _, states in lives]
+    ids = [batch.id for batch in made]
+    with database.read() as session:  # which rolls back what it wrote
+        session.execute(update(Batch).where(Batch.id.not_in(ids)).values(status="completed"))
+        for batch_id, (status, is_open, states) in zip(ids, lives, strict=True):
+            session.execute(update(Batch).where(Batch.id == batch_id).values(status=status, open=is_open))
+            for number, state in enumerate(states):
+                own = (Segment.batch_id == batch_id, Segment.number == number)
+                session.execute(update(Segment).where(*own).values(state=state))
+        done = {
+            batch_id
+            for batch_id, (status, is_open, states) in zip(ids, lives, strict=True)
+            if status == "in_progress" and not is_open and set(states) <= {"done"}
+        }
+        ending = any(status in ("finalizing", "cancelling") for status, _, _ in lives)
+        assert batches.any_ends(session) is bool(done or ending)
+        finalizing = {batch_id for batch_id, (status, _, _) in zip(ids, lives, strict=True) if status == "finalizing"}
+        batches.end_running(session)
+        now_finalizing = select(Batch.id).where(Batch.status == "finalizing")
+        assert set(session.scalars(now_finalizing)) == finalizing | done
 
 
 def test_a_cancelled_batch_waits_for_its_running_segments(database: Database, new_batch: NewBatch) -> None:
