@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from store.formats import asks
 from store.jobs import lifecycle, stages
 from store.jobs.records import Job
 from store.jobs.stages import PlannedJobSegment
-from store.records import Batch
+from store.records import Batch, Project
 from tasks.context import AppContext
+from tasks.finishing import finalize
+from tests.support.planned import answers, append, finish_segment, started
 from tests.support.stacks import a_chat
 
 MODELS = {name: {"name": name, "engine": "echo"} for name in ("echo", "other")}
@@ -86,3 +89,24 @@ def ask(
 def seal(context: AppContext, batch: Batch) -> None:
     with context.database.write() as session:
         stages.seal(session, batch.id)
+
+
+def running_stage(context: AppContext) -> Batch:
+    """The open batch of a job of the only project, with two requests, one of them answered."""
+    with context.database.write() as session:
+        project_id = session.scalars(select(Project.id)).one()
+        batch = open_stage(session, start_job(session, project_id))
+    ask(context, batch, {1: "one", 2: "two"})
+    append(context, started(context.database, batch), answers([1]))
+    return batch
+
+
+def end_stage(context: AppContext, batch: Batch) -> None:
+    """Give a running stage another request, which fails, and end it before the second is answered."""
+    ask(context, batch, {3: "three"})
+    seal(context, batch)
+    finish_segment(context, batch, answers([3], failed={3: "bad"}), number=1)
+    with context.database.write() as session:
+        session.execute(update(Batch).values(status="finalizing", outcome="expired"))
+    assert finalize.merge(context, batch.id, "here/1/task")
+    finalize.end(context, batch.id, "here/1/task")
