@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from pebble import ProcessExpired, ProcessPool
 
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
-from tasks import gates
+from tasks import gates, rewards
 from tasks.jobs.live import Call
 from tasks.recipes import registry
 from tasks.recipes.registry import Catalogue
@@ -44,10 +44,7 @@ def is_quick(catalogue: Catalogue, call: Call) -> bool:
     """True for a call of a built-in reward or gate whose time is linear in the text: it needs no process of its own."""
     if isinstance(call, Check):
         return call.gate in gates.LINEAR and catalogue.gates.get(call.gate) is gates.BUILT_IN[call.gate]
-    reward = catalogue.rewards.get(call.reward)
-    if reward is None or reward.name == "math":
-        return False
-    return reward.function.__module__.startswith("tasks.rewards")
+    return call.reward in rewards.LINEAR
 
 
 def failed(call: Call, reason: str) -> Verdict:
