@@ -93,6 +93,7 @@ def _object(
     children: Sequence[str] = (),
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job."""
+    expected = submission.expected(current_context(), job) if stages else {}
     return job_wire.JobObject(
         **{name: getattr(job, name) for name in _COPIED},
         errors=None if job.errors is None else wire.BatchErrors.model_validate({"data": job.errors}),
@@ -118,7 +119,7 @@ def _object(
                 )
                 for artifact, file in artifacts
             ],
-            stages=[_stage(stage, batch) for stage, batch in stages],
+            stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
             warnings=_warnings(submission.warnings(current_context(), job.models)),
         ),
@@ -137,15 +138,17 @@ def _usage(batches: Sequence[Batch]) -> wire.Usage:
     )
 
 
-def _stage(stage: JobStage, batch: Batch | None) -> job_wire.StageObject:
+def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> job_wire.StageObject:
+    if batch is not None and not batch.open:  # it gets no more requests
+        expected = batch.total
     return job_wire.StageObject(
         name=stage.name,
         batch_id=stage.batch_id,
         status=None if batch is None else batch.status,
-        issued=stage.issued,
+        issued=0 if batch is None else batch.total,
         answered=0 if batch is None else batch.completed + batch.failed,
         failed=0 if batch is None else batch.failed,
-        expected=stage.expected,
+        expected=expected,
     )
 
 

@@ -194,6 +194,17 @@ def dry_run(context: AppContext, project_id: str, request: JobRequest) -> Outloo
     )
 
 
+def expected(context: AppContext, job: Job) -> dict[int, int | None]:
+    """Return how many requests each stage of a job will have, by number, as far as its recipe says."""
+    try:
+        recipe = context.recipes.recipe(job.recipe)
+        options = job_options.parse(recipe, job.options)
+        each = job_options.expected(recipe, options, job_options.stages(recipe, options))
+    except RequestError:  # of another version of the recipe
+        return {}
+    return {number: None if count is None else round(count * job.total) for number, count in enumerate(each)}
+
+
 def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return code and message of what makes a job of these models slow."""
     wanted = 2 * len(models)

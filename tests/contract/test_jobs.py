@@ -48,10 +48,8 @@ def test_an_ended_job_counts_its_items_and_adds_up_its_batches(http: httpx.Clien
     assert (done["errors"], done["metadata"]) == (None, {"team": "a"})
     assert done["created_at"] <= done["in_progress_at"] <= done["finalizing_at"] <= done["completed_at"]
     ours = done["batchyard"]
-    assert [(stage["name"], stage["issued"], stage["answered"]) for stage in ours["stages"]] == [
-        ("argue", 10, 10),
-        ("judge", 5, 5),
-    ]
+    names = ("name", "issued", "answered", "expected")
+    assert [[stage[name] for name in names] for stage in ours["stages"]] == [["argue", 10, 10, 10], ["judge", 5, 5, 5]]
     assert (ours["simulated"], set(ours["models"]), ours["sla"]) == (True, {"echo", "other"}, "on_track")
     batches = [http.get(f"/v1/batches/{stage['batch_id']}").json() for stage in ours["stages"]]
     assert all(batch["status"] == "completed" for batch in batches)
@@ -141,6 +139,8 @@ def test_a_job_that_is_cancelled_keeps_what_has_ended(http: httpx.Client) -> Non
     until(lambda: look(http, job)["batchyard"]["stages"], 60)
     live = http.get(f"/v1/jobs/{job['id']}/items", params={"state": "live"}).json()["data"]
     assert live and live[0]["stage"] == "argue"
+    (stage,) = look(http, job)["batchyard"]["stages"]
+    assert (stage["name"], stage["issued"], stage["expected"]) == ("argue", 15, 15)
     assert http.post(f"/v1/jobs/{job['id']}/cancel").json()["status"] in ("cancelling", "cancelled")
     ended = wait(http, job)
     assert (ended["status"], ended["request_counts"]["cancelled"]) == ("cancelled", 5)
