@@ -54,6 +54,7 @@ bench: dev
 	$(BIN)/python benchmarks/eta.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
+	$(BIN)/python benchmarks/jobs.py
 	$(BIN)/python benchmarks/throughput.py
 
 screenshots: dev
