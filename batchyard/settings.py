@@ -122,20 +122,21 @@ class Settings(BaseSettings):
     )
     allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
     results_seconds: Duration = Field(
-        86400, description="answers can be read by `/results` this long after a batch has ended, seconds or `24h`"
+        86400,
+        description="answers can be read by `/results` this long after a batch or a job has ended, seconds or `24h`",
     )
     garbage_grace_seconds: Duration = Field(
         3600, description="content nobody points at is deleted once it is this old, seconds or `1h`"
     )
     retention: Duration = Field(
         90 * 86400,
-        description="an ended batch is deleted with its outputs this long after its end; so are schedule runs, and the "
-        "records of deleted files and revoked keys, seconds or `90d`",
+        description="an ended batch or job is deleted with its outputs this long after its end; so are schedule runs, "
+        "and the records of deleted files and revoked keys, seconds or `90d`",
     )
     events_retention: Duration = Field(
         30 * 86400,
-        description="events of ended batches, and webhook deliveries that have ended, are deleted after this long, "
-        "seconds or `30d`",
+        description="events of ended batches and jobs, and webhook deliveries that have ended, are deleted after this "
+        "long, seconds or `30d`",
     )
     webhooks_allow_private: bool = Field(
         False, description="webhooks may name hosts with private addresses, and plain `http`"

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from batchyard.errors import RateLimitError
 from batchyard.settings import Settings
 from store import batches, events, segments, speeds
+from store.jobs import stages
 from store.records import Batch, File, Segment
 from store.speeds import Measurement
 from tasks import metrics
@@ -21,6 +22,7 @@ from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.scheduling import deadlines
 from tasks.scheduling.states import Engines
+from tests.support.jobs import open_stage, planned, start_job
 from tests.support.stacks import a_chat
 
 NewBatch = Callable[..., Batch]
@@ -234,3 +236,24 @@ def test_or_it_is_refused_with_the_time_to_wait(context: AppContext, upload: Upl
 def test_nothing_is_refused_for_what_was_never_measured(context: AppContext, upload: Upload) -> None:
     context = replace(context, settings=Settings(admission="refuse"))
     assert submit(context, upload, 100_000).status == "validating"
+
+
+def test_a_stage_of_a_job_is_forecast_as_any_batch_and_one_without_requests_yet_stops_nothing(
+    context: AppContext, project: str, new_batch: NewBatch
+) -> None:
+    measure(context, 10)
+    with context.database.write() as session:
+        job = start_job(session, project, completion_window="1h")
+        stage, empty = open_stage(session, job), open_stage(session, job, 1, "judge")
+        stages.extend(session, stage.id, [planned(1000)])
+    other = new_batch(1000, window="2h")
+    deadlines.tick(context)
+    forecasts = deadlines.read(context, [stage.id, empty.id, other.id])
+    assert forecasts.keys() == {stage.id, other.id}
+    assert forecasts[stage.id].at - time.time() == pytest.approx(100, rel=0.3)
+    with context.database.write() as session:
+        session.execute(update(Batch).values(due_at=int(time.time()) - 1))
+    deadlines.tick(context)
+    with context.database.read() as session:
+        assert {batch.sla for batch in session.scalars(select(Batch))} == {"late"}
+    assert (event_types(context, stage), event_types(context, other)) == ([], ["batch.late"])
