@@ -136,8 +136,9 @@ def load_dataset(file: Path) -> str:
 def evaluate(file: Path, folder: Path, mean: float) -> str:
     """Run verl's evaluation of the file, which scores the responses again."""
     command = [sys.executable, "-m", "verl.trainer.main_eval", f"data.path={file}"]
-    command += [f"custom_reward_function.path={folder}/verl/utils/reward_score/__init__.py"]
-    command += ["custom_reward_function.name=default_compute_score", "ray_kwargs.ray_init.num_cpus=1"]
+    # The evaluation's own configuration lacks `reward`, which its code reads.
+    command += ["+reward.custom_reward_function.path=pkg://verl.utils.reward_score"]
+    command += ["+reward.custom_reward_function.name=default_compute_score", "ray_kwargs.ray_init.num_cpus=1"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=file.parent)
     match = re.search(r"'test_score/openai/gsm8k': (?:np\.float64\()?([\d.e-]+)", run.stdout)
