@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import time
 from collections import Counter
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 
@@ -75,9 +78,13 @@ class Jobs:
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
         return self.http.request(method, f"{self.stack.url}/v1{path}", timeout=30, **options)
 
-    def create(self, items: list[dict[str, Any]], **body: Any) -> Any:
-        content = "".join(json.dumps(item) + "\n" for item in items).encode()
-        file = self.stack.client.files.create(file=("items.jsonl", content), purpose="user_data")
+    def create(self, items: list[dict[str, Any]] | pa.Table, **body: Any) -> Any:
+        if isinstance(items, pa.Table):
+            pq.write_table(items, buffer := io.BytesIO())
+            name, content = "items.parquet", buffer.getvalue()
+        else:
+            name, content = "items.jsonl", "".join(json.dumps(item) + "\n" for item in items).encode()
+        file = self.stack.client.files.create(file=(name, content), purpose="user_data")
         body = {"recipe": "debate", "options": {"model": "echo", "judge": "echo"}} | body
         response = self.call("POST", "/jobs", json={"input_file_id": file.id, **body})
         assert response.status_code == 200, response.text
@@ -114,6 +121,7 @@ class Jobs:
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     folder: Path = tmp_path_factory.mktemp("recipes")
     (folder / "debate.py").write_text(DEBATE)
+    (folder / "calls").touch()
     models = MODELS.replace("{log}", str(folder / "calls"))
     stack = RunningStack.start(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(folder))
     yield Jobs(stack, folder / "calls")
@@ -187,4 +195,52 @@ def test_bad_rows_are_named_before_anything_runs(jobs: Jobs) -> None:
         ("missing_prompt", 1),
         ("invalid_messages", 2),
         ("duplicate_custom_id", 3),
+    ]
+
+
+PROMPTS = pa.table(
+    {
+        "data_source": pa.array(["openai/gsm8k"] * 30),
+        "prompt": pa.array(
+            [[{"content": f"#### {number % 3}", "role": "user"}] for number in range(30)],
+            pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())])),
+        ),
+        "reward_model": pa.array([{"ground_truth": "1", "style": "rule"}] * 30),
+        "difficulty": pa.array([number / 2 for number in range(30)], pa.float16()),
+    }
+)
+
+
+def test_rollouts_keep_the_columns_of_a_parquet_file_and_are_the_same_again(jobs: Jobs) -> None:
+    options = {"model": "echo", "n": 4, "keep": "best"}
+    calls = Counter(jobs.call_log.read_text().splitlines())
+    job = jobs.ended(jobs.create(PROMPTS, recipe="rollout", options=options))
+    assert job["status"] == "completed", job
+    assert (Counter(jobs.call_log.read_text().splitlines()) - calls).total() == 120
+    file = jobs.artifact(job, "rollouts.parquet")
+    rollouts = pq.read_table(io.BytesIO(file))
+    assert rollouts.select(PROMPTS.column_names).equals(PROMPTS)
+    assert rollouts["responses"].to_pylist()[4] == ["#### 1"] * 4
+    assert rollouts["scores"].to_pylist()[3:6] == [[0.0] * 4, [1.0] * 4, [0.0] * 4]
+    assert len({seed for seeds in rollouts["seeds"].to_pylist() for seed in seeds}) == 120
+    metrics = json.loads(jobs.artifact(job, "metrics.json"))
+    assert (metrics["mean@4"], metrics["pass@4"], metrics["samples"]) == (10 / 30, 10 / 30, 120)
+    assert len(jobs.artifact(job, "samples.jsonl").splitlines()) == 120
+    again = jobs.ended(jobs.create(PROMPTS, recipe="rollout", options=options))
+    assert jobs.artifact(again, "rollouts.parquet") == file
+    other = jobs.ended(jobs.create(PROMPTS, recipe="rollout", options=options, seed=1))
+    assert jobs.artifact(other, "rollouts.parquet") != file
+
+
+def test_rows_that_no_reward_can_score_are_named_before_anything_runs(jobs: Jobs) -> None:
+    items = [
+        {"prompt": "a", "data_source": "acme/qb"},
+        {"prompt": "b", "data_source": "openai/gsm8k"},
+        {"prompt": "c", "data_source": "acme/qa", "answer": "c", "scores": []},
+    ]
+    job = jobs.ended(jobs.create(items, recipe="rollout", options={"model": "echo"}))
+    assert [(error["code"], error["line"]) for error in job["errors"]["data"]] == [
+        ("no_reward", 0),
+        ("missing_column", 1),
+        ("column_taken", 2),
     ]
