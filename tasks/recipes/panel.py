@@ -276,7 +276,7 @@ def _events(item: EndedItem, options: PanelOptions) -> list[dict[str, Any]]:
 
 
 def _finish(results: Results, options: PanelOptions) -> Report:
-    return report(results, agents_of(options), options.rounds, options.extract)
+    return report(results, agents_of(options), options.rounds, options.extract, scored=bool(options.checks))
 
 
 class _Words:

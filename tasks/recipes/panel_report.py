@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from rapidfuzz.distance import Levenshtein
 
 from batchyard import histogram
 from batchyard.recipes import EndedItem, Report, Results
+from tasks.measures import intervals
 from tasks.recipes import extracts
 from tasks.recipes.panel_events import Agent, deliberation, events_of
 
@@ -52,6 +54,7 @@ class _AgentTally:
     tokens: int = 0
     score: Mean = field(default_factory=Mean)
     seconds: Counter[str] = field(default_factory=Counter)
+    by_task: array[float] = field(default_factory=lambda: array("d"))
 
     def latency(self) -> dict[str, Any]:
         """Return n and quantiles of the seconds of the agent's requests in the engine."""
@@ -85,8 +88,10 @@ def _equal(best: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 class _Tally:
     """Sums over the tasks of a panel. `ties` are tasks whose winner is no better than the second."""
 
-    def __init__(self, agents: Sequence[Agent], rounds: int, extract: str | None) -> None:
+    def __init__(self, agents: Sequence[Agent], rounds: int, extract: str | None, scored: bool) -> None:
         self._extract = extract
+        self._scored = scored
+        self._best_by_task = array("d")
         self._rounds = rounds
         self.agents = {
             agent.id: _AgentTally(agent.role, agent.model, rounds=[Mean() for _ in range(rounds + 1)])
@@ -119,6 +124,11 @@ class _Tally:
                 mean.add(score)
             if len(ranked["scores"]) > 1:
                 self.revision_gain.add(ranked["scores"][-1] - ranked["scores"][0])
+        if self._scored and item.state in ("completed", "failed"):
+            scores = {ranked["proposal"]["author_id"]: ranked["score"] for ranked in results}
+            self._best_by_task.append(results[0]["score"] if results else 0.0)
+            for name, agent in self.agents.items():
+                agent.by_task.append(scores.get(name, 0.0))
         if len(results) > 1:
             self.ties += _equal(*results[:2])
         for better, worse in itertools.permutations(results, 2):
@@ -157,7 +167,24 @@ class _Tally:
             "revision_gain": self.revision_gain(),
             "diversity": self.diversity(),
             "distinct_2": self.distinct_2(),
+            **self._gain(),
         }
+
+    def _gain(self) -> dict[str, Any]:
+        """Return the mean score of the winners, that of the best single agent, and the difference by task."""
+        tasks = len(self._best_by_task)
+        if not tasks:
+            return {}
+        name, agent = max(self.agents.items(), key=lambda entry: sum(entry[1].by_task))
+        columns = [self._best_by_task, agent.by_task]
+        columns.append(array("d", (best - alone for best, alone in zip(*columns, strict=True))))
+        ends = intervals.of_means(columns)
+        best, alone, gain = (
+            {"mean": sum(column) / tasks, "n": tasks, "intervals": {"mean": list(end)}}
+            for column, end in zip(columns, ends, strict=True)
+        )
+        verdict = "gain" if ends[-1][0] > 0 else "none"
+        return {"best_of": best, "best_agent": {"agent": name, **alone}, "gain": {**gain, "verdict": verdict}}
 
     def view(self) -> list[dict[str, Any]]:
         names = list(self.agents)
@@ -185,9 +212,13 @@ class _Tally:
         return blocks
 
 
-def report(results: Results, agents: Sequence[Agent], rounds: int, extract: str | None) -> Report:
-    """Write `panel.jsonl`, `dialogue.jsonl` and `events.jsonl`, in the order of the input."""
-    tally = _Tally(agents, rounds, extract)
+def report(results: Results, agents: Sequence[Agent], rounds: int, extract: str | None, *, scored: bool) -> Report:
+    """Write `panel.jsonl`, `dialogue.jsonl` and `events.jsonl`, in the order of the input.
+
+    Args:
+        scored: the proposals were checked.
+    """
+    tally = _Tally(agents, rounds, extract, scored)
     with ExitStack() as stack:
         names = ("panel.jsonl", "dialogue.jsonl", "events.jsonl")
         tasks, messages, told = (stack.enter_context(results.create(name)) for name in names)

@@ -619,3 +619,35 @@ def test_a_win_by_the_order_of_agents_alone_is_counted_as_a_tie() -> None:
     chosen = options()
     results = played(panel, [{"prompt": "x"}], chosen, said)
     assert finished(panel, results, chosen).metrics["ties"] == 1
+
+
+def one_right(item: Item, request: Request) -> str:
+    """Agent 0 is right in tasks 0 to 5, agent 1 in tasks 6 to 9."""
+    return "yes" if request.sample == (0 if item.number < 6 else 1) else "no"
+
+
+def test_the_gain_of_choosing_is_told_beside_the_best_single_agent_with_intervals() -> None:
+    chosen = options(agents=["DEV", "QA"], rounds=0, checks=["equals:yes"])
+    metrics = finished(panel, played(panel, [{"prompt": "x"}] * 10, chosen, one_right), chosen).metrics
+    assert (metrics["best_of"]["mean"], metrics["best_of"]["n"]) == (1.0, 10)
+    assert (metrics["best_agent"]["agent"], metrics["best_agent"]["mean"]) == ("agent-dev-001", 0.6)
+    low, high = metrics["gain"]["intervals"]["mean"]
+    assert metrics["gain"]["mean"] == pytest.approx(0.4)
+    assert 0 < low < 0.4 < high
+    assert metrics["gain"]["verdict"] == "gain"
+
+
+def test_no_gain_is_called_none_and_a_failed_task_counts_0() -> None:
+    chosen = options(agents=["DEV", "QA"], rounds=0, checks=["equals:yes"])
+
+    def answer(item: Item, request: Request) -> Answer | str:
+        return FAILURE if item.number == 0 else "yes"
+
+    metrics = finished(panel, played(panel, [{"prompt": "x"}] * 4, chosen, answer), chosen).metrics
+    assert (metrics["best_of"]["mean"], metrics["best_agent"]["mean"]) == (0.75, 0.75)
+    assert (metrics["gain"]["mean"], metrics["gain"]["verdict"]) == (0.0, "none")
+
+
+def test_without_checks_no_gain_is_told() -> None:
+    chosen = options()
+    assert "gain" not in finished(panel, played(panel, [{"prompt": "x"}], chosen, said), chosen).metrics
