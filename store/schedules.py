@@ -13,9 +13,10 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
-from batchyard.statuses import RUNNING
+from batchyard.statuses import JOB_RUNNING, RUNNING
 from store import listing
 from store.database import changed
+from store.jobs.records import Job
 from store.records import Batch, Schedule, ScheduleRun, new_id, now
 
 MAX_PER_PROJECT = 1000
@@ -81,7 +82,7 @@ def change(session: Session, schedule: Schedule, **values: Any) -> Schedule:
 
 
 def delete(session: Session, project_id: str, schedule_id: str) -> None:
-    """Delete a schedule and its runs. Their batches stay. Raises NotFoundError."""
+    """Delete a schedule and its runs. Their batches and jobs stay. Raises NotFoundError."""
     schedule = get(session, project_id, schedule_id, lock=True)
     session.execute(delete_from(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id))
     session.delete(schedule)
@@ -114,13 +115,15 @@ def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
     return session.scalar(statement) is not None
 
 
-def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch]:
-    """Return the schedule's unfinished batches, newest first."""
-    own_runs = select(ScheduleRun.id).where(ScheduleRun.batch_id == Batch.id, ScheduleRun.schedule_id == schedule.id)
-    statement = select(Batch).where(
-        Batch.project_id == schedule.project_id, Batch.status.in_(RUNNING), own_runs.exists()
-    )
-    return session.scalars(statement.order_by(Batch.id.desc())).all()
+def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch | Job]:
+    """Return the schedule's unfinished batches or jobs, newest first."""
+    if schedule.job is None:
+        own = select(ScheduleRun.id).where(ScheduleRun.batch_id == Batch.id, ScheduleRun.schedule_id == schedule.id)
+        active = (Batch.project_id == schedule.project_id, Batch.status.in_(RUNNING), own.exists())
+        return session.scalars(select(Batch).where(*active).order_by(Batch.id.desc())).all()
+    own = select(ScheduleRun.id).where(ScheduleRun.job_id == Job.id, ScheduleRun.schedule_id == schedule.id)
+    active = (Job.project_id == schedule.project_id, Job.status.in_(JOB_RUNNING), own.exists())
+    return session.scalars(select(Job).where(*active).order_by(Job.id.desc())).all()
 
 
 def add_run(
@@ -131,6 +134,7 @@ def add_run(
     scheduled_at: int | None,
     missed_from: int | None,
     batch_id: str | None = None,
+    job_id: str | None = None,
     reason: str | None = None,
 ) -> ScheduleRun:
     """Record a run of a schedule. `scheduled_at` is None for a manual run."""
@@ -142,6 +146,7 @@ def add_run(
         missed_from=missed_from,
         state=state,
         batch_id=batch_id,
+        job_id=job_id,
         reason=reason,
         created_at=now(),
     )
@@ -179,3 +184,9 @@ def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, str]:
         select(ScheduleRun.batch_id, ScheduleRun.schedule_id).where(ScheduleRun.batch_id.in_(batch_ids))
     )
     return {str(batch_id): schedule_id for batch_id, schedule_id in rows}
+
+
+def of_jobs(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return the schedule id of each of these jobs that a schedule created, by job id."""
+    rows = session.execute(select(ScheduleRun.job_id, ScheduleRun.schedule_id).where(ScheduleRun.job_id.in_(job_ids)))
+    return {str(job_id): schedule_id for job_id, schedule_id in rows}

@@ -190,6 +190,7 @@ class JobExtension(BaseModel):
     child_key: str | None
     variant: str | None
     children: list[str]
+    schedule_id: str | None = Field(description="the schedule that has made it")
     warnings: list[WarningObject]
 
 

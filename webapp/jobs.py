@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL, JobStatus
-from store import events
+from store import events, schedules
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.records import Job, JobArtifact, JobStage
@@ -63,10 +63,16 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
         stages = job_records.stages(session, ids)
         artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
+        scheduled = schedules.of_jobs(session, ids)
     forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
     return [
         _object(
-            job, forecasts.get(job.id), stages=stages[job.id], artifacts=artifacts[job.id], children=children[job.id]
+            job,
+            forecasts.get(job.id),
+            stages=stages[job.id],
+            artifacts=artifacts[job.id],
+            children=children[job.id],
+            schedule_id=scheduled.get(job.id),
         )
         for job in records
     ]
@@ -91,6 +97,7 @@ def _object(
     stages: Sequence[tuple[JobStage, Batch | None]] = (),
     artifacts: Sequence[tuple[JobArtifact, File]] = (),
     children: Sequence[str] = (),
+    schedule_id: str | None = None,
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job."""
     expected = submission.expected(current_context(), job) if stages else {}
@@ -121,6 +128,7 @@ def _object(
             ],
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
+            schedule_id=schedule_id,
             warnings=_warnings(submission.warnings(current_context(), job.models)),
         ),
     )

@@ -1,4 +1,4 @@
-"""/v1/schedules: recurring batches. Create, list, retrieve, update, pause, run now, delete; and list their runs."""
+"""/v1/schedules: recurring batches and jobs. Create, list, retrieve, update, pause, run, delete; list their runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from batchyard import cron
 from batchyard.cron import Cron
-from batchyard.errors import NotFoundError
+from batchyard.errors import NotFoundError, RequestError
 from store import schedules
 from store.records import Schedule, ScheduleRun, now
 from store.schedules import CatchUp, Overlap, State
@@ -20,6 +20,7 @@ from tasks.recurring import run_templates
 from tasks.recurring import schedules as recurring
 from webapp import wire
 from webapp.document import operation
+from webapp.job_wire import JobArtifactName, JobOptions
 from webapp.requests import caller, current_context, parse_body, query, validated
 
 routes = Blueprint("schedules", __name__)
@@ -32,20 +33,12 @@ Expression = Annotated[str, StringConstraints(strict=True, max_length=128)]
 TimeZone = Annotated[str, StringConstraints(strict=True, max_length=64)]
 
 
-class ScheduleArtifact(BaseModel):
-    """What an ended batch has produced, by its name in that batch."""
-
-    model_config = ConfigDict(extra="forbid")
-    batch_id: str = Field(strict=True, max_length=64)
-    name: str = Field(strict=True, max_length=128)
-
-
 class ScheduleInputObject(BaseModel):
     """What the runs of a schedule are made of; `sha256` is that of the content that is kept for them."""
 
     kind: Literal["file", "artifact", "template"]
     file_id: str | None
-    artifact: ScheduleArtifact | None
+    artifact: JobArtifactName | None
     sha256: str
     bytes: int
 
@@ -60,7 +53,8 @@ class ScheduleRunObject(BaseModel):
     missed_from: int | None = Field(description="the first of the times before that were missed and are not run")
     state: State
     batch_id: str | None
-    reason: str | None = Field(description="why there is no batch")
+    job_id: str | None
+    reason: str | None = Field(description="why there is neither")
     created_at: int
 
 
@@ -71,7 +65,8 @@ class ScheduleObject(BaseModel):
     cron: str
     timezone: str
     input: ScheduleInputObject
-    batch: wire.BatchOptions
+    batch: wire.BatchOptions | None
+    job: JobOptions | None
     overlap: Overlap
     catch_up: CatchUp
     paused: bool
@@ -99,12 +94,15 @@ class ScheduleInput(BaseModel):
     """What each run is made of: one of these."""
 
     model_config = ConfigDict(extra="forbid")
-    file_id: str | None = Field(None, strict=True, max_length=64, description="an uploaded batch file")
-    artifact: ScheduleArtifact | None = None
+    file_id: str | None = Field(
+        None, strict=True, max_length=64, description="an uploaded batch file, or the rows of a job"
+    )
+    artifact: JobArtifactName | None = None
     template: str | None = Field(
         None,
         strict=True,
-        description="a batch file's text with {{date}}, {{datetime}} and {{scheduled_at}}, which each run fills",
+        description="a batch file's text, or the rows of a job as JSON lines, with {{date}}, {{datetime}} and "
+        "{{scheduled_at}}, which each run fills",
     )
 
     @model_validator(mode="after")
@@ -115,13 +113,18 @@ class ScheduleInput(BaseModel):
 
 
 class CreateSchedule(BaseModel):
+    """A schedule makes either batches or jobs: it has one of `batch` and `job`."""
+
     model_config = ConfigDict(extra="forbid")
     name: wire.Name
     cron: Expression = Field(description="minute, hour, day of month, month, day of week: '30 6 * * MON-FRI'")
     timezone: TimeZone = Field("UTC", description="IANA name: 'Europe/Berlin'")
     input: ScheduleInput
-    batch: wire.BatchOptions = Field(description="the places of a template are filled in metadata's values, too")
-    overlap: Overlap = Field("skip", description="what a run does when the batch of an earlier one has not ended")
+    batch: wire.BatchOptions | None = Field(
+        None, description="the places of a template are filled in metadata's values, too"
+    )
+    job: JobOptions | None = Field(None, description="likewise")
+    overlap: Overlap = Field("skip", description="what a run does when what an earlier one made has not ended")
     catch_up: CatchUp = Field("latest", description="what is run of times that were missed")
     paused: bool = Field(False, strict=True)
 
@@ -135,6 +138,7 @@ class UpdateSchedule(BaseModel):
     timezone: TimeZone | None = None
     input: ScheduleInput | None = None
     batch: wire.BatchOptions | None = None
+    job: JobOptions | None = None
     overlap: Overlap | None = None
     catch_up: CatchUp | None = None
 
@@ -152,7 +156,8 @@ def to_wire(records: Sequence[Schedule]) -> list[ScheduleObject]:
         ScheduleObject(
             **{name: getattr(schedule, name) for name in _COPIED},
             input=ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256),
-            batch=wire.BatchOptions(**schedule.batch),
+            batch=None if schedule.job is not None else wire.BatchOptions(**schedule.batch),
+            job=None if schedule.job is None else JobOptions(**schedule.job),
             next_runs=_next_runs(schedule),
             last_run=_run(last_runs[schedule.id]) if schedule.id in last_runs else None,
         )
@@ -176,15 +181,20 @@ def _object(schedule: Schedule) -> ScheduleObject:
     return to_wire([schedule])[0]
 
 
-_COPIED = ScheduleObject.model_fields.keys() - {"object", "input", "batch", "next_runs", "last_run"}
+_COPIED = ScheduleObject.model_fields.keys() - {"object", "input", "batch", "job", "next_runs", "last_run"}
 
 
 def _values(body: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
     """Return the fields that are not null. Raises RequestError if filled metadata exceeds its limits."""
     values = {name: value for name, value in body.model_dump().items() if value is not None}
-    if body.batch is not None:
-        metadata = run_templates.fill_values(body.batch.metadata, _ANY_TIME, now())
-        validated(type(body), values | {"batch": values["batch"] | {"metadata": metadata}})
+    if isinstance(body, CreateSchedule) and body.batch is None and body.job is None:
+        raise RequestError(
+            "Missing required parameter: 'batch', or 'job'.", code="missing_required_parameter", param="batch"
+        )
+    for kind, options in (("batch", body.batch), ("job", body.job)):
+        if options is not None:
+            metadata = run_templates.fill_values(options.metadata, _ANY_TIME, now())
+            validated(type(body), values | {kind: values[kind] | {"metadata": metadata}})
     return values
 
 
@@ -242,7 +252,7 @@ def update(schedule_id: str) -> ScheduleObject:
 @routes.delete("/v1/schedules/<schedule_id>")
 @operation(ScheduleDeleted, refusals=(404,))
 def delete(schedule_id: str) -> ScheduleDeleted:
-    """Delete a schedule and the history of its runs. Their batches stay."""
+    """Delete a schedule and the history of its runs. Their batches and jobs stay."""
     owner = caller()
     with current_context().database.write() as session:
         schedules.delete(session, owner.project_id, schedule_id)

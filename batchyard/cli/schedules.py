@@ -112,7 +112,8 @@ def show(schedule_id: str, data: Path | None, as_json: bool) -> None:
         "name": document["name"],
         "cron": f"{document['cron']} ({document['timezone']})",
         "next runs": ", ".join(str(when(time)) for time in document["next_runs"]) or _next(document),
-        "last run": last and f"{when(last['created_at'])} {last['state']} {last['reason'] or last['batch_id']}",
+        "last run": last
+        and f"{when(last['created_at'])} {last['state']} {last['reason'] or last['batch_id'] or last['job_id']}",
         "input": f"{source['kind']}, {source['bytes']} bytes, sha256 {source['sha256']}",
         "overlap, catch up": f"{document['overlap']}, {document['catch_up']}",
     }
@@ -143,9 +144,9 @@ def resume(schedule_id: str, data: Path | None, as_json: bool) -> None:
 @data_option
 @json_option
 def run(schedule_id: str, data: Path | None, as_json: bool) -> None:
-    """Run a schedule now; prints the batch's id."""
+    """Run a schedule now; prints the id of the batch or job."""
     document = connect(data).run_schedule(schedule_id)
-    say(document, document["batch_id"] or f"{document['state']}: {document['reason']}", as_json)
+    say(document, document["batch_id"] or document["job_id"] or f"{document['state']}: {document['reason']}", as_json)
 
 
 @schedule.command()
@@ -158,8 +159,11 @@ def runs(schedule_id: str, limit: int, data: Path | None, as_json: bool) -> None
     history = list(itertools.islice(connect(data).schedule_runs(schedule_id), limit))
     if as_json:
         return say(history, "", True)
-    rows = [[when(r["scheduled_at"]), when(r["created_at"]), r["state"], r["batch_id"], r["reason"]] for r in history]
-    table(["due", "made", "state", "batch", "reason"], rows)
+    rows = [
+        [when(r["scheduled_at"]), when(r["created_at"]), r["state"], r["batch_id"] or r["job_id"], r["reason"]]
+        for r in history
+    ]
+    table(["due", "made", "state", "batch or job", "reason"], rows)
 
 
 @schedule.command()

@@ -43,9 +43,10 @@ def rows(file: IO[bytes], name: str) -> Iterator[Columns | RowError]:
     return _reader(name)(file)
 
 
-def check_name(name: str) -> None:
-    """Raise RequestError for a file whose name does not say a format."""
-    _reader(name)
+def check_name(name: str, param: str) -> None:
+    """Raise RequestError about `param` for a file whose name does not say a format."""
+    if _suffix(name) not in _READERS:
+        raise _unknown(name, "invalid_value", param)
 
 
 def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
@@ -74,13 +75,14 @@ def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
 def _reader(name: str) -> Callable[[IO[bytes]], Iterator[Columns | RowError]]:
     suffix = _suffix(name)
     if suffix not in _READERS:
-        formats = ", ".join(_READERS)
-        raise RequestError(
-            f"The input {name!r} has none of the formats {formats}; its name must end in one of them.",
-            code="invalid_input_file",
-            param="input_file_id",
-        )
+        raise _unknown(name, "invalid_input_file", "input_file_id")
     return _READERS[suffix]
+
+
+def _unknown(name: str, code: str, param: str) -> RequestError:
+    formats = ", ".join(_READERS)
+    message = f"The input {name!r} has none of the formats {formats}; its name must end in one of them."
+    return RequestError(message, code=code, param=param)
 
 
 def _suffix(name: str) -> str:

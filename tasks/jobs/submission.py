@@ -10,7 +10,8 @@ import orjson
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from batchyard.recipes import Stage
+from batchyard.models import ModelSpec
+from batchyard.recipes import Options, Recipe, Stage
 from batchyard.statuses import TERMINAL
 from store.jobs import dependencies as records
 from store.jobs import lifecycle, reading
@@ -40,13 +41,13 @@ class JobRequest:
     """A job that a client wants.
 
     Attributes:
-        input: the id of a file, an artifact, stored content, or rows.
+        input: a file or its id, an artifact, stored content, or rows.
         output_expires_after: seconds.
         depends_on: `id` and `when` (tasks.jobs.dependencies.When) of jobs and batches.
     """
 
     recipe: str
-    input: str | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
+    input: str | File | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
     completion_window: str = "24h"
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
@@ -103,12 +104,9 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     Raises:
         RequestError: something in the request is unknown or invalid; `param` says what.
     """
-    submission.check_window(context.settings, request.completion_window)
-    catalogue = context.recipes
-    recipe = catalogue.recipe(request.recipe)
-    options = job_options.parse(recipe, request.options)
-    stages = job_options.stages(recipe, options)
-    specs = job_options.models(context, catalogue, recipe, options, stages)
+    recipe, options, stages, specs = check(
+        context, request.recipe, request.options, completion_window=request.completion_window
+    )
     with context.database.read() as session:
         dependencies.check(session, project_id, request.depends_on)
     depends_on = [dict(entry) for entry in request.depends_on]
@@ -117,7 +115,7 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
     columns: dict[str, Any] = {
         "recipe": recipe.name,
-        "recipe_sha256": catalogue.sha256(recipe.name),
+        "recipe_sha256": context.recipes.sha256(recipe.name),
         "options": options.model_dump(mode="json"),
         "seed": request.seed,
         "input_sha256": _sha256(source),
@@ -134,6 +132,17 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     }
     expected = job_options.expected(recipe, options, stages)
     return JobDraft(project_id, source, stages, expected, columns)
+
+
+def check(
+    context: AppContext, recipe_name: str, values: Mapping[str, Any], *, completion_window: str
+) -> tuple[Recipe[Any], Options, list[Stage], dict[str, ModelSpec]]:
+    """Return a job's recipe, options, stages and models. Raises RequestError."""
+    submission.check_window(context.settings, completion_window)
+    recipe = context.recipes.recipe(recipe_name)
+    options = job_options.parse(recipe, values)
+    stages = job_options.stages(recipe, options)
+    return recipe, options, stages, job_options.models(context, context.recipes, recipe, options, stages)
 
 
 def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
@@ -222,22 +231,21 @@ def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, 
 def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput | None:
     """Return the input of a job, None for an artifact that what the job waits for will write. Raises RequestError."""
     source = request.input
-    if not isinstance(source, str | ArtifactName | NewInput):
+    if not isinstance(source, str | File | ArtifactName | NewInput):
         return _inline(context, source)
     file: File | NewInput | None
     with context.database.read() as session:
         if isinstance(source, NewInput):
             file, name, param = source, source.name, "file"
+        elif isinstance(source, File):
+            file, name, param = source, source.filename, "input"
         elif isinstance(source, str):
             file = submission.input_file(session, project_id, source, purposes=PURPOSES)
             name, param = file.filename, "input_file_id"
         else:
             file = _artifact(session, project_id, source)
             name, param = file.filename if file else source.name, "input.artifact"
-    try:
-        rows.check_name(name)
-    except RequestError as error:
-        raise RequestError(error.message, code="invalid_value", param=param) from None
+    rows.check_name(name, param)
     return file
 
 

@@ -1,7 +1,8 @@
 """Run templates: the input of a schedule's runs, pinned by its SHA-256: a file, an artifact, or a template.
 
-A template is the text of a batch file. Each run replaces `{{date}}`, `{{datetime}}` and `{{scheduled_at}}` by its time:
-2026-11-21 and 2026-11-21T06:30:00+01:00 in the schedule's zone, and Unix seconds. It replaces nothing else.
+A template is the text of a batch file, or the rows of a job as JSON lines. Each run replaces `{{date}}`, `{{datetime}}`
+and `{{scheduled_at}}` by its time: 2026-11-21 and 2026-11-21T06:30:00+01:00 in the schedule's zone, and Unix seconds.
+It replaces nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 from batchyard.cron import Cron
 from batchyard.errors import RequestError
 from batchyard.wording import MAX_MESSAGE, cut
-from store import files
 from store.formats.lines import numbered_lines
 from store.records import File, Schedule, now
 from tasks.context import AppContext
@@ -22,6 +22,8 @@ from tasks.intake import submission
 from tasks.intake.lines import LineError, parse
 from tasks.intake.submission import NewInput
 from tasks.intake.validation import Validator
+from tasks.jobs import dependencies, rows
+from tasks.jobs import submission as job_submission
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
 
@@ -38,14 +40,17 @@ def fill_values(metadata: Mapping[str, str] | None, cron: Cron, at: int) -> dict
     return None if metadata is None else {key: fill(value, cron, at) for key, value in metadata.items()}
 
 
-def pin(context: AppContext, project_id: str, source: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def pin(
+    context: AppContext, project_id: str, source: Mapping[str, Any], *, of_job: bool = False
+) -> tuple[dict[str, Any], str]:
     """Return the record of an input and the SHA-256 of its content. Stores a template.
 
     Args:
         source: `file_id`, `artifact` and `template` as the client sent them; one of them is not None.
+        of_job: the runs are jobs, which read more formats than batches.
 
     Raises:
-        RequestError: the project has no such file, or no such artifact of an ended batch.
+        RequestError: the project has no such file, or no such artifact of an ended batch or job.
     """
     if source["template"] is not None:
         content = source["template"].encode()
@@ -53,15 +58,23 @@ def pin(context: AppContext, project_id: str, source: Mapping[str, Any]) -> tupl
     artifact = source["artifact"]
     with context.database.read() as session:
         if artifact is None:
-            file = submission.input_file(session, project_id, source["file_id"], param="input.file_id")
+            purposes = job_submission.PURPOSES if of_job else ("batch",)
+            file = submission.input_file(
+                session, project_id, source["file_id"], param="input.file_id", purposes=purposes
+            )
+            if of_job:
+                rows.check_name(file.filename, "input.file_id")
             return _record("file", file.bytes, file.id), file.sha256
-        output = files.find_artifact(session, project_id, artifact["batch_id"], artifact["name"])
+        owner_id = artifact.get("job_id") or artifact["batch_id"]
+        output = dependencies.find_artifact(session, project_id, owner_id, artifact["name"])
     if output is None:
         raise RequestError(
-            f"No artifact '{artifact['name']}' of an ended batch '{artifact['batch_id']}' found.",
+            f"No artifact '{artifact['name']}' of an ended batch or job '{owner_id}' found.",
             code="invalid_value",
             param="input.artifact",
         )
+    if of_job:
+        rows.check_name(output.filename, "input.artifact")
     return _record("artifact", output.bytes, output.id, artifact), output.sha256
 
 
@@ -84,6 +97,18 @@ def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) ->
             raise RequestError(message, code=error.code, param="input.template") from None
     if not count:
         raise RequestError("The template has no requests.", code="empty_file", param="input.template")
+
+
+def check_rows(text: str, cron: Cron) -> None:
+    """Raise RequestError for the first line of a job's template that is no row."""
+    count = 0
+    for row in rows.rows(io.BytesIO(fill(text, cron, now()).encode()), "template.jsonl"):
+        count += 1
+        if isinstance(row, rows.RowError):
+            message = f"Row {row.number} of the template: {cut(row.message, MAX_MESSAGE)}"
+            raise RequestError(message, code="invalid_value", param="input.template")
+    if not count:
+        raise RequestError("The template has no rows.", code="empty_file", param="input.template")
 
 
 def template(context: AppContext, schedule: Schedule) -> str | None:

@@ -1,7 +1,7 @@
-"""Schedules: a tick runs what is due. It claims each scheduled time in the transaction that creates the batch.
+"""Schedules: a tick runs what is due. It claims each scheduled time in the transaction that creates the batch or job.
 
 So concurrent ticks, a killed tick and a lost message are harmless. An unclaimed time stays due, and housekeeping sends
-the batch of a claimed one to a worker.
+the batch or job of a claimed one to a worker.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import ConflictError, RequestError, UnavailableError
 from store import batches, schedules
+from store.jobs import lifecycle
+from store.jobs.records import Job
 from store.records import Batch, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import Draft, Outlook
+from tasks.jobs import submission as job_submission
+from tasks.jobs.submission import JobDraft, JobRequest
 from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)
@@ -57,11 +61,11 @@ class ScheduledTime:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome of a scheduled time; `reason` is why no batch was created."""
+    """The outcome of a scheduled time; `reason` is why no batch or job was created."""
 
     state: State
     reason: str | None = None
-    batch: Batch | None = None
+    created: Batch | Job | None = None
     outlook: Outlook | None = None
 
 
@@ -97,7 +101,7 @@ def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
     """Run the due time of a schedule, unless another tick has claimed it."""
     times = cron.parse(schedule.cron, schedule.timezone)
     current = scheduled_time(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or at, at)
-    prepared: Draft | _Outcome
+    prepared: Draft | JobDraft | _Outcome
     if current.missed:
         prepared = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
     else:
@@ -112,7 +116,7 @@ def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
             return
         if schedules.has_run(session, schedule, current.time):
             return
-        outcome = prepared if isinstance(prepared, _Outcome) else _create_batch(context, session, schedule, prepared)
+        outcome = prepared if isinstance(prepared, _Outcome) else _create(context, session, schedule, prepared)
         run = _record(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
     _announce(context, run, outcome)
 
@@ -128,10 +132,10 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
         schedule = schedules.get(session, project_id, schedule_id)
     at = now()
     times = cron.parse(schedule.cron, schedule.timezone)
-    draft = _draft(context, schedule, times, at)
+    prepared = _draft(context, schedule, times, at)
     with context.database.write() as session:
         schedule = schedules.change(session, schedule)  # a concurrent tick then fails to claim it
-        outcome = _create_batch(context, session, schedule, draft)
+        outcome = prepared if isinstance(prepared, _Outcome) else _create(context, session, schedule, prepared)
         run = _record(session, schedule, outcome, scheduled_at=None, missed_from=None)
     _announce(context, run, outcome)
     return run
@@ -151,39 +155,44 @@ def set_paused(context: AppContext, project_id: str, schedule_id: str, *, paused
         return schedules.change(session, schedule, paused=paused, next_run_at=next_run_at)
 
 
-def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Draft:
-    """Prepare a run's batch. Raises UnavailableError."""
-    options = schedule.batch
+def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Draft | JobDraft | _Outcome:
+    """Prepare a run's batch or job; return the outcome of one that cannot be. Raises UnavailableError."""
+    options = schedule.job or schedule.batch
     expires_after = options["output_expires_after"]
-    return submission.draft(
-        context,
-        schedule.project_id,
-        run_templates.source(context, schedule, times, at),
-        endpoint=options["endpoint"],
-        completion_window=options["completion_window"],
-        metadata=run_templates.fill_values(options["metadata"], times, at),
-        post_process=options["post_process"],
-        output_expires_after=expires_after and expires_after["seconds"],
-    )
+    common = {
+        "completion_window": options["completion_window"],
+        "metadata": run_templates.fill_values(options["metadata"], times, at),
+        "output_expires_after": expires_after and expires_after["seconds"],
+    }
+    source = run_templates.source(context, schedule, times, at)
+    if schedule.job is None:
+        own = {name: options[name] for name in ("endpoint", "post_process")}
+        return submission.draft(context, schedule.project_id, source, **own, **common)
+    own = {name: options[name] for name in ("recipe", "options", "seed", "name")}
+    try:
+        return job_submission.draft(context, schedule.project_id, JobRequest(input=source, **own, **common))
+    except RequestError as error:  # the deployment has another recipe by now, or no such model
+        return _Outcome("failed", error.message)
 
 
-def _create_batch(context: AppContext, session: Session, schedule: Schedule, draft: Draft) -> _Outcome:
-    """Create a run's batch, if the schedule's overlap and the project's limits allow it."""
-    earlier_batches = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
-    if earlier_batches and schedule.overlap == "skip":
-        return _Outcome(
-            "skipped", f"Batch '{earlier_batches[0].id}' of a run before has not ended, and overlap is 'skip'."
-        )
+def _create(context: AppContext, session: Session, schedule: Schedule, draft: Draft | JobDraft) -> _Outcome:
+    """Create a run's batch or job, if the schedule's overlap and the project's limits allow it."""
+    unfinished = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
+    if unfinished and schedule.overlap == "skip":
+        kind = "Batch" if isinstance(unfinished[0], Batch) else "Job"
+        return _Outcome("skipped", f"{kind} '{unfinished[0].id}' of a run before has not ended, and overlap is 'skip'.")
     try:
         with session.begin_nested():
             # Before the project is locked (store.projects.get).
-            for earlier in earlier_batches:
+            for earlier in unfinished:
+                cancel = batches.cancel if isinstance(earlier, Batch) else lifecycle.cancel
                 with suppress(ConflictError):  # it has ended meanwhile
-                    batches.cancel(session, schedule.project_id, earlier.id)
-            batch = submission.submit(context, session, draft)
+                    cancel(session, schedule.project_id, earlier.id)
+            if isinstance(draft, JobDraft):
+                return _Outcome("created", created=job_submission.submit(context, session, draft))
+            return _Outcome("created", created=submission.submit(context, session, draft), outlook=draft.outlook)
     except RequestError as error:
         return _Outcome("failed", error.message)
-    return _Outcome("created", batch=batch, outlook=draft.outlook)
 
 
 def _record(
@@ -195,17 +204,20 @@ def _record(
         outcome.state,
         scheduled_at=scheduled_at,
         missed_from=missed_from,
-        batch_id=outcome.batch.id if outcome.batch else None,
+        batch_id=outcome.created.id if isinstance(outcome.created, Batch) else None,
+        job_id=outcome.created.id if isinstance(outcome.created, Job) else None,
         reason=outcome.reason,
     )
 
 
 def _announce(context: AppContext, run: ScheduleRun, outcome: _Outcome) -> None:
-    ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id}
+    ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id, "job_id": run.job_id}
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
-    if outcome.batch is not None:
-        messages.validate(outcome.batch.id)
-        submission.estimate_completion(context, outcome.batch, outcome.outlook)
+    if isinstance(outcome.created, Job):
+        job_submission.send(outcome.created)
+    elif outcome.created is not None:
+        messages.validate(outcome.created.id)
+        submission.estimate_completion(context, outcome.created, outcome.outlook)
 
 
 def define(
@@ -227,15 +239,34 @@ def define(
     times = cron.parse(field("cron"), field("timezone"))
     if fields.keys() & {"cron", "timezone"}:
         values["next_run_at"] = None if field("paused") else times.next(now())
+    of_job = "job" in fields if old is None else old.job is not None
+    other = "batch" if of_job else "job"
+    if other in fields:
+        message = f"A schedule makes either batches or jobs, and this one does not make what '{other}' describes."
+        raise RequestError(message, code="invalid_value", param=other)
     if "batch" in fields:
         submission.check_window(context.settings, fields["batch"]["completion_window"])
+    if "job" in fields:
+        values |= {"batch": {}} if old is None else {}
+        _check_job(context, fields["job"])
     text = None
     if "input" in fields:
         text = fields["input"]["template"]
     elif "batch" in fields and old is not None:
         text = run_templates.template(context, old)
-    if text is not None:
+    if text is not None and of_job:
+        run_templates.check_rows(text, times)
+    elif text is not None:
         run_templates.check_template(context, field("batch")["endpoint"], text, times)
     if "input" in fields:
-        values["input"], values["input_sha256"] = run_templates.pin(context, project_id, fields["input"])
+        pinned = run_templates.pin(context, project_id, fields["input"], of_job=of_job)
+        values["input"], values["input_sha256"] = pinned
     return values
+
+
+def _check_job(context: AppContext, job: Mapping[str, Any]) -> None:
+    """Raise RequestError for a job that could not be created, with the place in the schedule."""
+    try:
+        job_submission.check(context, job["recipe"], job["options"], completion_window=job["completion_window"])
+    except RequestError as error:
+        raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None

@@ -1,0 +1,141 @@
+"""A schedule that makes jobs: what it is made of, its runs, and what they do while an earlier job runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tasks import messages
+from tasks.context import AppContext
+from tasks.recurring import schedules as recurring
+from tests.support.recipes import write_recipes
+from tests.support.webapps import client_of, context_in, upload
+
+MINUTE = 60
+SCHEDULE: dict[str, Any] = {
+    "name": "nightly",
+    "cron": "* * * * *",
+    "input": {"template": json.dumps({"prompt": "What happened on {{date}}?"})},
+    "job": {"recipe": "debate", "options": {"model": "echo"}, "metadata": {"day": "{{date}}"}, "seed": 7},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_recipes(tmp_path)
+
+
+@pytest.fixture
+def context(database_url: str, broker: str, tmp_path: Path, folder: Path) -> AppContext:
+    return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(folder))
+
+
+@pytest.fixture
+def client(context: AppContext) -> FlaskClient:
+    return client_of(context)
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the jobs that were sent to a worker for validation."""
+    job_ids: list[str] = []
+    monkeypatch.setattr(messages, "validate_job", job_ids.append)
+    return job_ids
+
+
+def create(client: FlaskClient, **changes: Any) -> dict[str, Any]:
+    answer = client.post("/v1/schedules", json=SCHEDULE | changes)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.get_json())
+
+
+def refused(client: FlaskClient, path: str = "", **changes: Any) -> str:
+    """Return the param with which a schedule with these changes, or a change of one, is refused."""
+    answer = client.post(f"/v1/schedules{path}", json=changes if path else SCHEDULE | changes)
+    assert answer.status_code == 400, answer.text
+    return str(answer.get_json()["error"]["param"])
+
+
+def run(context: AppContext, client: FlaskClient, schedule: dict[str, Any], times: int = 1) -> list[dict[str, Any]]:
+    """Run the next times of a schedule. Return all of its runs, oldest first."""
+    for _ in range(times):
+        due = client.get(f"/v1/schedules/{schedule['id']}").get_json()["next_run_at"]
+        recurring.run_due(context, due)
+    return list(reversed(client.get(f"/v1/schedules/{schedule['id']}/runs").get_json()["data"]))
+
+
+def test_a_run_makes_a_job_of_its_time(client: FlaskClient, context: AppContext, sent: list[str]) -> None:
+    schedule = create(client)
+    assert (schedule["batch"], schedule["job"]["recipe"]) == (None, "debate")
+    (first,) = run(context, client, schedule)
+    assert (first["state"], first["batch_id"], first["reason"]) == ("created", None, None)
+    job = client.get(f"/v1/jobs/{first['job_id']}").get_json()
+    assert sent == [job["id"]]
+    assert (job["recipe"], job["batchyard"]["seed"], job["batchyard"]["schedule_id"]) == ("debate", 7, schedule["id"])
+    (row,) = client.get(f"/v1/files/{job['input_file_id']}/content").data.splitlines()
+    assert json.loads(row) == {"prompt": f"What happened on {job['metadata']['day']}?"}
+    assert client.post(f"/v1/schedules/{schedule['id']}/run").get_json()["reason"].startswith(f"Job '{job['id']}'")
+
+
+@pytest.mark.parametrize(("overlap", "states"), [("skip", "cs"), ("allow", "cc"), ("cancel_previous", "cc")])
+def test_a_run_heeds_the_job_of_the_run_before(
+    client: FlaskClient, context: AppContext, overlap: str, states: str
+) -> None:
+    runs = run(context, client, create(client, overlap=overlap), times=2)
+    assert "".join(entry["state"][0] for entry in runs) == states
+    first = client.get(f"/v1/jobs/{runs[0]['job_id']}").get_json()
+    assert first["status"] == ("cancelling" if overlap == "cancel_previous" else "validating")
+
+
+def test_a_schedule_reads_what_jobs_read(client: FlaskClient, context: AppContext) -> None:
+    table = upload(client, b"prompt\nWhy?\n", name="in.csv", purpose="user_data").get_json()["id"]
+    schedule = create(client, input={"file_id": table})
+    client.delete(f"/v1/files/{table}")
+    (first,) = run(context, client, schedule)
+    job = client.get(f"/v1/jobs/{first['job_id']}").get_json()
+    assert (job["status"], job["batchyard"]["input_sha256"]) == ("validating", schedule["input"]["sha256"])
+    unknown = upload(client, b"x", name="in.pdf", purpose="user_data").get_json()["id"]
+    assert refused(client, input={"file_id": unknown}) == "input.file_id"
+    assert refused(client, input={"artifact": {"job_id": first["job_id"], "name": "x"}}) == "input.artifact"
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"job": None}, "batch"),
+        ({"batch": {"endpoint": "/v1/chat/completions", "completion_window": "24h"}}, "batch"),
+        ({"job": {"recipe": "debates"}}, "job.recipe"),
+        ({"job": {"recipe": "debate", "options": {"model": "echi"}}}, "job.options.model"),
+        (
+            {"job": {"recipe": "debate", "options": {"model": "echo"}, "completion_window": "1s"}},
+            "job.completion_window",
+        ),
+        ({"job": {"recipe": "debate", "input_file_id": "file-1"}}, "job.input_file_id"),
+        ({"input": {"template": "5"}}, "input.template"),
+        ({"input": {"template": "\n"}}, "input.template"),
+    ],
+)
+def test_what_could_not_become_a_job_is_refused(client: FlaskClient, changes: dict[str, Any], param: str) -> None:
+    assert refused(client, **changes) == param
+
+
+def test_a_schedule_keeps_to_what_it_makes(client: FlaskClient, context: AppContext) -> None:
+    path = f"/{create(client)['id']}"
+    assert refused(client, path, batch={"endpoint": "/v1/chat/completions", "completion_window": "24h"}) == "batch"
+    assert refused(client, path, job={"recipe": "debate"}) == "job.options.model"
+    changed = client.post(f"/v1/schedules{path}", json={"job": {"recipe": "steps"}, "name": "other"}).get_json()
+    assert (changed["job"]["recipe"], changed["name"]) == ("steps", "other")
+
+
+def test_a_recipe_that_is_gone_fails_the_run_with_the_reason(
+    client: FlaskClient, context: AppContext, folder: Path, database_url: str, broker: str, tmp_path: Path
+) -> None:
+    schedule = create(client)
+    without = context_in(tmp_path, database_url=database_url, redis_url=broker)
+    (first,) = run(without, client, schedule)
+    assert (first["state"], first["job_id"]) == ("failed", None)
+    assert "No recipe is named 'debate'" in first["reason"]
