@@ -1,0 +1,223 @@
+"""Recipes and jobs from the command line against a running stack: what is printed, written and exited with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.cli.client import Client
+from batchyard.local import process
+from tests.batchyard.cli.test_commands import Result, batchyard
+from tests.conftest import StartStack
+from tests.support.rows import until
+from tests.support.stacks import RunningStack
+
+RECIPE = '''
+from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
+
+class Twice(Options):
+    model: str
+    words: list[str] = []
+
+@recipe("twice", Twice, stages=("draft", "final"))
+def twice(item: Item, options: Twice) -> Flow:
+    """Answer twice."""
+    (draft,) = yield [Ask("draft", item.chat(*options.words), model=options.model)]
+    (final,) = yield [Ask("final", item.chat(f"again: {draft.text}"), model=options.model)]
+    ending = item.columns.get("ending")
+    if ending == "failed":
+        return item.failed("too_bad", "It is too bad.")
+    return item.stuck("for_a_person") if ending == "stuck" else Result(text=final.text)
+'''
+MODELS = """
+[models.echo]
+engine = "echo"
+[models.slow]
+engine = "echo"
+max_in_flight = 4
+[models.slow.engine_args]
+latency_ms = 500
+"""
+Terminal = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipes")
+    (folder / "twice.py").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def jobs_stack(start_stack: StartStack, recipes: Path) -> RunningStack:
+    """A stack with the recipe `twice` in its folder of recipes."""
+    return start_stack(MODELS, BATCHYARD_ALLOW_SIMULATED="1", BATCHYARD_RECIPES=str(recipes))
+
+
+@pytest.fixture
+def terminal(jobs_stack: RunningStack, tmp_path: Path) -> Terminal:
+    """Runs a command against the stack. The command does not know the folder of recipes: it asks the server."""
+
+    def run(*arguments: str | Path) -> Result:
+        key = {"BATCHYARD_URL": jobs_stack.url, "BATCHYARD_API_KEY": jobs_stack.key}
+        return batchyard(*arguments, folder=tmp_path, **key)
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Callable[..., Path]:
+    """Writes an input file: a row for each ending."""
+
+    def write(*endings: str) -> Path:
+        file = tmp_path / "rows.jsonl"
+        lines = [{"prompt": f"{tmp_path.name} {number}", "ending": ending} for number, ending in enumerate(endings)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return file
+
+    return write
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_recipe_of_ones_own_is_run_and_the_same_command_takes_up_its_job(
+    terminal: Terminal, rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "base.yaml").write_text("model: echo\nwords: [please]\n")
+    command = ("twice", rows(*["completed"] * 5), "-c", "base.yaml", "-o", "out.jsonl", "--artifacts", "all", "--json")
+    first, second = terminal(*command), terminal(*command)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    job = json.loads(first.stdout)
+    assert job["batchyard"]["options"]["words"] == ["please"]
+    assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [5, 5]
+    assert [line["number"] for line in lines((tmp_path / "out.jsonl").read_text())] == list(range(5))
+    artifacts = {path.name for path in (tmp_path / "all").iterdir()}
+    assert artifacts == {artifact["name"] for artifact in job["batchyard"]["artifacts"]}
+    assert (tmp_path / "all/results.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
+
+    assert json.loads(second.stdout)["id"] == job["id"]
+    assert f"taking up job {job['id']} (completed); --again makes a new one" in second.stderr
+    again, changed = terminal(*command, "--again"), terminal(*command, "words=[thanks]")
+    ids = {json.loads(result.stdout)["id"] for result in (first, again, changed)}
+    assert len(ids) == 3
+
+
+def test_failed_and_stuck_items_exit_1_and_say_where_to_look(terminal: Terminal, rows: Callable[..., Path]) -> None:
+    failed = terminal("twice", rows("completed", "failed", "stuck"), "--model", "echo")
+    assert failed.returncode == 1
+    assert "1 of 3 items completed, 1 failed, 1 stuck (simulated)" in failed.stdout
+    assert "1 of 3 items failed; `batchyard job items job_" in failed.stderr
+    job_id = failed.stdout.split()[-1]
+    stuck = terminal("twice", rows("completed", "stuck"), "--model", "echo")
+    assert stuck.returncode == 1
+    assert "1 of 2 items are stuck" in stuck.stderr
+
+    shown = json.loads(terminal("job", "items", job_id, "--state", "stuck", "--json").stdout)
+    assert [(item["number"], item["reason"]) for item in shown] == [(2, "for_a_person")]
+    assert "too_bad" in terminal("job", "items", job_id).stdout
+
+
+def test_a_job_is_created_watched_listed_and_read(
+    terminal: Terminal, rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    created = terminal(
+        *("job", "create", "twice", rows(*["completed"] * 3), "--model", "echo"),
+        *("--name", "mine", "--metadata", "team=red", "--seed", "7"),
+    )
+    assert created.returncode == 0, created.stderr
+    job_id = created.stdout.strip()
+    watched = terminal("job", "status", job_id, "--watch")
+    assert watched.returncode == 0, watched.stderr
+    assert "[########################] 100 %" in watched.stdout
+    assert "3/0/0/3" in watched.stdout
+    job = json.loads(terminal("job", "status", job_id, "--json").stdout)
+    assert (job["name"], job["metadata"], job["batchyard"]["seed"]) == ("mine", {"team": "red"}, 7)
+    assert job_id in terminal("job", "list", "--recipe", "twice").stdout
+    assert job_id not in terminal("job", "list", "--status", "cancelled").stdout
+    assert job_id in terminal("job", "status").stdout
+
+    printed = terminal("job", "results", job_id)
+    assert sorted(line["number"] for line in lines(printed.stdout)) == [0, 1, 2]
+    assert terminal("job", "results", job_id, "-o", "out.jsonl").returncode == 0
+    assert [line["number"] for line in lines((tmp_path / "out.jsonl").read_text())] == [0, 1, 2]
+    assert "job.completed" in terminal("job", "events", job_id).stdout
+
+
+def test_what_a_job_would_be_is_said_without_making_it(terminal: Terminal, rows: Callable[..., Path]) -> None:
+    before = terminal("job", "list", "--json", "--limit", "100").stdout
+    result = terminal("job", "create", "twice", rows("completed"), "--model", "echo", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "requests, draft" in result.stdout
+    assert terminal("job", "list", "--json", "--limit", "100").stdout == before
+
+
+def test_a_job_is_cancelled(terminal: Terminal, rows: Callable[..., Path]) -> None:
+    job_id = terminal("job", "create", "twice", rows(*["completed"] * 200), "--model", "slow").stdout.strip()
+    early = terminal("job", "results", job_id, "-o", "out.jsonl")
+    result = terminal("job", "cancel", job_id, "--json")
+    assert result.returncode == 0, result.stderr
+    assert early.returncode == 2
+    assert "its artifacts come at the end" in early.stderr
+    assert terminal("job", "status", job_id, "--watch").returncode == 1
+
+
+def test_what_the_server_refuses_exits_4_with_the_nearest_name(terminal: Terminal, rows: Callable[..., Path]) -> None:
+    result = terminal("twice", rows("completed"), "--model", "ecco")
+    assert result.returncode == 4
+    assert "echo" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    unknown = terminal("twic", rows("completed"))
+    assert unknown.returncode == 2
+    assert "Did you mean 'twice'?" in unknown.stderr
+
+
+def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
+    terminal: Terminal, jobs_stack: RunningStack, rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    command = ["twice", str(rows(*["completed"] * 12)), "--model", "slow", "-o", "out.jsonl"]
+    key = {"BATCHYARD_URL": jobs_stack.url, "BATCHYARD_API_KEY": jobs_stack.key}
+    server = Client(jobs_stack.url, jobs_stack.key)
+    before = {job["id"] for job in server.jobs()}
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "batchyard"), *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **key},
+    ) as running:
+        until(lambda: {job["id"] for job in server.jobs()} - before)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        assert "interrupted: the same command again goes on with what has no answer yet" in running.stderr.read()
+    assert running.returncode == 130
+    (job_id,) = {job["id"] for job in server.jobs()} - before
+    again = terminal(*command)
+    assert again.returncode == 0, again.stderr
+    assert f"taking up job {job_id}" in again.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 12
+
+
+def test_a_recipe_starts_a_stack_of_its_own_and_ends_it(
+    recipes: Path, rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "models.toml").write_text(MODELS)
+    result = batchyard(
+        *("twice", rows("completed", "completed"), "--model", "echo", "-o", "out.jsonl"),
+        folder=tmp_path,
+        BATCHYARD_ALLOW_SIMULATED="1",
+        BATCHYARD_RECIPES=str(recipes),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 of 2 items completed (simulated)" in result.stdout
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+    assert process.tagged(str(tmp_path / "data")) == []
