@@ -137,28 +137,6 @@ def page(session: Session, project_id: str, *, after: str | None, limit: int) ->
     return listing.page(session, Batch, Batch.project_id == project_id, after=after, limit=limit, descending=True)
 
 
-def running(session: Session, project_id: str, *, limit: int) -> Sequence[Batch]:
-    """Return the project's unfinished batches, earliest due first."""
-    statement = select(Batch).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
-    return session.scalars(statement.order_by(Batch.due_at, Batch.id).limit(limit)).all()
-
-
-def ended(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Batch], bool]:
-    """Return the project's ended batches after the one with id `after`, newest first, and True if there are more.
-
-    Raises:
-        RequestError: `after` is not a batch of the project.
-    """
-    in_project, shown = Batch.project_id == project_id, Batch.status.in_(TERMINAL)
-    return listing.page(session, Batch, in_project, after=after, limit=limit, descending=True, shown=shown)
-
-
-def counts(session: Session, project_id: str) -> dict[str, int]:
-    """Return the number of the project's unfinished batches by status."""
-    statement = select(Batch.status, func.count()).where(Batch.project_id == project_id, Batch.status.in_(RUNNING))
-    return dict(session.execute(statement.group_by(Batch.status)).all())
-
-
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
     """Return the latencies of the batches that have not ended or were created in the LATEST_SECONDS before `at`.
 

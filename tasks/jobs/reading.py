@@ -31,6 +31,7 @@ STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuc
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
 _CACHED_CHUNKS = 8192
+MIXED_ROWS = 2000
 
 
 @dataclass
@@ -44,6 +45,14 @@ class ItemRow:
     turn: int | None = None
     stage: str | None = None
     reason: str | None = None
+
+
+class MixedItem(NamedTuple):
+    """An item that is sometimes right, with the scores of its samples."""
+
+    number: int
+    custom_id: str
+    scores: list[float]
 
 
 @dataclass
@@ -84,7 +93,7 @@ class Turn:
 
 @dataclass
 class ItemDetails(ItemRow):
-    """An item with all that has happened to it."""
+    """An item with all that has happened to it. `previous` and `next` are the numbers of the items beside it."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
@@ -92,6 +101,8 @@ class ItemDetails(ItemRow):
     error: dict[str, Any] | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    previous: int | None = None
+    next: int | None = None
 
 
 def results(context: AppContext, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
@@ -254,6 +265,46 @@ def items(
     return page, len(positions) > limit
 
 
+def mixed(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[MixedItem], int | None]:
+    """Return at most `limit` completed items whose samples have different scores, after the first `after` lines of
+    `results`, and the number of lines read or None if these were all.
+
+    At most MIXED_ROWS lines are read at a time.
+
+    Raises:
+        ConflictError: the job ended so long ago that only its artifacts have them.
+    """
+    stored = _result_chunks(context, job)
+    end = sum(chunk.rows for chunk in stored)
+    stop = min(after + MIXED_ROWS, end)
+    page: list[MixedItem] = []
+    for line, row in enumerate(_ended(context.artifacts, stored, after, stop), after + 1):
+        scores = _scores(row["result"]) if row["state"] == "completed" else []
+        if len(set(scores)) > 1:
+            page.append(MixedItem(row["number"], row["custom_id"], scores))
+        if len(page) == limit:
+            return page, line if line < end else None
+    return page, stop if stop < end else None
+
+
+def _ended(artifacts: Artifacts, stored: Sequence[Chunk], start: int, stop: int) -> Iterator[dict[str, Any]]:
+    first = 0
+    for chunk in stored:
+        begin, end = max(start - first, 0), min(stop - first, chunk.rows)
+        if begin < end:
+            table = job_chunks.read(artifacts, chunk.sha256, ["number", "custom_id", "state", "result"])
+            yield from table.slice(begin, end - begin).to_pylist()
+        first += chunk.rows
+
+
+def _scores(result: str | None) -> list[float]:
+    """Return the scores of the samples in an item's result, none if it has no samples."""
+    values = orjson.loads(result) if result else None
+    samples = values.get("samples") if isinstance(values, dict) else None
+    scores = [sample.get("score") for sample in samples or () if isinstance(sample, dict)]
+    return [float(score) for score in scores if isinstance(score, int | float)]
+
+
 def _add_stages(context: AppContext, job: Job, positions: Sequence[int], page: Sequence[ItemRow]) -> None:
     """Say of live items in which stage they wait for an answer."""
     live = {position: item for position, item in zip(positions, page, strict=True) if item.state == "live"}
@@ -285,6 +336,9 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
     (listed,) = known.listed([position])
     (row,) = known.reader.read(position, 1)
     details = ItemDetails(**vars(listed), columns=row.columns)
+    before, after = known.numbers[known.numbers < number], known.numbers[known.numbers > number]
+    details.previous = int(before.max()) if before.size else None
+    details.next = int(after.min()) if after.size else None
     end = known.row(position, ["result", "error", "started_at", "ended_at"])
     if end is not None:
         details.result = orjson.loads(end["result"]) if end["result"] else None

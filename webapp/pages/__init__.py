@@ -16,12 +16,12 @@ from flask import Blueprint, Flask, Response, current_app
 
 from batchyard.local_state import local_state
 from webapp.errors import is_page
-from webapp.pages import batches, files, formats, keys, models, new, overview, schedules, sessions
+from webapp.pages import batches, files, formats, items, jobs, keys, models, new, overview, schedules, sessions
 from webapp.requests import current_context
 
-MODULES = (sessions, overview, batches, new, files, models, schedules, keys)
+MODULES = (sessions, overview, batches, jobs, items, new, files, models, schedules, keys)
 NAVIGATION = {
-    "Batches": "pages.overview.show",
+    "Batches and jobs": "pages.overview.show",
     "New batch": "pages.new.show",
     "Files": "pages.files.show",
     "Models": "pages.models.show",

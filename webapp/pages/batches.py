@@ -17,6 +17,7 @@ from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from batchyard.statuses import TERMINAL
 from store import batches, events, files, segments
 from store.formats.results import Row
+from store.jobs.records import Job
 from store.records import Batch, Event
 from tasks.finishing import result_previews
 from tasks.finishing.result_previews import Cursor, Problems
@@ -59,7 +60,7 @@ def show(batch_id: str) -> ResponseReturnValue:
         "name": batch.stage or names[batch.input_file_id],
         "source": source,
         "ended": batch.status in TERMINAL,
-        "steps": _steps(batch, records),
+        "steps": steps(batch, records),
         "series": _series(timeline),
     }
     if live:
@@ -74,10 +75,10 @@ def show(batch_id: str) -> ResponseReturnValue:
     )
 
 
-def _steps(batch: Batch, records: Sequence[Event]) -> list[tuple[str, int]]:
-    """Return the statuses that a batch has had and the warnings of its deadline, with their times in order."""
-    statuses = [(step, at) for step in STEPS if (at := getattr(batch, f"{step}_at")) is not None]
-    states = [event.type.removeprefix("batch.") for event in records]
+def steps(record: Batch | Job, records: Sequence[Event]) -> list[tuple[str, int]]:
+    """Return the statuses that a batch or a job has had and the warnings of its deadline, with their times in order."""
+    statuses = [(step, at) for step in STEPS if (at := getattr(record, f"{step}_at")) is not None]
+    states = [event.type.partition(".")[2] for event in records]
     warnings = [
         (f"sla-{state}", event.created_at)
         for state, event in zip(states, records, strict=True)

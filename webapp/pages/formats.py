@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 from flask import Flask
@@ -30,6 +31,17 @@ def percent(share: float | None) -> str:
     if share is None:
         return NOTHING
     return "100 %" if share >= 1 else f"{min(share * 100, 99.9):.1f} %"
+
+
+def figure(value: object) -> str:
+    """Format a measured value with four digits: `0.4531`, `12.5`, `3,204`; a text stays as it is."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def size(number: float | None) -> str:
@@ -67,7 +79,12 @@ def short(text: str, length: int = 12) -> str:
     return text if len(text) <= length else f"…{text[-length:]}"
 
 
-FILTERS = (count, rate, percent, size, duration, brief, timestamp, short)
+def shown_json(value: object) -> str:
+    """Format a value as JSON for people."""
+    return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+FILTERS = (count, rate, figure, percent, size, duration, brief, timestamp, short, shown_json)
 
 
 def register(app: Flask) -> None:

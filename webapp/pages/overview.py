@@ -1,23 +1,30 @@
-"""/: the batches of the project that run, wait and have ended, and the queue, of all projects for administrators."""
+"""/: the batches and jobs of the project that run, wait and have ended, and the queue, of all projects for admins."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
-from store import batches, files
-from webapp import metrics
-from webapp.batches import to_wire
+from store import files
+from store.jobs import work
+from store.jobs.records import Job
+from store.jobs.work import Work
+from store.records import Batch
+from webapp import batches, jobs, metrics
+from webapp.job_wire import JobObject
 from webapp.pages.forms import PageParams
+from webapp.pages.jobs import title
 from webapp.requests import caller, current_context, query
+from webapp.wire import BatchObject
 
 routes = Blueprint("overview", __name__)
 
 MAX_RUNNING = 25
-"""The number of unfinished batches shown one by one; the others are only counted."""
+"""The number of unfinished batches and jobs shown one by one; the others are only counted."""
 
 
 @routes.get("/")
@@ -26,20 +33,33 @@ def show() -> ResponseReturnValue:
     owner, context = caller(), current_context()
     params = query(PageParams)
     with context.database.read() as session:
-        counts = batches.counts(session, owner.project_id)
-        running = [] if params.after else batches.running(session, owner.project_id, limit=MAX_RUNNING)
-        ended, has_more = batches.ended(session, owner.project_id, after=params.after, limit=params.limit)
-        names = files.names(session, owner.project_id, {batch.input_file_id for batch in (*running, *ended)})
-    data = to_wire([*running, *ended])
+        unfinished = work.unfinished(session, owner.project_id)
+        running = [] if params.after else work.running(session, owner.project_id, limit=MAX_RUNNING)
+        ended, has_more = work.ended(session, owner.project_id, after=params.after, limit=params.limit)
+        records = (*running, *ended)
+        names = files.names(
+            session, owner.project_id, {record.input_file_id for record in records if isinstance(record, Batch)}
+        )
+    data = _to_wire(records)
     return flask.render_template(
         "overview_live.html" if flask.request.headers.get("HX-Request") else "overview.html",
         now=time.time(),
-        counts=counts,
+        unfinished=unfinished,
         running=data[: len(running)],
         ended=data[len(running) :],
-        names=names,
+        names=names | {record.id: title(record) for record in records if isinstance(record, Job)},
         older=params.after is not None,
         has_more=has_more,
         limit=params.limit,
         snapshot=metrics.own_snapshot(),
     )
+
+
+def _to_wire(records: Sequence[Work]) -> list[BatchObject | JobObject]:
+    """Return batches and jobs as they cross the wire, in their order."""
+    objects: list[BatchObject | JobObject] = [
+        *batches.to_wire([record for record in records if isinstance(record, Batch)]),
+        *jobs.to_wire([record for record in records if isinstance(record, Job)]),
+    ]
+    by_id = {entry.id: entry for entry in objects}
+    return [by_id[record.id] for record in records]

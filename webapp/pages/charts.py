@@ -1,0 +1,371 @@
+"""Charts: the blocks of a job's view (batchyard.recipes.Report) as shapes of an SVG, drawn without a script.
+
+A chart has a size in units of its own, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AllowInfNan, BaseModel, Field, TypeAdapter, ValidationError, model_validator
+
+from webapp.pages.formats import figure
+
+Number: TypeAlias = Annotated[float, AllowInfNan(False)]
+
+WIDTH = 480.0
+ROW = 24.0
+CHARACTER = 7.0
+"""Approximate width of a character, to leave room for labels."""
+MAX_BLOCKS = 32
+MAX_BARS = 64
+MAX_SIDE = 24
+MAX_SERIES = 12
+MAX_ROWS = 200
+LABEL = 20
+"""Most characters of a label."""
+RATIO = 1.5
+"""The x of a line's points are drawn on a logarithmic scale if each is at least so many times the one before."""
+
+
+class _Block(BaseModel):
+    title: str = ""
+
+
+class Table(_Block):
+    kind: Literal["table"]
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class Bars(_Block):
+    kind: Literal["bars", "histogram"]
+    labels: list[str | Number]
+    values: list[Number | None]
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Bars:
+        if len(self.labels) != len(self.values):
+            raise ValueError(f"{len(self.labels)} labels, {len(self.values)} values")
+        return self
+
+
+class Series(BaseModel):
+    name: str
+    y: list[Number | None]
+    low: list[Number | None] | None = None
+    high: list[Number | None] | None = None
+
+
+class Lines(_Block):
+    kind: Literal["lines"]
+    x: list[Number]
+    series: list[Series]
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Lines:
+        for series in self.series:
+            for values in (series.y, series.low, series.high):
+                if values is not None and len(values) != len(self.x):
+                    raise ValueError(f"series '{series.name}' has {len(values)} values, x has {len(self.x)}")
+        return self
+
+
+class Matrix(_Block):
+    kind: Literal["matrix"]
+    rows: list[str]
+    columns: list[str]
+    values: list[list[Number | None]]
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Matrix:
+        if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
+            raise ValueError(f"the values are not {len(self.rows)} rows of {len(self.columns)}")
+        return self
+
+
+_BLOCK: TypeAdapter[Table | Bars | Lines | Matrix] = TypeAdapter(
+    Annotated[Table | Bars | Lines | Matrix, Field(discriminator="kind")]
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text at a point. `anchor` is SVG's text-anchor."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "middle"
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A bar or a cell. `shade` is its opacity."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    shade: float = 1.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series of a chart of lines: its path, its points, and the path of its band. `index` chooses its look."""
+
+    index: int
+    name: str
+    path: str
+    points: list[tuple[float, float]]
+    band: str = ""
+
+
+@dataclass
+class Chart:
+    """A block to be drawn. Its values stand in a table, too: all of it if it has no shapes.
+
+    `more` says what is not shown, `problem` why nothing is.
+    """
+
+    title: str
+    height: float = 0.0
+    boxes: list[Box] = field(default_factory=list)
+    rules: list[float] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    left: float = 0.0
+    columns: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    numeric: list[bool] = field(default_factory=list)
+    more: str = ""
+    problem: str = ""
+    width: float = WIDTH
+
+
+def of_view(view: Any) -> list[Chart]:
+    """Return the charts of a view. A block that is none is one with a `problem`."""
+    blocks = view if isinstance(view, list) else []
+    return [_chart(block) for block in blocks[:MAX_BLOCKS]]
+
+
+def _chart(block: Any) -> Chart:
+    try:
+        parsed = _BLOCK.validate_python(block)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        name = block.get("title") if isinstance(block, dict) else None
+        return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {place} {first['msg']}".strip())
+    if isinstance(parsed, Table):
+        return _with_values(Chart(parsed.title), parsed.columns, parsed.rows)
+    if isinstance(parsed, Matrix):
+        return _matrix(parsed)
+    if isinstance(parsed, Lines):
+        return _lines(parsed)
+    return _histogram(parsed) if parsed.kind == "histogram" else _bars(parsed)
+
+
+def _with_values(chart: Chart, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Chart:
+    chart.columns = list(columns)
+    chart.rows = [[figure(value) for value in row] for row in rows[:MAX_ROWS]]
+    width = max((len(row) for row in rows), default=0)
+    values = [[row[index] for row in rows if len(row) > index] for index in range(width)]
+    chart.numeric = [
+        any(isinstance(value, int | float) for value in column)
+        and all(value is None or isinstance(value, int | float) for value in column)
+        for column in values
+    ]
+    if len(rows) > MAX_ROWS:
+        chart.more = f"and {len(rows) - MAX_ROWS:,} more rows in view.json"
+    return chart
+
+
+def _short(label: Any) -> str:
+    text = figure(label)
+    return text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
+
+
+def _labelled(block: Bars) -> Chart:
+    chart = _with_values(
+        Chart(block.title), ["", "value"], [[*row] for row in zip(block.labels, block.values, strict=True)]
+    )
+    if len(block.labels) > MAX_BARS:
+        chart.more = f"The first {MAX_BARS} of {len(block.labels):,} are drawn."
+    return chart
+
+
+def _bars(block: Bars) -> Chart:
+    """Draw a row a label, its bar from zero."""
+    chart = _labelled(block)
+    labels, values = [_short(label) for label in block.labels[:MAX_BARS]], block.values[:MAX_BARS]
+    left = 10 + CHARACTER * max(map(len, labels), default=0)
+    right = 10 + CHARACTER * max((len(figure(value)) for value in values), default=0)
+    low, high = min(0.0, *(value or 0 for value in values), 0.0), max(0.0, *(value or 0 for value in values), 0.0)
+    scale = (WIDTH - left - right) / ((high - low) or 1)
+    zero = left - low * scale
+    for index, (label, value) in enumerate(zip(labels, values, strict=True)):
+        y = index * ROW
+        chart.texts.append(Text(left - 8, y + ROW * 0.68, label, "end"))
+        if value is not None:
+            width = abs(value) * scale
+            chart.boxes.append(Box(zero if value >= 0 else zero - width, y + 4, width, ROW - 8))
+        end = zero + max(value or 0, 0) * scale
+        chart.texts.append(Text(end + 6, y + ROW * 0.68, figure(value), "start", "value"))
+    chart.height = ROW * len(labels)
+    return chart
+
+
+def _histogram(block: Bars) -> Chart:
+    """Draw a column a label, with its value on top."""
+    chart = _labelled(block)
+    labels, values = [_short(label) for label in block.labels[:MAX_BARS]], block.values[:MAX_BARS]
+    if not labels:
+        return chart
+    top, bottom, height = 18.0, 150.0, 172.0
+    step = WIDTH / len(labels)
+    high = max(0.0, *(value or 0 for value in values), 0.0) or 1.0
+    every = _every(step, CHARACTER * (1 + max(map(len, labels))))
+    says = step >= CHARACTER * max(len(figure(value)) for value in values)
+    for index, (label, value) in enumerate(zip(labels, values, strict=True)):
+        x, size = index * step, (bottom - top) * max(value or 0, 0) / high
+        chart.boxes.append(Box(x + step * 0.1, bottom - size, step * 0.8, size))
+        if says or value == high:
+            chart.texts.append(Text(x + step / 2, bottom - size - 5, figure(value), kind="value"))
+        if index % every == 0:
+            chart.texts.append(_within(x + step / 2, bottom + 16, label))
+    chart.rules, chart.height = [bottom], height
+    return chart
+
+
+def _within(x: float, y: float, label: str) -> Text:
+    """Return a label in the middle above `x`, or at the edge that it would cross."""
+    half = CHARACTER * len(label) / 2
+    if x < half:
+        return Text(0, y, label, "start")
+    return Text(WIDTH, y, label, "end") if x + half > WIDTH else Text(x, y, label)
+
+
+def _every(step: float, width: float) -> int:
+    """Return that only each n-th label of this width has room."""
+    return max(1, math.ceil(width / step))
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from `low` or below to `high` or above, in about four steps."""
+    raw = (high - low) / 4 or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+
+
+def _lines(block: Lines) -> Chart:
+    """Draw a line a series, over its band if it has one."""
+    series = block.series[:MAX_SERIES]
+    columns = ["", *(name for one in series for name in ([one.name, "", ""] if one.low and one.high else [one.name]))]
+    rows = [[x, *(value for one in series for value in _at(one, index))] for index, x in enumerate(block.x)]
+    chart = _with_values(Chart(block.title), columns, rows)
+    for index, name in enumerate(chart.columns):
+        if not name and index:
+            chart.columns[index] = "low" if chart.columns[index - 1] else "high"
+    if len(block.series) > MAX_SERIES:
+        chart.more = f"The first {MAX_SERIES} of {len(block.series)} series are drawn."
+    values = [
+        value
+        for one in series
+        for column in (one.y, one.low or [], one.high or [])
+        for value in column
+        if value is not None
+    ]
+    if not values or not block.x:
+        return chart
+    low, high = min(values), max(values)
+    if 0 <= low <= high / 2:
+        low = 0.0
+    ticks = _ticks(low, high)
+    names = [figure(tick) for tick in ticks]
+    left = 14 + CHARACTER * max(map(len, names))
+    top, bottom, right = 10.0, 178.0, WIDTH - 14
+    chart.left, chart.height = left, bottom + 24
+
+    def to_y(value: float) -> float:
+        return round(bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0]), 2)
+
+    places = _places(block.x, left + 10, right - 10)
+    chart.rules = [to_y(tick) for tick in ticks]
+    chart.texts = [Text(left - 8, to_y(tick) + 4, name, "end") for tick, name in zip(ticks, names, strict=True)]
+    last = -math.inf
+    for place, x in sorted(zip(places, block.x, strict=True)):
+        width = CHARACTER * len(figure(x)) + 6
+        if place - last >= width:
+            chart.texts.append(Text(place, bottom + 18, figure(x)))
+            last = place
+    for index, one in enumerate(series):
+        points = [(place, to_y(y)) for place, y in zip(places, one.y, strict=True) if y is not None]
+        band = ""
+        if one.low and one.high:
+            ends = [
+                (place, to_y(below), to_y(above))
+                for place, below, above in zip(places, one.low, one.high, strict=True)
+                if below is not None and above is not None
+            ]
+            outline = [(x, y) for x, _, y in ends] + [(x, y) for x, y, _ in reversed(ends)]
+            band = _path(outline) + "Z" if len(ends) > 1 else ""
+        chart.lines.append(Line(index, one.name, _path(points), points, band))
+    return chart
+
+
+def _at(series: Series, index: int) -> list[float | None]:
+    if series.low and series.high:
+        return [series.y[index], series.low[index], series.high[index]]
+    return [series.y[index]]
+
+
+def _places(numbers: Sequence[float], left: float, right: float) -> list[float]:
+    """Return where numbers stand between two places: by their logarithm if they grow by factors."""
+    if len(numbers) > 2 and numbers[0] > 0 and all(after >= RATIO * before for before, after in pairwise(numbers)):
+        numbers = [math.log(number) for number in numbers]
+    low, high = min(numbers), max(numbers)
+    if low == high:
+        return [(left + right) / 2] * len(numbers)
+    return [round(left + (right - left) * (number - low) / (high - low), 2) for number in numbers]
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in points) if points else ""
+
+
+def _matrix(block: Matrix) -> Chart:
+    """Draw a cell a value, the darker the higher."""
+    rows = [[name, *values] for name, values in zip(block.rows, block.values, strict=True)]
+    chart = _with_values(Chart(block.title), ["", *block.columns], rows)
+    if not rows or not block.columns or max(len(rows), len(block.columns)) > MAX_SIDE:
+        return chart
+    names, columns = [_short(name) for name in block.rows], [_short(name) for name in block.columns]
+    values = [value for row in block.values for value in row if value is not None]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    left = 10 + CHARACTER * max(map(len, names))
+    widest = max(max(map(len, columns)), *(len(figure(value)) for value in values), 3)
+    step = max((WIDTH - left) / len(columns), CHARACTER * widest + 8)
+    chart.width = left + step * len(columns)
+    top, row_height = 20.0, 28.0
+    chart.texts = [Text(left + (index + 0.5) * step, top - 6, name) for index, name in enumerate(columns)]
+    for index, (name, row) in enumerate(zip(names, block.values, strict=True)):
+        y = top + index * row_height
+        chart.texts.append(Text(left - 8, y + row_height * 0.64, name, "end"))
+        for column, value in enumerate(row):
+            x = left + column * step
+            if value is None:
+                chart.texts.append(Text(x + step / 2, y + row_height * 0.64, figure(None), kind="value"))
+                continue
+            shade = 0.06 + 0.4 * ((value - low) / (high - low) if high > low else 0.5)
+            chart.boxes.append(Box(x + 1, y + 1, step - 2, row_height - 2, round(shade, 3)))
+            chart.texts.append(Text(x + step / 2, y + row_height * 0.64, figure(value), kind="value"))
+    chart.height = top + row_height * len(names) + 2
+    return chart

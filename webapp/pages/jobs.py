@@ -1,0 +1,214 @@
+"""/jobs/<id>: one job with its progress, stages, metrics, charts, items, files and actions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+import flask
+import orjson
+from flask import Blueprint, Response
+from flask.typing import ResponseReturnValue
+from pydantic import BaseModel, BeforeValidator, Field
+
+from batchyard.errors import BatchyardError, ConflictError, NotFoundError
+from batchyard.statuses import TERMINAL
+from store import events
+from store.jobs import lifecycle
+from store.jobs import reading as job_records
+from store.jobs.records import Job
+from store.records import Batch
+from tasks.jobs import reading
+from tasks.jobs.finish import RESULTS
+from webapp import batches
+from webapp.files import get_file, send
+from webapp.job_wire import ItemState, JobObject
+from webapp.jobs import get_job, to_wire
+from webapp.pages import charts, metrics
+from webapp.pages.batches import MAX_EVENTS, steps
+from webapp.pages.charts import Chart
+from webapp.requests import caller, current_context, query
+from webapp.wire import BatchObject
+
+routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>")
+
+ROWS = 20
+MAX_ERRORS = 50
+MAX_VIEW_BYTES = 1024 * 1024
+VIEW = "view.json"
+SAMPLES = "samples"
+"""A counter of jobs whose items have scored samples, as recipe `rollout` counts them."""
+
+
+Mixed: TypeAlias = Literal["sometimes_right"]
+MIXED: Mixed = "sometimes_right"
+
+
+def _blank(value: Any) -> Any:
+    return None if value == "" else value
+
+
+class ItemFilter(BaseModel):
+    """The items to show: of a state, or sometimes right; with a custom_id.
+
+    `after` is a number, or for items that are sometimes right the lines of results before them.
+    """
+
+    state: Annotated[ItemState | Mixed | None, BeforeValidator(_blank)] = None
+    custom_id: Annotated[str | None, BeforeValidator(_blank)] = Field(None, max_length=256)
+    after: int | None = Field(None, ge=0, le=2**53)
+
+
+@dataclass
+class ItemList:
+    """A page of items. `after` begins the next one; `problem` says why there are none."""
+
+    items: list[Any]
+    after: int | None = None
+    problem: str = ""
+
+
+def title(job: Job) -> str:
+    """Return what a page calls a job."""
+    return job.name or (f"{job.recipe}: {job.input_name}" if job.input_name else job.recipe)
+
+
+@routes.get("")
+def show(job_id: str) -> ResponseReturnValue:
+    """Show the page. For htmx: its live part, or a reload of the page once the job has ended."""
+    context = current_context()
+    job = get_job(job_id)
+    live = "HX-Request" in flask.request.headers
+    if live and job.status in TERMINAL:
+        return Response(headers={"HX-Refresh": "true"})
+    with context.database.read() as session:
+        records, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
+        stage_batches = [batch for _, batch in job_records.stages(session, [job.id])[job.id] if batch is not None]
+    data = to_wire([job])[0]
+    stages = _stages(data, stage_batches)
+    variables: dict[str, Any] = {
+        "now": time.time(),
+        "job": data,
+        "title": title(job),
+        "ended": job.status in TERMINAL,
+        "steps": steps(job, records),
+        "stages": stages,
+        "speed": [_total(stages, name) for name in ("rows_per_second", "tokens_per_second")],
+    }
+    if live:
+        return flask.render_template("job_live.html", **variables)
+    chosen = ItemFilter()
+    listed = _mixed_first(job, chosen)
+    return flask.render_template(
+        "job.html",
+        **variables,
+        **_list_variables(job, chosen, listed),
+        record=job,
+        main=_main(job),
+        groups=metrics.groups(job.metrics),
+        charts=_charts(job),
+        max_errors=MAX_ERRORS,
+    )
+
+
+def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject | None]]:
+    """Return each stage with its batch."""
+    by_id = {batch.id: batch for batch in batches.to_wire(records)}
+    return [(stage, by_id.get(stage.batch_id or "")) for stage in job.batchyard.stages]
+
+
+def _total(stages: list[tuple[Any, BatchObject | None]], rate: str) -> float | None:
+    """Return the sum of a rate over a job's batches, None if none was measured."""
+    rates = [getattr(batch.batchyard, rate) for _, batch in stages if batch is not None]
+    return sum(measured) if (measured := [one for one in rates if one is not None]) else None
+
+
+def _main(job: Job) -> str:
+    """Return the name of the artifact with the results."""
+    try:
+        return current_context().recipes.recipe(job.recipe).main
+    except BatchyardError:  # the deployment has it no longer
+        return RESULTS
+
+
+def _charts(job: Job) -> list[Chart]:
+    """Return the charts of an ended job's view."""
+    context = current_context()
+    with context.database.read() as session:
+        file = job_records.find_artifact(session, job.project_id, job.id, VIEW)
+    if file is None:
+        return []
+    if file.bytes > MAX_VIEW_BYTES:
+        return [Chart(VIEW, problem=f"is too large to be drawn: {file.bytes:,} bytes")]
+    try:
+        return charts.of_view(orjson.loads(context.artifacts.read(file.sha256)))
+    except (orjson.JSONDecodeError, BatchyardError) as error:
+        return [Chart(VIEW, problem=f"cannot be read: {error}")]
+
+
+def _list(job: Job, chosen: ItemFilter) -> ItemList:
+    context = current_context()
+    try:
+        if chosen.state == MIXED:
+            found, after = reading.mixed(context, job, chosen.after or 0, ROWS)
+            return ItemList(found, after)
+        items, has_more = reading.items(
+            context, job, state=chosen.state, custom_id=chosen.custom_id, after=chosen.after, limit=ROWS
+        )
+    except ConflictError as error:
+        return ItemList([], problem=error.message)
+    return ItemList(items, items[-1].number if has_more else None)
+
+
+def _mixed_first(job: Job, chosen: ItemFilter) -> ItemList:
+    """Return the items that are sometimes right, or all if there are none. `chosen` is set to which."""
+    if SAMPLES in job.counters:
+        chosen.state = MIXED
+        listed = _list(job, chosen)
+        if listed.items:
+            return listed
+        chosen.state = None
+    return _list(job, chosen)
+
+
+def _list_variables(job: Job, chosen: ItemFilter, listed: ItemList) -> dict[str, Any]:
+    return {
+        "job_id": job.id,
+        "chosen": chosen,
+        "listed": listed,
+        "states": [*([MIXED] if SAMPLES in job.counters else []), *reading.STATES],
+    }
+
+
+@routes.get("/items")
+def items(job_id: str) -> ResponseReturnValue:
+    """Show items by state. For htmx: only them, without the page."""
+    job = get_job(job_id)
+    chosen = query(ItemFilter)
+    template = "items_table.html" if "HX-Request" in flask.request.headers else "items.html"
+    return flask.render_template(template, title=title(job), **_list_variables(job, chosen, _list(job, chosen)))
+
+
+@routes.get("/input")
+def download_input(job_id: str) -> Response:
+    job = get_job(job_id)
+    if job.input_file_id is None:
+        raise NotFoundError(f"Job '{job_id}' has no input file.")
+    return send(get_file(job.input_file_id))
+
+
+@routes.get("/artifacts/<name>")
+def download(job_id: str, name: str) -> Response:
+    with current_context().database.read() as session:
+        file = job_records.find_artifact(session, caller().project_id, job_id, name)
+    if file is None:
+        raise NotFoundError(f"No artifact '{name}' of job '{job_id}' found.")
+    return send(file)
+
+
+@routes.post("/cancel")
+def cancel(job_id: str) -> ResponseReturnValue:
+    with current_context().database.write() as session:
+        job = lifecycle.cancel(session, caller().project_id, job_id)
+    return flask.redirect(flask.url_for("pages.jobs.show", job_id=job.id), 303)
