@@ -47,7 +47,7 @@ def write_items(path: Path, per_task: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Writes `requests.jsonl`, `quickstart.jsonl` and `panel.jsonl`."""
+    """Writes `requests.jsonl`, `quickstart.jsonl`, `panel.jsonl` and `rollout.jsonl`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-task", type=int, default=300, help="requests per task (default %(default)s)")
     parser.add_argument("--seed", type=int, default=11, help="seed of the problems (default %(default)s)")
@@ -57,6 +57,7 @@ def main() -> None:
     write(options.out / "requests.jsonl", options.per_task, options.seed, options.model)
     write(options.out / "quickstart.jsonl", 2, options.seed + 1, options.model)
     write_items(options.out / "panel.jsonl", 3, options.seed + 2)
+    write_items(options.out / "rollout.jsonl", 10, options.seed + 3)
 
 
 if __name__ == "__main__":

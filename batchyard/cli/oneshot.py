@@ -12,16 +12,20 @@ from typing import Any
 
 import click
 
-from batchyard.cli import background, completion, engine_flags, requests, resume
+from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests, resume
 from batchyard.cli.client import Client
 from batchyard.cli.options import data_option, load_settings, models_option
-from batchyard.cli.output import json_option, table
+from batchyard.cli.output import json_option, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.errors import ConfigurationError
 from batchyard.models import vllm_installed
 from batchyard.settings import Settings
 from inference import catalog
 from inference.engines import registry
+
+SAMPLES = 4
+SAMPLING = {"temperature": 0.8, "max_tokens": 32}
+"""Of the demo's job."""
 
 
 @click.command()
@@ -106,11 +110,14 @@ def run(
 @click.command()
 @click.option("-i", "--input", "source", default="examples/requests.jsonl", show_default=True,
               type=click.Path(path_type=Path, exists=True, dir_okay=False))  # fmt: skip
+@click.option("--prompts", default="examples/rollout.jsonl", show_default=True,
+              type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="The job's prompts and right answers.")  # fmt: skip
 @data_option
 @models_option
 @json_option
-def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) -> None:
-    """Run the example file through a stack of its own (in DATA/demo) and score the answers."""
+def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as_json: bool) -> None:
+    """Run the example file and a small job through a stack of its own (in DATA/demo), and score the answers."""
     settings = load_settings(data=data, models=models)
     folder = settings.data / "demo"
     _echo_progress(f"Starting the stack in {folder} …", as_json)
@@ -129,11 +136,28 @@ def demo(source: Path, data: Path | None, models: Path | None, as_json: bool) ->
             scores = json.loads(server.content(artifacts["score-summary.json"]["file_id"]))
         output = folder / "output.jsonl"
         requests.save(server, batch["output_file_id"], output)
+        if not as_json:
+            _report(batch, scores, seconds, output, folder)
+        check_success(batch)
+        _echo_progress(f"\nSampling {SAMPLES} answers to each prompt of {prompts}.", as_json)
+        options = {
+            "model": batch["model"],
+            "n": SAMPLES,
+            "sampling": SAMPLING,
+            "reward": "exact",
+            "ground_truth": "answer",
+        }
+        job = server.create_job(recipe="rollout", options=options, input_file_id=server.upload(prompts, "user_data"))
+        job = jobs.watch(server, job["id"])
+        rollouts = folder / "rollouts.parquet"
+        jobs.save(server, job, rollouts.name, rollouts, None)
     if as_json:
-        click.echo(json.dumps({"batch": batch, "scores": scores, "seconds": seconds, "output": str(output)}))
+        report = {"batch": batch, "scores": scores, "seconds": seconds, "output": str(output), "job": job}
+        click.echo(json.dumps(report))
     else:
-        _report(batch, scores, seconds, output, folder)
-    check_success(batch)
+        click.echo(plain(job_view.summary(job)))
+        click.echo(f"Samples:   {rollouts}")
+    jobs.check_success(job)
 
 
 @contextmanager

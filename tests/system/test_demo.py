@@ -27,6 +27,9 @@ def test_the_demo_answers_and_scores_every_example_with_a_real_model(tmp_path: P
     lines = [json.loads(line) for line in Path(report["output"]).read_text().splitlines()]
     expected = [json.loads(line)["custom_id"] for line in (ROOT / "examples/requests.jsonl").read_text().splitlines()]
     assert [line["custom_id"] for line in lines] == expected
+    job = report["job"]
+    assert job["request_counts"]["completed"] == job["request_counts"]["total"] == 40
+    assert sum(stage["answered"] for stage in job["batchyard"]["stages"]) == 160
     usage = [line["response"]["body"]["usage"] for line in lines]
     assert batch["usage"]["input_tokens"] == sum(entry["prompt_tokens"] for entry in usage)
     assert batch["usage"]["output_tokens"] == sum(entry["completion_tokens"] for entry in usage)
