@@ -27,13 +27,14 @@ def tick(context: AppContext) -> None:
         if dead:
             leases.end_leases(session, dead)
         recovered = segments.recover(session)
-        expired = batches.expire(session)
-        hopeless = batches.give_up(session)
-        unvalidated = batches.claim_validatable(session, batches.MESSAGE_SECONDS)
+        # Jobs before batches, as in the ticks of jobs: in another order the two would wait for each other.
         jobs_expired = lifecycle.expire(session)
         jobs_hopeless = lifecycle.give_up(session)
         jobs_unvalidated = lifecycle.claim_validatable(session, batches.MESSAGE_SECONDS)
         jobs_idle = lifecycle.claim_advanceable(session, batches.MESSAGE_SECONDS)
+        expired = batches.expire(session)
+        hopeless = batches.give_up(session)
+        unvalidated = batches.claim_validatable(session, batches.MESSAGE_SECONDS)
     if recovered:
         log.warning("segments recovered", extra={"segments": recovered})
     for batch_id in expired:

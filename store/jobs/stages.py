@@ -15,7 +15,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
-from batchyard.statuses import RUNNING
 from store import batches, segments
 from store.database import changed
 from store.jobs.records import ChunkKind, Job, JobChunk, JobStage
@@ -115,8 +114,8 @@ def seal(session: Session, batch_id: str) -> None:
 
 
 def cancel_batches(session: Session, job_id: str) -> None:
-    """Request that all batches of a job stop. Their answers are kept."""
-    for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status.in_(RUNNING))).all():
+    """Request that all batches of a job in progress stop. Their answers are kept. Those that end anyway go on to."""
+    for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status == "in_progress")).all():
         batches.request_cancel(session, batch)
 
 

@@ -43,11 +43,8 @@ def test_each_job_goes_on_with_what_it_has_to_do_next_and_once(
     context: AppContext, project: str, sent: list[tuple[str, str]]
 ) -> None:
     with context.database.write() as session:
-        new, running, waiting = (
-            create_job(session, project),
-            start_job(session, project),
-            create_job(session, project, depends_on=[{"id": "job_other", "when": "afterok"}]),
-        )
+        new, running = create_job(session, project), start_job(session, project)
+        waiting = create_job(session, project, depends_on=[{"id": running.id, "when": "afterok"}])
         ending = start_job(session, project)
         lifecycle.transition(session, ending.id, "in_progress", "finalizing", outcome="completed")
     housekeeping.tick(context)

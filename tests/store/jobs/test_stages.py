@@ -174,6 +174,19 @@ def test_a_stages_batch_is_cancelled_by_its_job_alone(database: Database, projec
     assert reload(database, batch).status == "in_progress"
 
 
+def test_a_job_that_stops_leaves_alone_what_has_stopped(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        expired, running = open_stage(session, job), open_stage(session, job, 1, "judge")
+        session.execute(update(Batch).where(Batch.id == expired.id).values(expires_at=int(time.time()) - 1))
+        batches.expire(session)
+        stages.cancel_batches(session, job.id)
+    assert [(reload(database, batch).status, reload(database, batch).outcome) for batch in (expired, running)] == [
+        ("finalizing", "expired"),
+        ("cancelling", "cancelled"),
+    ]
+
+
 def test_a_stages_batch_records_no_events(database: Database, project: str) -> None:
     with database.write() as session:
         batch = open_stage(session, start_job(session, project))
