@@ -13,7 +13,7 @@ SEED = 42
 Z = 1.959963984540054
 """The normal distribution's quantile of 97.5 %."""
 MOST_DRAWN = 10_000
-"""Values that are drawn from. The mean of more is close to normal, and drawing takes time with their number."""
+"""Values to draw from. The mean of more is close to normal, and drawing takes time with their number."""
 BLOCK = 1 << 20
 """Indices drawn at once."""
 
@@ -21,16 +21,11 @@ BLOCK = 1 << 20
 def of_means(columns: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     """Return the interval of the mean of each column: percentiles 2.5 and 97.5 of the means of DRAWS draws.
 
-    Columns are of one length, and drawn from with the same indices. Of more than MOST_DRAWN values it is the normal
-    interval.
+    Columns are of one length, and drawn from with the same indices.
     """
     if not columns:
         return []
     table = np.asarray(columns, dtype=np.float64)
-    count = table.shape[1]
-    if count > MOST_DRAWN:
-        middle, half = table.mean(axis=1), Z * table.std(axis=1, ddof=1) / sqrt(count)
-        return [(float(mean - width), float(mean + width)) for mean, width in zip(middle, half, strict=True)]
     low, high = np.percentile(_means(table), [2.5, 97.5], axis=0)
     return [(float(bottom), float(top)) for bottom, top in zip(low, high, strict=True)]
 
@@ -46,6 +41,12 @@ def _means(table: NDArray[np.float64]) -> NDArray[np.float64]:
         times = np.bincount(cells.ravel(), minlength=count * len(indices)).reshape(len(indices), count)
         means[start : start + len(indices)] = times @ table.T / count
     return means
+
+
+def normal(mean: float, variance: float, count: int) -> tuple[float, float]:
+    """Return the normal interval of the mean of so many values. `variance` is that of the values."""
+    half = Z * sqrt(variance / (count - 1))
+    return mean - half, mean + half
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:

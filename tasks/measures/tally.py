@@ -90,6 +90,51 @@ class Prompt:
         return _of(name, metrics)
 
 
+class _Column:
+    """The values of one metric. Of many only their number and their sums are kept.
+
+    Attributes:
+        values: all of them, or if there were more than MOST_DRAWN the last ones.
+    """
+
+    def __init__(self) -> None:
+        self.values = array("d")
+        self._folded = 0
+        self._total = 0.0
+        self._squares = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Add a value, as often as `times` says."""
+        for _ in range(times):
+            if len(self.values) == intervals.MOST_DRAWN:
+                self._total, self._squares = self._sums()
+                self._folded += len(self.values)
+                self.values = array("d")
+            self.values.append(value)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all values are kept."""
+        return self._folded == 0
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.is_whole else self._sums()[0] / len(self)
+
+    @property
+    def normal_interval(self) -> tuple[float, float]:
+        total, squares = self._sums()
+        mean = total / len(self)
+        return intervals.normal(mean, max(0.0, squares / len(self) - mean**2), len(self))
+
+    def __len__(self) -> int:
+        return self._folded + len(self.values)
+
+    def _sums(self) -> tuple[float, float]:
+        values = np.asarray(self.values)
+        return self._total + float(values.sum()), self._squares + float(np.square(values).sum())
+
+
 class Tally:
     """Prompts of a job, or of one data source of it.
 
@@ -103,7 +148,7 @@ class Tally:
         self.unanswered = 0
         self.reward_errors = 0
         self.correct: Counter[tuple[int, int]] | None = Counter()
-        self._columns: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        self._columns: dict[str, _Column] = defaultdict(_Column)
         self._variables: set[str] = set()
         self._unjudged: Counter[int] = Counter()
 
@@ -118,25 +163,29 @@ class Tally:
         elif self.correct is not None and prompt.counted:
             self.correct[prompt.correct, len(prompt.counted)] += 1
         for name, value in prompt.metrics.items():
-            self._columns[name].append(value)
+            self._columns[name].add(value)
         self._variables |= prompt.variables
         if prompt.counted and not any(sample.judged for sample in prompt.counted):
             self._unjudged[len(prompt.counted)] += 1
 
     def metrics(self) -> dict[str, Any]:
-        """Return the counts, each metric averaged over the prompts that have it, and `intervals` of 95 %."""
-        columns = {name: column[:] for name, column in self._columns.items() if self._is_known(name)}
+        """Return the counts, each metric averaged over the prompts that have it, and `intervals` of 95 %.
+
+        To be called once, after all prompts.
+        """
+        columns = {name: column for name, column in self._columns.items() if self._is_known(name)}
         for number, count in self._unjudged.items():
             for variable in self._variables:
                 for name, value in _of(variable, verl.metrics([0.0] * number)).items():
-                    columns.setdefault(name, array("d")).extend([value] * count)
+                    columns.setdefault(name, _Column()).add(value, count)
+        self._unjudged.clear()
         counts = {
             "prompts": self.prompts,
             "samples": self.samples,
             "unanswered": self.unanswered,
             "reward_errors": self.reward_errors,
         }
-        means = {name: float(np.mean(column)) for name, column in columns.items()}
+        means = {name: column.mean for name, column in columns.items()}
         return {**counts, **means, "intervals": _intervals(columns)}
 
     def _is_known(self, name: str) -> bool:
@@ -147,12 +196,13 @@ def _of(variable: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"{variable}/{name}": value for name, value in metrics.items()}
 
 
-def _intervals(columns: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
-    named = sorted((len(column), name) for name, column in columns.items() if name.startswith(WITH_INTERVAL))
-    result: dict[str, tuple[float, float]] = {}
-    for _, group in groupby(named, key=lambda entry: entry[0]):
+def _intervals(columns: Mapping[str, _Column]) -> dict[str, tuple[float, float]]:
+    named = {name: column for name, column in columns.items() if name.startswith(WITH_INTERVAL)}
+    result = {name: column.normal_interval for name, column in named.items() if not column.is_whole}
+    whole = sorted((len(column), name) for name, column in named.items() if column.is_whole)
+    for _, group in groupby(whole, key=lambda entry: entry[0]):
         names = [name for _, name in group]
-        result.update(zip(names, intervals.of_means([columns[name] for name in names]), strict=True))
+        result.update(zip(names, intervals.of_means([named[name].values for name in names]), strict=True))
     if absent := columns.get("no_answer"):
-        result["no_answer"] = intervals.wilson(int(sum(absent)), len(absent))
+        result["no_answer"] = intervals.wilson(round(absent.mean * len(absent)), len(absent))
     return result

@@ -146,11 +146,16 @@ def test_an_interval_is_of_ten_thousand_draws_of_prompts() -> None:
     ]
 
 
-def test_the_interval_of_very_many_values_is_nearly_that_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.RandomState(1).rand(2000)
-    drawn = intervals.of_means([values])[0]
-    monkeypatch.setattr(intervals, "MOST_DRAWN", 100)
-    assert intervals.of_means([values])[0] == pytest.approx(drawn, abs=1e-3)
+def test_very_many_prompts_are_summed_up_and_have_nearly_the_interval_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [[Sample(True, value)] for value in np.random.RandomState(1).rand(2000)]
+    drawn = of(rows, 1)
+    monkeypatch.setattr(intervals, "MOST_DRAWN", 300)
+    summed = of(rows, 1)
+    assert summed["mean@1"] == pytest.approx(drawn["mean@1"], abs=1e-12)
+    assert summed["no_answer"] == drawn["no_answer"] == 1.0
+    assert summed["intervals"]["mean@1"] == pytest.approx(drawn["intervals"]["mean@1"], abs=1e-3)
+    assert summed["intervals"]["mean@1"] != drawn["intervals"]["mean@1"]
+    assert summed["intervals"]["no_answer"] == drawn["intervals"]["no_answer"]
 
 
 def of(prompts: list[list[Sample]], size: int, **terms: bool) -> dict[str, Any]:
