@@ -415,7 +415,8 @@ def recipe(
             raises InvalidItem for one that cannot be an item.
         finish: writes artifacts when all items have ended.
         main: the artifact that the terminal writes to `-o`.
-        events: returns what to tell clients of an item that has ended, as JSON objects with a `type`.
+        events: returns what to tell clients of an item that has ended, as JSON objects with a `type`. Its `columns` may
+            be left out.
         expected: returns how many requests an item makes in each stage, in their order, where that is known.
     """
 

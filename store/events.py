@@ -12,7 +12,7 @@ from store import listing, webhooks
 from store.jobs.records import Job
 from store.records import Batch, Event, new_id, now
 
-# The first four are OpenAI's webhook events; the others are Batchyard's.
+# The first four are OpenAI's webhook events; the others are Batchyard's. The last two are of a job's single items.
 Type = Literal[
     "batch.completed",
     "batch.failed",
@@ -31,6 +31,8 @@ Type = Literal[
     "job.late",
     "job.stuck",
     "job.gate_pending",
+    "deliberation.completed",
+    "deliberation.failed",
 ]
 TYPES: tuple[str, ...] = get_args(Type)
 

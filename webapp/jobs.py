@@ -296,6 +296,20 @@ def results(job_id: str) -> Response:
     return Response(reading.results(current_context(), job, params.after, params.limit), mimetype="application/jsonl")
 
 
+@routes.get("/v1/jobs/<job_id>/item_events")
+@operation(None, media_type="application/jsonl", query=ListResults, refusals=(404, 409))
+def item_events(job_id: str) -> Response:
+    """Read what the recipe tells of each item that has ended, in the order in which they did.
+
+    Recipes that tell nothing of their own have `item.completed`, `item.failed` and so on. `after` counts items: it is
+    the `sequence` of the last line that the caller has.
+    """
+    job = get_job(job_id)
+    params = query(ListResults)
+    lines = reading.item_events(current_context(), job, params.after, params.limit)
+    return Response(lines, mimetype="application/jsonl")
+
+
 @routes.get("/v1/jobs/<job_id>/items")
 @operation(job_wire.ItemPage, query=ListItems, refusals=(404, 409))
 def items(job_id: str) -> job_wire.ItemPage:

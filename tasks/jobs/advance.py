@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Item, Options, Recipe
+from store import events
 from store.formats import chunks, job_chunks
 from store.formats import items as items_file
 from store.jobs import lifecycle
@@ -31,7 +32,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.intake.validation import segment_sizes
-from tasks.jobs import progress, replay, stages
+from tasks.jobs import item_events, progress, replay, stages
 from tasks.jobs.judging import Judges, Verdict, is_quick, judge
 from tasks.jobs.live import Call, LiveItems, NotDeterministic
 from tasks.jobs.outlook import Turns
@@ -297,6 +298,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         if table.num_rows
     ]
     states = Counter(ended.state for ended in items.ended)
+    told = item_events.of_project(state.recipe, state.options, items.ended)
     specs = state.recipe.stages_of(state.options)
     with context.database.write() as session:
         lease.guard(session)
@@ -313,6 +315,8 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
                 stage_records.extend(session, batch_id, own)
         for kind, sha256, rows in new_chunks:
             stage_records.add_chunk(session, job.id, kind, sha256, rows)
+        for event in told:
+            events.record(session, record, event.pop("type"), **event)
         record.admitted = state.admitted
         record.completed += states["completed"]
         record.failed += states["failed"]

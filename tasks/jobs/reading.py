@@ -6,7 +6,7 @@ What a segment or a chunk holds is in files, by position of the item. Only the c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ from store.jobs import reading as records
 from store.jobs.reading import Chunk, PlanGroup
 from store.jobs.records import Job
 from tasks.context import AppContext
-from tasks.jobs.finish import NEVER_ENDED
+from tasks.jobs.finish import NEVER_ENDED, EndedItem
+from tasks.jobs.item_events import events_of
 
 STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
 SLACK_SECONDS = 60.0
@@ -114,11 +115,47 @@ def results(context: AppContext, job: Job, after: int, limit: int | None) -> Ite
         RequestError: there are fewer than `after` lines.
         ConflictError: the job ended so long ago that only its artifacts have the results.
     """
+    return _read(context, job, after, limit, lambda number, row: _line(row))
+
+
+def item_events(context: AppContext, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
+    """Return the events of each item that `results` has a line for, a line of JSON each, in pieces.
+
+    `sequence` is the number of the item's line in `results`, from 1: that of the last line, as `after`, reads on.
+
+    Raises:
+        RequestError: as `results`; or the job's recipe is not there any more.
+        ConflictError: as `results`.
+    """
+    recipe = context.recipes.recipe(job.recipe)
+    options = recipe.options.model_validate(job.options)
+
+    def told(number: int, row: dict[str, Any]) -> bytes:
+        ended = EndedItem(
+            number=row["number"],
+            custom_id=row["custom_id"],
+            columns={},
+            state=row["state"],
+            result=orjson.loads(row["result"]),
+            error=None if row["error"] is None else orjson.loads(row["error"]),
+            started_at=row["started_at"],
+            ended_at=row["ended_at"],
+        )
+        made = events_of(recipe, options, ended)
+        return b"".join(orjson.dumps({"sequence": number} | dict(event)) + b"\n" for event in made)
+
+    return _read(context, job, after, limit, told)
+
+
+def _read(
+    context: AppContext, job: Job, after: int, limit: int | None, line: Callable[[int, dict[str, Any]], bytes]
+) -> Iterator[bytes]:
     stored = _result_chunks(context, job)
     available = sum(chunk.rows for chunk in stored)
     if after > available:
         raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
-    return _lines(context.artifacts, stored, after, available if limit is None else min(after + limit, available))
+    stop = available if limit is None else min(after + limit, available)
+    return _lines(context.artifacts, stored, after, stop, line)
 
 
 def _result_chunks(context: AppContext, job: Job) -> list[Chunk]:
@@ -135,13 +172,20 @@ def _collected(job: Job) -> ConflictError:
     )
 
 
-def _lines(artifacts: Artifacts, stored: Sequence[Chunk], start: int, stop: int) -> Iterator[bytes]:
+def _lines(
+    artifacts: Artifacts,
+    stored: Sequence[Chunk],
+    start: int,
+    stop: int,
+    line: Callable[[int, dict[str, Any]], bytes],
+) -> Iterator[bytes]:
     first = 0
     for chunk in stored:
         begin, end = max(start - first, 0), min(stop - first, chunk.rows)
         if begin < end:
             rows = job_chunks.read(artifacts, chunk.sha256).slice(begin, end - begin)
-            yield b"".join(_line(row) for row in rows.drop_columns("position").to_pylist())
+            numbered = enumerate(rows.drop_columns("position").to_pylist(), first + begin + 1)
+            yield b"".join(line(number, row) for number, row in numbered)
         first += chunk.rows
 
 

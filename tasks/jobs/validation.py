@@ -22,7 +22,7 @@ from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.intake.lines import LineError
 from tasks.intake.validation import Report
-from tasks.jobs import progress
+from tasks.jobs import item_events, progress
 from tasks.jobs.requests import Preparer
 from tasks.jobs.rows import RowError, rows
 
@@ -52,6 +52,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             except RequestError as error:
                 report.add(None, LineError(error.code or "invalid_input_file", error.message, error.param))
             writer.close()
+            checker.check_size(writer.total)
         with context.database.write() as session:
             lease.release(session)
             if report.count:
@@ -161,6 +162,13 @@ class Checker:
                     error = prepared.error
                     raise LineError(str(error["code"]), str(error["message"]), error.get("param"))
         program.close()
+
+    def check_size(self, items: int) -> None:
+        """Report that there are more items than the options allow."""
+        most = item_events.MOST_NOTIFIED
+        if items > most and item_events.notifies(self._options):
+            message = f"Option 'notify' is for {most:,} items at most, and the job has {items:,}; leave it out."
+            self._report.add(None, LineError("too_many_items", message, "options.notify"))
 
     def _too_many(self) -> None:
         message = f"The input has more than {self._max_items} rows; split it, or raise BATCHYARD_MAX_ITEMS."

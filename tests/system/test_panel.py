@@ -23,6 +23,7 @@ def test_a_panel_is_three_stages_of_as_many_requests_as_tasks_and_agents(stack: 
         "agents": ["DEV", {"role": "QA", "model": "failing"}, "ARCHITECT"],
         "model": "echo",
         "retries": 0,
+        "notify": True,
         "checks": ["contains:Design", {"gate": "not-contains", "value": "critique", "weight": 3}],
     }
     body = {"recipe": "panel", "input": {"items": rows}, "options": options}
@@ -59,3 +60,10 @@ def test_a_panel_is_three_stages_of_as_many_requests_as_tasks_and_agents(stack: 
         assert event.duration_ms is not None and event.duration_ms > 0
     assert len(deliberations) == TASKS
     assert job["batchyard"]["metrics"]["failed_agents"] == failures
+
+    events = http.get(f"{stack.url}/v1/jobs/{job['id']}/events?limit=100", timeout=30).json()["data"]
+    notified = [event["data"] for event in events if event["type"] == "deliberation.completed"]
+    assert sorted(data["task_id"] for data in notified) == sorted(row["custom_id"] for row in rows)
+    assert {data["id"] for data in notified} == {job["id"]}
+    lines = http.get(f"{stack.url}/v1/jobs/{job['id']}/item_events", timeout=30).content.splitlines()
+    assert Counter(json.loads(line)["type"] for line in lines) == Counter(event["type"] for event in told)

@@ -247,7 +247,7 @@ def test_another_projects_job_is_not_there(client: FlaskClient, context: AppCont
     job_id = client.post("/v1/jobs", json=JOB).get_json()["id"]
     stranger = client_of(context, project="other")
     for method, path in (
-        *(("GET", f"/v1/jobs/{{}}{own}") for own in ("", "/results", "/items", "/items/0", "/events")),
+        *(("GET", f"/v1/jobs/{{}}{own}") for own in ("", "/results", "/item_events", "/items", "/items/0", "/events")),
         ("POST", "/v1/jobs/{}/cancel"),
     ):
         theirs, nobodys = (stranger.open(path.format(id), method=method) for id in (job_id, f"{job_id[:-6]}ffffff"))

@@ -9,13 +9,20 @@ import pytest
 from flask.testing import FlaskClient
 
 from tasks import messages
+from tasks.context import AppContext
+from tasks.jobs import item_events, validation
 from tests.support.webapps import client_of, context_in
 
 
 @pytest.fixture
-def client(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+def context(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
     monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
-    return client_of(context_in(tmp_path, database_url=database_url, redis_url=broker))
+    return context_in(tmp_path, database_url=database_url, redis_url=broker)
+
+
+@pytest.fixture
+def client(context: AppContext) -> FlaskClient:
+    return client_of(context)
 
 
 def post(client: FlaskClient, query: str = "", **options: Any) -> dict[str, Any]:
@@ -73,3 +80,18 @@ def test_what_agents_are_told_may_have_any_names(client: FlaskClient) -> None:
     job = post(client, metadata={"model": "T-1000", "gate": "north"}, checks=checks)
     assert job["object"] == "job", job
     assert job["batchyard"]["options"]["metadata"] == {"model": "T-1000", "gate": "north"}
+
+
+def test_events_of_each_task_are_for_jobs_of_up_to_1000(
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert item_events.MOST_NOTIFIED == 1000
+    monkeypatch.setattr(item_events, "MOST_NOTIFIED", 1)
+    jobs = [post(client, notify=notify) for notify in (True, False)]
+    for job in jobs:
+        assert validation.run(context, job["id"], "here/1/task")
+    told, silent = (client.get(f"/v1/jobs/{job['id']}").get_json() for job in jobs)
+    assert (told["status"], silent["status"]) == ("failed", "in_progress")
+    (error,) = told["errors"]["data"]
+    assert error["code"] == "too_many_items"
+    assert error["message"] == "Option 'notify' is for 1 items at most, and the job has 2; leave it out."

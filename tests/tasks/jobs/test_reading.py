@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import delete
@@ -35,6 +37,34 @@ def test_results_are_lines_in_the_order_of_their_ends_and_a_reader_goes_on_anywh
             assert written.results(after, limit) == lines[after:][:limit]
     with pytest.raises(RequestError, match="there are 3 lines"):
         written.results(4)
+
+
+def test_item_events_are_what_the_recipe_tells_and_a_reader_goes_on_by_the_last_sequence(written: Written) -> None:
+    written.update(recipe="panel", options={"model": "echo", "agents": ["DEV"], "rounds": 0})
+    written.end((1, "completed"))
+    written.end((0, "failed"), error={"code": "recipe_hangs", "message": None})
+
+    def told(after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        lines = b"".join(reading.item_events(written.context, written.job, after, limit)).splitlines()
+        return [json.loads(line) for line in lines]
+
+    assert [(event["sequence"], event["type"], event["task_id"]) for event in told()] == [
+        (1, "deliberation.completed", "id-0"),
+        (2, "deliberation.failed", "id-3"),
+    ]
+    assert told()[1]["error_type"] == "recipe_hangs"
+    assert told(after=1) == told()[1:] and told(limit=1) == told()[:1] and told(after=2) == []
+    with pytest.raises(RequestError, match="there are 2 lines"):
+        told(after=3)
+
+
+def test_an_item_of_a_recipe_without_events_is_told_by_its_state(written: Written) -> None:
+    written.update(recipe="rollout", options={"model": "echo"})
+    written.end((4, "failed"), error={"code": "no_answer", "message": None})
+    (line,) = b"".join(reading.item_events(written.context, written.job, 0, None)).splitlines()
+    event = json.loads(line)
+    assert (event["sequence"], event["type"], event["number"], event["custom_id"]) == (1, "item.failed", 5, "id-5")
+    assert event["error"] == {"code": "no_answer", "message": None}
 
 
 def test_the_list_says_of_each_item_where_it_is(written: Written) -> None:
