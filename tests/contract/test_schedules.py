@@ -128,7 +128,7 @@ def test_what_a_batch_has_produced_is_an_input(
     assert schedule["input"] == {
         "kind": "artifact",
         "file_id": artifact["file_id"],
-        "artifact": named,
+        "artifact": named | {"job_id": None},
         "sha256": artifact["sha256"],
         "bytes": artifact["bytes"],
     }
