@@ -164,15 +164,17 @@ def _caller_options() -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True), "max_retries": 0}
 
 
-def engine_versions(
+def start(
     spec: ModelSpec,
     *,
     request_timeout: float,
     start_timeout: float,
     idle_seconds: float,
     stopped: threading.Event | None = None,
-) -> dict[str, str]:
-    """Return the versions behind this model's answers, from its engine: engine, version, torch, model_sha256, …
+) -> Started:
+    """Start the model's engine unless it runs. Return its limit of requests, and the versions behind its answers.
+
+    The versions are engine, version, torch, model_sha256, …
 
     Raises:
         Stopped: `stopped` is set.
@@ -181,8 +183,8 @@ def engine_versions(
     stopped = stopped or threading.Event()
     engine = capabilities(spec.engine)
     if issubclass(engine, JobEngine):
-        return engine.versions(spec, start_timeout=start_timeout, stopped=stopped)
-    return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN), stopped).versions
+        return Started(engine.versions(spec, start_timeout=start_timeout, stopped=stopped), spec.in_flight())
+    return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN), stopped)
 
 
 def _start(spec: ModelSpec, timeouts: EngineTimeouts, stopped: threading.Event) -> Started:

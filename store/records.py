@@ -277,7 +277,11 @@ class Artifact(Base):
 
 
 class Speed(Base):
-    """Measured speed of a model in one configuration, by request class: sums that decay (store.speeds)."""
+    """Measured speed of a model in one configuration, by request class: sums that decay (store.speeds).
+
+    `began_at`: since when the engine has had requests, while its speed cannot be measured yet; else 0.
+    `in_flight_limit`: the most requests that the engines hold; 0 if not known.
+    """
 
     __tablename__ = "speeds"
     model: Mapped[str] = mapped_column(String(256), primary_key=True)
@@ -292,6 +296,8 @@ class Speed(Base):
     measured_at: Mapped[float] = mapped_column(default=0.0)
     request_seconds: Mapped[float] = mapped_column(server_default="0", default=0.0)
     request_squares: Mapped[float] = mapped_column(server_default="0", default=0.0)
+    began_at: Mapped[float] = mapped_column(server_default="0", default=0.0)
+    in_flight_limit: Mapped[float] = mapped_column(server_default="0", default=0.0)
 
 
 class Duration(Base):

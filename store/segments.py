@@ -115,13 +115,14 @@ def waiting(session: Session, limit: int) -> list[PendingSegment]:
     return pending
 
 
-def beside(session: Session, segment: SegmentLease) -> tuple[int, int]:
-    """Return the answered and the unanswered requests of the other running segments of the same model."""
-    statement = select(func.sum(Segment.answered), func.sum(Segment.requests)).where(
-        Segment.state == "running", Segment.model == segment.model["name"], Segment.id != segment.lease.id
-    )
-    answered, requests = (int(number or 0) for number in session.execute(statement).one())
-    return answered, requests - answered
+def beside(session: Session, segment: SegmentLease) -> tuple[dict[str, int], int]:
+    """Return the other running segments' requests of the same model: answered ones by class, and all unanswered."""
+    rows = session.execute(
+        select(Segment.request_class, func.sum(Segment.answered), func.sum(Segment.requests - Segment.answered))
+        .where(Segment.state == "running", Segment.model == segment.model["name"], Segment.id != segment.lease.id)
+        .group_by(Segment.request_class)
+    ).all()
+    return {kind: int(answered) for kind, answered, _ in rows}, sum(int(unanswered) for *_, unanswered in rows)
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:

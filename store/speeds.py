@@ -35,6 +35,9 @@ BURST = 3.0
 """A measurement is clipped at this many times the mean: a chunk right after another segment's only looks so fast."""
 DURATION_MEMORY = 0.9
 """Factor of the older durations, and of the older first measurements, with each new one."""
+STEADY = 2.0
+"""Requests that begin together end together. After so many times as long as one takes their ends are spread enough."""
+AMOUNTS = ("seconds", "requests", "bytes", "tokens", "squares", "request_seconds", "request_squares")
 USAGE_SECONDS = 600.0
 """Time constant of the decay of a project's usage."""
 RECENT_SECONDS = 60.0
@@ -47,6 +50,7 @@ class Measurement:
     Attributes:
         squares: sum of the squares of each request's work.
         in_flight: mean number of requests in the model's engines.
+        limit: the most that they hold; 0 if they do not say.
     """
 
     seconds: float
@@ -55,6 +59,7 @@ class Measurement:
     tokens: int
     squares: float
     in_flight: float
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, order=True)
@@ -111,30 +116,62 @@ def work(requests: float, tokens: float) -> float:
 def measure(session: Session, model: str, config_sha256: str, request_class: str, measurement: Measurement) -> None:
     """Add a measurement of a model whose engine was at work all the time.
 
-    With more requests in flight than before, the older measurements count less.
+    What was measured with fewer requests in flight gives way, in the time in which as many are answered.
     """
     speed = _speed(session, model, config_sha256, request_class)
     decay = 0.0 if speed.measurements == 0 else math.exp(-measurement.seconds / MEMORY_SECONDS)
-    if speed.seconds:
-        decay *= min(1.0, speed.request_seconds / speed.seconds / measurement.in_flight)
+    decay *= _fewer(speed, measurement.in_flight) ** min(1.0, measurement.requests / measurement.in_flight)
     _add(speed, measurement, decay)
     speed.measurements += 1
 
 
-def measure_first(
-    session: Session, model: str, config_sha256: str, request_class: str, first: Measurement, *, again: bool = False
+def begin(
+    session: Session, model: str, config_sha256: str, request_class: str, began_at: float, in_flight: float
 ) -> None:
-    """Add a measurement of a segment's first answers, of which too few came for a speed.
-
-    It counts until the first real measurement replaces it.
+    """Record when an engine got its first requests after it had none: its speed cannot be measured at once.
 
     Args:
-        again: it includes the one before it, and replaces that.
+        in_flight: the number of requests that it will have. First answers beside fewer of them count less from now on.
+    """
+    speed = _speed(session, model, config_sha256, request_class)
+    speed.began_at = began_at
+    if not speed.measurements:
+        decay = DURATION_MEMORY * _fewer(speed, in_flight)
+        for amount in AMOUNTS:
+            setattr(speed, amount, getattr(speed, amount) * decay)
+
+
+def _fewer(speed: Speed, in_flight: float) -> float:
+    """Return what part of this number of requests was in flight when a speed was measured, 1 at most."""
+    return min(1.0, speed.request_seconds / speed.seconds / in_flight) if speed.seconds else 1.0
+
+
+def begun(session: Session, model: str, config_sha256: str, request_class: str) -> tuple[float | None, float]:
+    """Return the time given to `begin` and that of the last measurement, in Unix seconds.
+
+    The first is 0 if the speed can be measured since, and None if there was nothing yet.
+    """
+    speed = _speed(session, model, config_sha256, request_class)
+    return speed.began_at or (0.0 if speed.measurements else None), speed.measured_at
+
+
+def measure_first(
+    session: Session, model: str, config_sha256: str, request_class: str, first: Measurement, *, full: bool = False
+) -> None:
+    """Add a measurement since `begin`. It counts only where there is no better one.
+
+    The first ones together are a speed if the engine is `full`, and has been at work STEADY times as long as a request
+    takes. After that the model can be measured.
     """
     speed = _speed(session, model, config_sha256, request_class)
     if not speed.measurements:
-        _add(speed, first, 0.0 if again else DURATION_MEMORY)
+        _add(speed, first, 1.0)
+        speed.squares = work(speed.requests, speed.tokens) ** 2 / speed.seconds  # together they are one measurement
     speed.measured_at = time.time()
+    # Little's law: the time that a request takes is the number of those in flight by those answered in a second.
+    if full and speed.measured_at - speed.began_at >= STEADY * speed.request_seconds / speed.requests:
+        speed.began_at = 0.0
+        speed.measurements = max(1.0, speed.measurements)
 
 
 def answering_seconds(session: Session, model: str, config_sha256: str, request_class: str, amount: float) -> float:
@@ -150,19 +187,20 @@ def measured_at(session: Session, model: str, config_sha256: str) -> float:
 
 
 def _add(speed: Speed, measurement: Measurement, decay: float) -> None:
+    """Add a measurement to sums that decay by a factor."""
     answered = work(measurement.requests, measurement.tokens)
     rate = answered / measurement.seconds
     if speed.measurements >= 1:
         rate = min(rate, BURST * work(speed.requests, speed.tokens) / speed.seconds)
-    speed.seconds = speed.seconds * decay + measurement.seconds
-    speed.requests = speed.requests * decay + measurement.requests
-    speed.bytes = speed.bytes * decay + measurement.bytes
-    speed.tokens = speed.tokens * decay + measurement.tokens
-    speed.squares = speed.squares * decay + answered * rate
-    speed.request_seconds = speed.request_seconds * decay + measurement.in_flight * measurement.seconds
-    speed.request_squares = speed.request_squares * decay + measurement.squares
+    amounts = (
+        *(measurement.seconds, measurement.requests, measurement.bytes, measurement.tokens),
+        *(answered * rate, measurement.in_flight * measurement.seconds, measurement.squares),
+    )
+    for name, amount in zip(AMOUNTS, amounts, strict=True):
+        setattr(speed, name, getattr(speed, name) * decay + amount)
     speed.measurements *= decay
     speed.measured_at = time.time()
+    speed.in_flight_limit = measurement.limit or speed.in_flight_limit
 
 
 def _speed(session: Session, *key: str) -> Speed:
@@ -192,7 +230,7 @@ def throughputs(session: Session, specs: Mapping[str, ModelSpec]) -> dict[tuple[
     return {
         (speed.model, speed.request_class): _throughput(
             speed,
-            limit=float(specs[speed.model].in_flight() * specs[speed.model].replicas),
+            limit=speed.in_flight_limit or float(specs[speed.model].in_flight() * specs[speed.model].replicas),
             lead=usual.get(("lead", speed.model, speed.config_sha256), Expected(0.0, 0.0)),
             start=usual.get(("start", speed.model, speed.config_sha256)),
         )
@@ -214,7 +252,7 @@ def _throughput(speed: Speed, *, limit: float, lead: Expected, start: Expected |
         measurements=speed.measurements,
         requests=speed.requests,
         request_spread=math.sqrt(request_variance) / mean_request,
-        in_flight=max(1.0, speed.request_seconds / speed.seconds),
+        in_flight=min(limit, max(1.0, speed.request_seconds / speed.seconds)),
         limit=limit,
         lead=lead,
         start=start,

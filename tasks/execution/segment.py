@@ -181,7 +181,8 @@ def _answer(context: AppContext, segment: segments.SegmentLease, stopped: thread
     try:
         with meter.excluded(), engine_status.starting(context, spec.name):
             cluster.connect(context.settings.ray_address, stopped)
-            engine = pipeline.engine_versions(spec, **terms)
+            started = pipeline.start(spec, **terms)
+        engine = started.versions
         if meter.started:
             engine_status.publish(context, directory.states(timeout=1.0))
         gpu_sharing.clear_demand(context, spec.name)
@@ -193,7 +194,7 @@ def _answer(context: AppContext, segment: segments.SegmentLease, stopped: thread
                 writer.add(joined)
             to_run = _without(to_run, table["line"])
         writer.flush()
-        meter.expect(to_run.num_rows)
+        meter.expect(to_run.num_rows, started.in_flight * spec.replicas)
         key = f"{segment.batch_id}/{segment.number}"
         requests = to_run.select(pipeline.REQUESTS)
         tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **terms)

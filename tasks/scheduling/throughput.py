@@ -2,8 +2,9 @@
 
 A measurement begins at the segment's start or at the latest chunk of any segment of the model, so that no second of
 the model counts twice. Requests that begin together also end together, so the first chunks of an engine that had
-nothing to do say little of its speed: they are measured together, from the moment at which the engine got its first
-requests, until answers have come for STEADY times as long as a request takes, from an engine that is still full.
+nothing to do say little of its speed: those of all segments are measured together, from the moment at which the engine
+got its first requests, until answers have come for speeds.STEADY times as long as a request takes, from an engine that
+is still full.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from store.speeds import Expected, Measurement, Throughput
 from tasks.context import AppContext
 
 LEAST_SECONDS = 0.001
-STEADY = 2.0
 START_SECONDS = 1.0
 """An engine that is there after less was running already."""
 
@@ -57,18 +57,21 @@ def _steps(post_process: Sequence[Mapping[str, Any]]) -> str:
 class _Amounts:
     """Amounts of answers that an engine computed: their number, tokens, squared work, and seconds in the engine."""
 
-    requests: int = 0
-    tokens: int = 0
-    squares: float = 0.0
-    seconds: float = 0.0
+    requests: int
+    tokens: int
+    squares: float
+    seconds: float
 
-    def add(self, answers: pa.Table) -> None:
+    @classmethod
+    def of(cls, answers: pa.Table) -> _Amounts:
         tokens = pc.add(answers["input_tokens"], answers["output_tokens"])
         work = pc.cast(pc.add(tokens, 1), pa.float64())
-        self.requests += answers.num_rows
-        self.tokens += pc.sum(tokens).as_py()
-        self.squares += pc.sum(pc.multiply(work, work)).as_py()
-        self.seconds += pc.sum(answers["seconds"]).as_py() or 0.0
+        return cls(
+            requests=answers.num_rows,
+            tokens=pc.sum(tokens).as_py(),
+            squares=pc.sum(pc.multiply(work, work)).as_py(),
+            seconds=pc.sum(answers["seconds"]).as_py() or 0.0,
+        )
 
 
 class ThroughputMeter:
@@ -82,9 +85,7 @@ class ThroughputMeter:
         self._at = time.time()
         self._excluded = 0.0
         self._start: float | None = None
-        self._begun = self._steady = False
-        self._began_at = 0.0
-        self._first = _Amounts()
+        self._begun = False
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
@@ -103,9 +104,9 @@ class ThroughputMeter:
         """True if the engine was started since the last chunk."""
         return self._start is not None
 
-    def expect(self, requests: int) -> None:
-        """Set the number of requests that the engine will get; at first all of the segment."""
-        self._unanswered = requests
+    def expect(self, requests: int, limit: float) -> None:
+        """Set the number of requests that the engine will get, at first all of the segment, and how many it holds."""
+        self._unanswered, self._limit = requests, limit
 
     def measure(self, session: Session, answers: pa.Table) -> None:
         """Record a measurement since the last chunk, in the transaction that adds this one.
@@ -125,40 +126,44 @@ class ThroughputMeter:
         self._at, self._excluded, self._start = time.time(), 0.0, None
 
     def _measure(self, session: Session, answers: pa.Table, now: float, passed: float) -> None:
-        amounts = _Amounts()
-        amounts.add(answers)
+        amounts = _Amounts.of(answers)
         answered, unanswered = segments.beside(session, self._segment)
+        unanswered += self._unanswered
         measured_at = speeds.measured_at(session, *self._key[:2])
         first, self._begun = not self._begun, True
-        # What another segment has measured meanwhile would count twice.
-        self._steady = self._steady or (answered > 0 if first else measured_at > self._at)
-        if self._steady:
-            in_flight = min(self._limit, max(1.0, self._unanswered + unanswered))
-            seconds = now - measured_at if measured_at > self._at else passed
-            speeds.measure(session, *self._key, self._measurement(amounts, seconds, in_flight))
-            return
         if first:
-            self._began_at, self._first = now - self._measure_lead(session, answers, amounts, passed), amounts
-        else:
-            self._first.add(answers)
-        elapsed = max(LEAST_SECONDS, now - self._began_at)
+            alone = not any(answered.values()) and measured_at <= self._at
+            passed = self._answering(session, answers, amounts, passed, alone=alone)
+        # What another segment has measured meanwhile would count twice.
+        seconds = now - measured_at if measured_at > self._at else passed
+        began_at, class_measured_at = speeds.begun(session, *self._key)
+        had_none = first and not answered.get(self._segment.request_class) and class_measured_at <= self._at
+        if had_none or began_at is None:
+            began_at = now - passed
+            speeds.begin(session, *self._key, began_at, min(self._limit, unanswered))
+        if not began_at:
+            speeds.measure(session, *self._key, self._measurement(amounts, seconds, min(self._limit, unanswered)))
+            return
         # All these requests began after the engine got the first of them, so their seconds say how many were in it.
-        in_flight = min(self._limit, max(1.0, self._first.seconds / elapsed or self._first.requests))
-        measurement = self._measurement(self._first, elapsed, in_flight)
-        full = self._unanswered + unanswered - answers.num_rows >= self._limit  # whatever has ended was replaced
-        self._steady = full and not first and elapsed >= STEADY * self._first.seconds / self._first.requests
-        if self._steady:
-            speeds.measure(session, *self._key, measurement)
-        else:
-            speeds.measure_first(session, *self._key, measurement, again=not first)
+        seconds = max(LEAST_SECONDS, seconds)
+        first_ones = self._measurement(amounts, seconds, amounts.seconds / seconds or amounts.requests)
+        full = unanswered - answers.num_rows >= self._limit  # whatever has ended was replaced
+        speeds.measure_first(session, *self._key, first_ones, full=full and not first)
 
-    def _measure_lead(self, session: Session, answers: pa.Table, amounts: _Amounts, passed: float) -> float:
-        """Record the lead before the first answers. Return the seconds that the engine had their requests."""
+    def _answering(
+        self, session: Session, answers: pa.Table, amounts: _Amounts, passed: float, *, alone: bool
+    ) -> float:
+        """Return how long the engine has had the requests of the first answers. Before that is the lead.
+
+        Args:
+            alone: the engine had no others, so the lead is no waiting for those.
+        """
         longest = pc.max(answers["seconds"]).as_py()
         if longest is None:  # the engine does not say; what the measured speed does not explain is the lead
             longest = speeds.answering_seconds(session, *self._key, speeds.work(amounts.requests, amounts.tokens))
         answering = min(passed, max(LEAST_SECONDS, longest, amounts.seconds / self._limit))
-        speeds.measure_duration(session, "lead", *self._key[:2], passed - answering)
+        if alone:
+            speeds.measure_duration(session, "lead", *self._key[:2], passed - answering)
         return float(answering)
 
     def _measurement(self, amounts: _Amounts, seconds: float, in_flight: float) -> Measurement:
@@ -168,5 +173,6 @@ class ThroughputMeter:
             bytes=self._segment.bytes * amounts.requests / self._segment.requests,
             tokens=amounts.tokens,
             squares=amounts.squares,
-            in_flight=in_flight,
+            in_flight=max(1.0, in_flight),
+            limit=self._limit,
         )

@@ -132,7 +132,7 @@ def test_the_engine_stays_for_the_next_run() -> None:
     pid = engine_pid(spec)
     run(spec, chat("two"))
     assert engine_pid(spec) == pid
-    assert pipeline.engine_versions(spec, **TERMS)["engine"] == "echo"
+    assert pipeline.start(spec, **TERMS).versions["engine"] == "echo"
     assert engine_pid(spec) == pid
 
 
@@ -309,7 +309,7 @@ def test_the_wait_for_an_engine_that_does_not_start_is_stopped_at_once() -> None
     threading.Timer(1.0, stopped.set).start()
     began = time.monotonic()
     with pytest.raises(Stopped):
-        pipeline.engine_versions(echo(num_gpus=1), stopped=stopped, **TERMS)
+        pipeline.start(echo(num_gpus=1), stopped=stopped, **TERMS)
     assert time.monotonic() - began < 1.0 + 2.0
     for engine in directory.engine_actors().values():
         ray.kill(engine)  # it waits for a GPU, and answers nobody
@@ -383,5 +383,5 @@ def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:
     for line in lines.values():
         usage = line["response"]["body"]["usage"]
         assert (line["input_tokens"], line["output_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
-    versions = pipeline.engine_versions(spec, **TERMS)
+    versions = pipeline.start(spec, **TERMS).versions
     assert versions["engine"] == "transformers" and len(versions["model_sha256"]) == 64

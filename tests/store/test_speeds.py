@@ -88,6 +88,17 @@ def test_what_was_measured_with_few_requests_at_once_gives_way_to_what_is_measur
     assert doubt < 0.15
 
 
+def test_a_few_answers_beside_many_others_displace_nothing(database: Database) -> None:
+    with database.write() as session:
+        for _ in range(60):
+            speeds.measure(session, *KEY, measured(1.0, 40, in_flight=8))
+        speeds.measure(session, *KEY, measured(0.1, 1, in_flight=100))
+    throughput = known(database)
+    assert throughput is not None
+    assert throughput.requests > 2000
+    assert throughput.in_flight == pytest.approx(8, rel=0.1)
+
+
 def test_the_spread_of_single_requests_is_measured(database: Database) -> None:
     with database.write() as session:
         for tokens in (9, 29):  # ten requests of 10 and ten of 30

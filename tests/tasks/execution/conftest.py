@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,9 @@ from tasks import advance
 from tasks.execution import segment
 from tasks.execution.running import RunningSegments
 from tests.support import planned
+
+if TYPE_CHECKING:
+    from inference.residents.actor import Started
 
 
 class DirectedEngine:
@@ -28,9 +31,11 @@ class DirectedEngine:
         self.hanging = 0
         self._threads = threading.local()
 
-    def engine_versions(self, *_: Any, **__: Any) -> dict[str, str]:
+    def start(self, *_: Any, **__: Any) -> Started:
+        from inference.residents.actor import Started
+
         self.starts()
-        return self.versions
+        return Started(self.versions, in_flight=256)
 
     def hang(self) -> None:
         """Wait as an engine that never answers: until the segment of this thread is stopped."""
@@ -58,7 +63,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> DirectedEngine:
     engine = DirectedEngine()
     monkeypatch.setattr(cluster, "connect", lambda *_: None)
     monkeypatch.setattr(directory, "states", lambda **_: {})
-    monkeypatch.setattr(pipeline, "engine_versions", engine.engine_versions)
+    monkeypatch.setattr(pipeline, "start", engine.start)
     monkeypatch.setattr(pipeline, "run", engine.answer)
     return engine
 

@@ -118,6 +118,40 @@ def test_few_answers_that_trickle_in_are_no_speed_of_a_full_engine(
     assert forecast.earliest < 1200 * 0.1 / 96 < forecast.latest, "a full engine may be as fast as that"
 
 
+def test_segments_that_begin_together_on_an_idle_engine_are_measured_together(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    """A few answers right after those of another segment are no speed by themselves."""
+    for meter, number in zip(meters(database, new_batch(100, 100)), (20, 4), strict=True):
+        time.sleep(0.1)
+        with database.write() as session:
+            meter.measure(session, computed(number, seconds=0.1))
+            session.execute(update(Segment).where(Segment.number == 0).values(answered=20))
+    measured = throughput(database)
+    assert measured is not None
+    assert (measured.requests, measured.measurements) == (24, 0)
+    assert measured.work_per_second < 240 / 0.2
+
+
+def test_first_answers_are_a_speed_once_the_engine_was_full_for_twice_as_long_as_one_takes(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    """The engine holds fewer requests than its configuration says."""
+    (meter,) = meters(database, new_batch(100))
+    meter.expect(100, limit=4)
+    measurements = []
+    for _ in range(4):
+        time.sleep(0.1)
+        with database.write() as session:
+            meter.measure(session, computed(4, seconds=0.1))
+        measured = throughput(database)
+        assert measured is not None
+        measurements.append(round(measured.measurements))
+    assert measurements[:2] == [0, 1]
+    assert measured.measurements > 1
+    assert measured.speed(100)[1] < 0.7, "no more than four fit into it"
+
+
 def test_an_engine_that_does_not_say_how_long_a_request_took_is_measured_all_the_same(
     database: Database, new_batch: Callable[..., Batch]
 ) -> None:

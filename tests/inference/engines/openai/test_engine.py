@@ -566,7 +566,7 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
     bodies = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
     bodies += chat("x" * 900)
     try:
-        versions = pipeline.engine_versions(model, **terms)
+        versions = pipeline.start(model, **terms).versions
         lines: dict[int, dict[str, Any]] = {}
         for answers in pipeline.run(model, CHAT, table(bodies), **terms):
             lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}

@@ -137,7 +137,7 @@ def test_n_samples_completions_and_json_schemas_work_as_in_vllm(spec: ModelSpec)
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
     run(spec, CHAT, chat("hi", max_tokens=1))
     before = [state["pid"] for state in directory.states().values()]
-    versions = pipeline.engine_versions(spec, **TERMS)
+    versions = pipeline.start(spec, **TERMS).versions
     assert versions["engine"] == "vllm" and versions["version"] and len(versions["model_sha256"]) == 64
     assert [state["pid"] for state in directory.states().values()] == before
 
@@ -222,7 +222,7 @@ def test_greedy_answers_equal_those_of_run_batch(ours: list[dict[str, Any]], tin
 
 def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Path) -> None:
     spec = model(tiny)
-    pipeline.engine_versions(spec, **{**TERMS, "request_timeout": 0.02})
+    pipeline.start(spec, **{**TERMS, "request_timeout": 0.02})
     bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
     lines = run(spec, CHAT, bodies, request_timeout=0.02)
     assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}

@@ -181,7 +181,7 @@ def test_an_engine_that_does_not_start_says_why_and_leaves_no_process(tiny: Path
 
 @real
 def test_versions_are_told_without_an_engine(tiny: Path) -> None:
-    versions = pipeline.engine_versions(model(tiny), **TERMS)
+    versions = pipeline.start(model(tiny), **TERMS).versions
     assert versions["engine"] == "vllm-job" and len(versions["model_sha256"]) == 64
     assert {"version", "ray", "torch", "transformers", "model"} < versions.keys()
     assert not engines()
