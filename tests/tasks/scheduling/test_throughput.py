@@ -177,7 +177,8 @@ def test_after_a_batch_of_eight_the_end_of_twelve_hundred_lies_in_the_range(
     forecast = single(1200 * 100, replace(measured, bytes_per_request=100.0), 0.0, now=0.0)
     for requests_at_once in (8, 96):
         assert forecast.earliest < 0.5 + 1200 * 0.1 / requests_at_once < forecast.latest
-    assert forecast.latest < 60, "it says something"
+    assert forecast.earliest < 0.5 + 1200 * 0.04 / 96, "the first requests of an engine take longer than later ones"
+    assert forecast.latest < 90, "it says something"
 
 
 def throughput(database: Database) -> Throughput | None:
