@@ -1,4 +1,4 @@
-"""Take the screenshots in docs/images: the web pages of a stack of its own that answers the example requests.
+"""Take the screenshots in docs/images: the web pages of a stack of its own that answers example requests and rows.
 
     python docs/screenshots.py
 
@@ -7,6 +7,7 @@ Needs the extra `dev` and Chromium (Debian: apt install chromium).
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 from batchyard.cli import background
 from batchyard.cli.client import Client
 from batchyard.cli.watch import watch
+from batchyard.statuses import TERMINAL
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs/images"
@@ -25,11 +27,51 @@ REQUESTS, QUICKSTART = ROOT / "examples/requests.jsonl", ROOT / "examples/quicks
 CHAT = "/v1/chat/completions"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 860}
+PROMPTS_SAMPLED = 120
 PROMPTS = "text\nThe film was dull and far too long.\nI laughed from the first minute to the last.\nThe sound was poor."
 
 
 def submit(server: Client, path: Path, steps: list[dict[str, str]]) -> str:
     return str(server.create(server.upload(path), endpoint=CHAT, post_process=steps)["id"])
+
+
+def rollout(server: Client, folder: Path) -> str:
+    """Sample the first example requests eight times each, and return the id of the ended job."""
+    rows = folder / "prompts.jsonl"
+    requests = [json.loads(line) for line in REQUESTS.read_text().splitlines()[:PROMPTS_SAMPLED]]
+    with rows.open("w") as file:
+        for request in requests:
+            body, metadata = request["body"], request["body"]["metadata"]
+            row = {
+                "custom_id": request["custom_id"],
+                "prompt": body["messages"],
+                "answer": metadata["expected"],
+                "data_source": metadata["task"],
+            }
+            file.write(json.dumps(row) + "\n")
+    options = {
+        "model": "mini",
+        "n": 8,
+        "reward": "exact",
+        "ground_truth": "answer",
+        "sampling": {"temperature": 1.2, "max_tokens": 32},
+    }
+    job = server.create_job(recipe="rollout", input_file_id=server.upload(rows, "user_data"), options=options)
+    while job["status"] not in TERMINAL:
+        time.sleep(0.5)
+        job = server.job(job["id"])
+    return str(job["id"])
+
+
+def shoot_job(page: Page, job_id: str) -> None:
+    """Shoot an ended job's page, and the page of an item that is sometimes right."""
+    page.goto(f"/jobs/{job_id}")
+    page.locator(".charts").wait_for()
+    shoot(page, "job")
+    page.locator("#items td a").first.click()
+    page.locator(".answers").first.wait_for()
+    page.evaluate("document.querySelector('.turn').scrollIntoView()")
+    shoot(page, "item")
 
 
 def shoot(page: Page, name: str) -> None:
@@ -73,6 +115,7 @@ def main() -> None:
         page.goto(f"/batches/{running[0]}")
         page.locator(".chart canvas").wait_for()
         shoot(page, "batch")
+        shoot_job(page, rollout(server, Path(folder)))
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size(NARROW)
         page.goto(f"/batches/{running[0]}")

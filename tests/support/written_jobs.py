@@ -96,8 +96,8 @@ class Written:
             stages.extend(session, self.batches[stage], [segment])
         return [row["line"] for row in rows]
 
-    def answer(self, stage: str, lines: Mapping[int, str]) -> None:
-        """Answer lines of the newest segment of a stage with these texts; it is done then."""
+    def answer(self, stage: str, lines: Mapping[int, str], segment: int = -1) -> None:
+        """Answer lines of a segment of a stage, the newest one, with these texts; it is done then."""
         rows = []
         for line, text in lines.items():
             choices = [{"message": {"content": text}, "finish_reason": "stop"}]
@@ -106,11 +106,10 @@ class Written:
             rows.append({"line": line, "ok": True, "answer": answer, "seconds": 0.5})
         sha256 = chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=chunks.SCHEMA))
         with self.context.database.write() as session:
-            newest = select(Segment).where(Segment.batch_id == self.batches[stage]).order_by(Segment.id.desc())
-            segment = session.scalars(newest).first()
-            assert segment is not None
-            segment.state = "done"
-            chunk = ResultChunk(batch_id=segment.batch_id, segment_id=segment.id, sha256=sha256, created_at=time.time())
+            of_batch = select(Segment).where(Segment.batch_id == self.batches[stage]).order_by(Segment.id)
+            record = session.scalars(of_batch).all()[segment]
+            record.state = "done"
+            chunk = ResultChunk(batch_id=record.batch_id, segment_id=record.id, sha256=sha256, created_at=time.time())
             session.add(chunk)
             batch = session.get_one(Batch, self.batches[stage])
             batch.completed += len(lines)

@@ -28,6 +28,8 @@ MAX_SERIES = 12
 MAX_ROWS = 200
 LABEL = 20
 """Most characters of a label."""
+SMALLEST = 1e-200
+"""Smaller differences are none."""
 RATIO = 1.5
 """The x of a line's points are drawn on a logarithmic scale if each is at least so many times the one before."""
 
@@ -258,22 +260,23 @@ def _every(step: float, width: float) -> int:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Return round numbers from `low` or below to `high` or above, in about four steps."""
-    raw = (high - low) / 4 or abs(high) or 1.0
+    raw = max((high - low) / 4 or abs(high), SMALLEST)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10, 20) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+    ticks = [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]
+    return ticks if ticks[-1] > ticks[0] else [low, low + (abs(low) or 1.0)]
 
 
 def _lines(block: Lines) -> Chart:
     """Draw a line a series, over its band if it has one."""
     series = block.series[:MAX_SERIES]
-    columns = ["", *(name for one in series for name in ([one.name, "", ""] if one.low and one.high else [one.name]))]
+    columns = [
+        "",
+        *(name for one in series for name in ([one.name, "low", "high"] if one.low and one.high else [one.name])),
+    ]
     rows = [[x, *(value for one in series for value in _at(one, index))] for index, x in enumerate(block.x)]
     chart = _with_values(Chart(block.title), columns, rows)
-    for index, name in enumerate(chart.columns):
-        if not name and index:
-            chart.columns[index] = "low" if chart.columns[index - 1] else "high"
     if len(block.series) > MAX_SERIES:
         chart.more = f"The first {MAX_SERIES} of {len(block.series)} series are drawn."
     values = [

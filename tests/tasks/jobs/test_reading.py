@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from sqlalchemy import delete
@@ -15,7 +13,7 @@ from store.database import Database
 from store.jobs.records import JobChunk
 from tasks.context import AppContext
 from tasks.jobs import reading
-from tests.support.written_jobs import TOTAL, Written
+from tests.support.written_jobs import NUMBERS, TOTAL, Written
 
 
 @pytest.fixture
@@ -172,6 +170,34 @@ def test_a_duplicate_shows_the_body_that_it_shares(written: Written) -> None:
     request = written.item(1).turns[0].requests[0]
     assert request.body == {"model": "echo", "position": 0, "sample": 0}
     assert request.response == {"choices": [{"message": {"content": "both"}}]}
+
+
+def test_an_item_knows_those_beside_it(written: Written) -> None:
+    assert [(item.previous, item.next) for item in map(written.item, (1, 0, 4))] == [(None, 1), (2, 4), (4, None)]
+
+
+def test_items_that_are_sometimes_right_are_found_some_lines_at_a_time(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = {"text": "a", "score": 1.0}, {"text": "b", "score": 0}
+    written.end((0, "completed"), samples=[right, wrong])
+    written.end((1, "completed"), (2, "completed"), samples=[right, right])
+    written.end((3, "failed"), samples=[right, wrong])
+    written.end((4, "completed"), samples=[wrong, {"text": None, "error": {}}, right])
+    written.end((5, "completed"))
+
+    def mixed(after: int, limit: int = 10) -> tuple[list[int], int | None]:
+        found, following = reading.mixed(written.context, written.job, after, limit)
+        return [item.number for item in found], following
+
+    assert mixed(0) == ([NUMBERS[0], NUMBERS[4]], None)
+    assert mixed(0, limit=1) == ([NUMBERS[0]], 1)
+    assert mixed(1) == ([NUMBERS[4]], None)
+    monkeypatch.setattr(reading, "MIXED_ROWS", 3)
+    assert mixed(1) == ([], 4)
+    assert mixed(4) == ([NUMBERS[4]], None)
+    found, _ = reading.mixed(written.context, written.job, 4, 1)
+    assert found[0].scores == [0.0, 1.0]
 
 
 def test_items_that_had_not_ended_have_the_end_of_their_job(written: Written) -> None:

@@ -1,0 +1,337 @@
+"""The pages of jobs and their items, without an engine: what they show, and to whom."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from playwright.sync_api import Browser, expect
+from sqlalchemy import delete, select
+from werkzeug.serving import make_server
+
+from store import keys
+from store.jobs import lifecycle
+from store.jobs.records import Job, JobChunk
+from store.records import Project
+from tasks.context import AppContext
+from tests.support.jobs import create_job
+from tests.support.planned import plan_batch
+from tests.support.written_jobs import NUMBERS, TOTAL, Written
+from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
+from webapp import create_app
+
+NASTY = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{7*7}}",
+    "\u202egnp.exe",
+    "</pre></bdi><svg onload=alert(1)>",
+    "שלום 🙂",
+]
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is it so?"}]
+METRICS = {
+    "prompts": 40,
+    "mean@2": 0.512345,
+    "intervals": {"mean@2": [0.45, 0.57]},
+    "consensus": {"mean": 0.25, "n": 12},
+    "data_sources": {"gsm8k": {"prompts": 30, "mean@2": 0.5}, "aime": {"prompts": 10, "mean@2": 0.25}},
+}
+BAND = {"name": "pass", "y": [0.5, 1], "low": [0.4, 0.9], "high": [0.6, 1]}
+VIEW = [
+    {"kind": "bars", "title": "Wins", "labels": ["dev", "qa"], "values": [3, 1.5]},
+    {"kind": "lines", "title": "pass@k", "x": [1, 2], "series": [BAND]},
+    {"kind": "histogram", "title": "Right", "labels": ["0", "1"], "values": [7, 8]},
+    {"kind": "matrix", "title": "Before", "rows": ["a"], "columns": ["b"], "values": [[0.5]]},
+    {"kind": "table", "title": "Sources", "columns": ["name", "n"], "rows": [["gsm8k", 30]]},
+    {"kind": "pie", "title": "Shares"},
+]
+
+
+def project_of(context: AppContext) -> str:
+    with context.database.read() as session:
+        return session.scalars(select(Project.id).where(Project.name == "default")).one()
+
+
+@pytest.fixture
+def job(context: AppContext, client: FlaskClient) -> Written:
+    """A job in progress: two samples of one item, one right; another failed, and the others have no answer."""
+    written = Written(context, project_of(context), name="first")
+    lines = written.ask("argue", (0, 1, 0, 0), (0, 1, 1, 0), model="echo", messages=MESSAGES, temperature=0.5, seed=7)
+    written.ask("argue", (2, 1, 0, 0), messages=MESSAGES)
+    written.answer("argue", dict(zip(lines, ("It is so.", "I do not know."), strict=True)), segment=0)
+    written.judge((0, 2, 0, "score", {"score": 1.0, "pred": "so"}), (0, 2, 1, "check", {"passed": False}))
+    samples = [{"text": "It is so.", "score": 1.0, "pred": "so"}, {"text": "I do not know.", "score": 0.0}]
+    written.end((0, "completed"), samples=samples, votes=2)
+    written.end((1, "failed"), error={"code": "no_answer", "message": "None came."})
+    written.update(completed=1, failed=1, counters={"samples": 2})
+    return written
+
+
+def end(job: Written, view: Any = VIEW) -> None:
+    job.artifact("results.jsonl", b'{"custom_id": "id-0"}\n')
+    job.artifact("view.json", json.dumps(view).encode())
+    job.update(metrics=METRICS, report={"status": "completed"})
+    job.finished("completed")
+
+
+def text_of(page: str) -> str:
+    """The words of a page, with one space between them."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
+
+
+def test_the_overview_counts_a_jobs_items_and_shows_its_stages_under_it(client: FlaskClient, job: Written) -> None:
+    page = client.get("/").text
+    card = page.partition(f'<article class="card batch" id="{job.job.id}">')[2].partition("</article>")[0]
+    words = text_of(card)
+    assert "first job in progress" in words
+    assert "2 of 6 items (33.3 %), 1 failed" in words
+    assert "argue 2 of 3, judge 0 of 0" in words
+    assert f'href="/batches/{job.batches["argue"]}"' in card
+    assert f'id="{job.batches["argue"]}"' not in page
+    assert "Running and waiting 1" in text_of(page)
+
+
+def test_an_ended_job_stands_among_ended_batches(client: FlaskClient, context: AppContext, job: Written) -> None:
+    end(job)
+    batch = plan_batch(context, project_of(context), ["one"])
+    row = client.get("/").text.partition(f'<tr id="{job.job.id}">')[2].partition("</tr>")[0]
+    assert f'href="/jobs/{job.job.id}"' in row and "first" in row and "completed" in row
+    assert f'id="{batch.id}"' in client.get("/").text
+
+
+def test_a_jobs_page_counts_items_and_follows_each_stage(client: FlaskClient, job: Written) -> None:
+    words = text_of(client.get(f"/jobs/{job.job.id}").text)
+    assert "2 of 6 items (33.3 %), 1 failed" in words
+    assert "argue Running 3 2 66.7 % 0 10 0.49 s 0.49 s 0.49 s n = 2" in words
+    assert "samples 2" in words
+    assert "Completion window 24h" in words
+    assert '{ "n": 3 }' in words or "n 3" in words
+
+
+def test_the_live_part_alone_is_fetched_until_the_job_ends(client: FlaskClient, job: Written) -> None:
+    path, headers = f"/jobs/{job.job.id}", {"HX-Request": "true"}
+    part = client.get(path, headers=headers)
+    assert "<html" not in part.text and "2 of 6 items" in part.text
+    end(job)
+    assert client.get(path, headers=headers).headers["HX-Refresh"] == "true"
+
+
+def test_an_ended_job_offers_its_files_and_shows_its_metrics(client: FlaskClient, job: Written) -> None:
+    end(job)
+    page = client.get(f"/jobs/{job.job.id}").text
+    words = text_of(page)
+    assert "Download results.jsonl" in words
+    assert client.get(f"/jobs/{job.job.id}/artifacts/results.jsonl").data == b'{"custom_id": "id-0"}\n'
+    assert client.get(f"/jobs/{job.job.id}/artifacts/other").status_code == 404
+    assert "prompts 40 mean@2 0.5123 0.45 to 0.57 consensus 0.25 n = 12" in words
+    assert "data sources name prompts mean@2 gsm8k 30 0.5 aime 10 0.25" in words
+    assert "/cancel" not in page
+
+
+def test_a_view_is_drawn_without_scripts_and_what_cannot_be_says_why(client: FlaskClient, job: Written) -> None:
+    end(job)
+    page = client.get(f"/jobs/{job.job.id}").text
+    drawings = re.findall(r'<svg class="drawing".*?</svg>', page, re.DOTALL)
+    assert [re.search('aria-label="([^"]*)"', drawing)[1] for drawing in drawings] == [  # type: ignore[index]
+        "Wins",
+        "pass@k",
+        "Right",
+        "Before",
+    ]
+    assert [len(re.findall(r'<rect class="box"', drawing)) for drawing in drawings] == [2, 0, 2, 1]
+    assert drawings[1].count('class="band"') == 1
+    assert "style=" not in page and "<script>" not in page
+    assert "Shares cannot be drawn" in text_of(page)
+    assert "name n gsm8k 30" in text_of(page)
+
+
+@pytest.mark.parametrize("view", [{"kind": "bars"}, None, "x", [[]]])
+def test_an_unusable_view_breaks_no_page(client: FlaskClient, job: Written, view: Any) -> None:
+    end(job, view)
+    assert client.get(f"/jobs/{job.job.id}").status_code == 200
+
+
+def test_a_failed_report_is_said_with_its_reason(client: FlaskClient, job: Written) -> None:
+    job.update(report={"status": "failed", "error": "ValueError: no numbers"})
+    job.finished("completed")
+    words = text_of(client.get(f"/jobs/{job.job.id}").text)
+    assert "the recipe's report of them failed: ValueError: no numbers" in words
+
+
+def test_an_invalid_job_shows_its_bad_rows(client: FlaskClient, context: AppContext) -> None:
+    errors = [{"code": "missing_prompt", "line": line, "message": "No prompt.", "param": None} for line in range(1, 61)]
+    with context.database.write() as session:
+        job = create_job(session, project_of(context))
+        lifecycle.reject(session, job.id, errors)
+    words = text_of(client.get(f"/jobs/{job.id}").text)
+    assert "missing_prompt 1 No prompt." in words and "and 10 more." in words
+    assert "debate: rows.jsonl" in words
+
+
+def test_cancelling_asks_once_more_and_needs_the_sessions_token(client: FlaskClient, job: Written) -> None:
+    path = f"/jobs/{job.job.id}"
+    assert "Cancel this job?" in client.get(path).text
+    assert client.post(f"{path}/cancel").status_code == 403
+    answer = client.post(f"{path}/cancel", data={"csrf": csrf_of(client)})
+    assert (answer.status_code, answer.headers["location"]) == (303, path)
+    page = client.get(path).text
+    assert "cancelling" in page and "Cancel this job?" not in page
+
+
+def test_items_are_listed_by_state_and_id_page_by_page(
+    client: FlaskClient, job: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webapp.pages.jobs.ROWS", 2)
+
+    def listed(page: str) -> list[str]:
+        return re.findall(rf'/jobs/{job.job.id}/items/\d+"><bdi>([^<]*)<', page)
+
+    path = f"/jobs/{job.job.id}/items"
+    pages = [client.get(path).text]
+    while following := re.search(r'<a class="button" href="([^"]*)"', pages[-1]):
+        pages.append(client.get(html.unescape(following[1]), headers={"HX-Request": "true"}).text)
+    assert [listed(page) for page in pages] == [[f"id-{a}", f"id-{a + 1}"] for a in (0, 2, 4)]
+    assert "<html" not in pages[1]
+    failed = client.get(f"{path}?state=failed&custom_id=").text
+    assert listed(failed) == [f"id-{NUMBERS[1]}"] and "no_answer" in failed
+    assert listed(client.get(f"{path}?custom_id=id-5").text) == ["id-5"]
+    assert "No such items." in client.get(f"{path}?state=stuck").text
+    assert client.get(f"{path}?state=done").status_code == 400
+
+
+def test_items_that_are_sometimes_right_stand_first(client: FlaskClient, job: Written) -> None:
+    page = client.get(f"/jobs/{job.job.id}").text
+    items = page.partition('<div id="items">')[2].partition("</section>")[0]
+    assert f"{NUMBERS[0]} id-{NUMBERS[0]} 1 0" in text_of(items)
+    assert f"id-{NUMBERS[1]}" not in items
+    assert '<option value="sometimes_right" selected>' in page
+
+
+def test_an_items_page_is_its_conversation_with_samples_side_by_side(client: FlaskClient, job: Written) -> None:
+    page = client.get(f"/jobs/{job.job.id}/items/{NUMBERS[0]}").text
+    words = text_of(page)
+    assert "id-3" in words and "row 3 of job first" in words
+    assert "Row prompt Why 3?" in words
+    assert "Turn 1: argue Batch of argue , model echo ," in words and "temperature 0.5" in words
+    assert words.count("Be brief.") == 1  # once for both samples
+    assert "Sample 0 score 1 pred so It is so. 2 tokens out, 3 tokens in, finish reason stop, seed 7, 0.5 s" in words
+    assert "Sample 1 score 0 I do not know." in words
+    assert "Turn 2: score, check Score 0 score 1 pred so Check 1 passed no" in words
+    assert "votes 2" in words
+    assert [re.search(rf'rel="{rel}" href="[^"]*/items/(\d)"', page)[1] for rel in ("prev", "next")] == ["2", "4"]  # type: ignore[index]
+
+
+def test_a_failed_item_says_why_and_a_live_one_what_it_waits_for(client: FlaskClient, job: Written) -> None:
+    failed = text_of(client.get(f"/jobs/{job.job.id}/items/{NUMBERS[1]}").text)
+    assert "no_answer : None came." in failed and "It has asked nothing yet." in failed
+    live = text_of(client.get(f"/jobs/{job.job.id}/items/{NUMBERS[2]}").text)
+    assert "waits in stage argue" in live and "no answer yet" in live
+    assert client.get(f"/jobs/{job.job.id}/items/{TOTAL}").status_code == 404
+
+
+def test_many_samples_are_shown_on_demand_and_long_texts_whole(client: FlaskClient, context: AppContext) -> None:
+    written = Written(context, project_of(context))
+    lines = written.ask("argue", *((0, 1, sample, 0) for sample in range(40)), messages=MESSAGES)
+    written.answer("argue", {line: f"{line} " + "word " * 3000 for line in lines})
+    path = f"/jobs/{written.job.id}/items/{NUMBERS[0]}"
+    page = client.get(path).text
+    assert page.count('<article class="said"') == 32 and "Show all 40" in page
+    assert "word " * 3000 in page
+    assert client.get(f"{path}?all=1").text.count('<article class="said"') == 40
+
+
+def test_a_stages_page_names_its_job(client: FlaskClient, job: Written) -> None:
+    page = client.get(f"/batches/{job.batches['argue']}").text
+    assert f'stage <bdi>argue</bdi> of job <a href="/jobs/{job.job.id}">' in page
+
+
+def test_long_after_its_end_a_job_refers_to_its_files(client: FlaskClient, context: AppContext, job: Written) -> None:
+    end(job)
+    with context.database.write() as session:
+        session.execute(delete(JobChunk))
+    for path in ("", "/items", "/items/0"):
+        answer = client.get(f"/jobs/{job.job.id}{path}")
+        assert answer.status_code == 200
+        assert "its results are in its artifacts now" in answer.text
+
+
+def test_another_projects_job_is_not_there(client: FlaskClient, context: AppContext, job: Written) -> None:
+    end(job)
+    with context.database.write() as session:
+        key = keys.create(session, "other").key
+    stranger = signed_in(create_app(context).test_client(), key)
+    for path in ("", "/items", "/items/0", "/input", "/artifacts/results.jsonl"):
+        assert stranger.get(f"/jobs/{job.job.id}{path}").status_code == 404, path
+    assert stranger.post(f"/jobs/{job.job.id}/cancel", data={"csrf": csrf_of(stranger)}).status_code == 404
+    assert job.job.id not in stranger.get("/").text
+
+
+@pytest.fixture
+def served(client: FlaskClient) -> Iterator[str]:
+    """The URL of the web app alone, without a broker."""
+    server = make_server("127.0.0.1", 0, client.application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+
+
+@pytest.fixture
+def nasty(context: AppContext, client: FlaskClient) -> Job:
+    """An ended job whose texts are all markup, or written from right to left."""
+    nasty = "\n".join(NASTY) + "x" * 3000
+    written = Written(
+        context,
+        project_of(context),
+        columns=lambda number: {"prompt": nasty, nasty: nasty},
+        name=NASTY[0] + NASTY[3],
+        options={"system": nasty, nasty: [nasty]},
+        metadata={nasty: nasty},
+    )
+    lines = written.ask("argue", (0, 1, 0, 0), messages=[{"role": nasty, "content": nasty}], stop=nasty)
+    written.answer("argue", dict.fromkeys(lines, nasty))
+    written.judge((0, 2, 0, nasty, {nasty: nasty}))
+    written.end((0, "completed"), samples=[{"score": nasty, "pred": nasty}], **{nasty: nasty})
+    written.end((1, "failed"), error={"code": nasty, "message": nasty})
+    written.update(metrics={nasty: {nasty: {nasty: 1}, "b": {nasty: nasty}}}, counters={nasty: 1})
+    view = [
+        {"kind": "bars", "title": nasty, "labels": [nasty], "values": [1]},
+        {"kind": "lines", "title": nasty, "x": [1, 2], "series": [{"name": nasty, "y": [1, 2]}]},
+        {"kind": "matrix", "title": nasty, "rows": [nasty], "columns": [nasty], "values": [[1]]},
+        {"kind": "table", "title": nasty, "columns": [nasty], "rows": [[nasty]]},
+        {"kind": nasty},
+    ]
+    written.artifact("view.json", json.dumps(view).encode())
+    written.finished("completed")
+    return written.job
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
+    browser: Browser, served: str, context: AppContext, job: Written, nasty: Job, scheme: Any, width: int
+) -> None:
+    with context.database.write() as session:
+        key = keys.create(session, "default").key
+    window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = window.sign_in(key)
+    for path in ("/", *(f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", "/items", "/items/3"))):
+        page.goto(path)
+        window.check_accessibility()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.locator("main img, main script").count() == 0
+        assert page.locator("main svg:not(.drawing, .legend svg)").count() == 0
+    page.goto(f"/jobs/{nasty.id}/items/3")
+    assert all(text in page.locator("main").inner_text() for text in NASTY)
+    page.goto(f"/jobs/{job.job.id}")
+    page.get_by_label("State").select_option("failed")
+    expect(page.locator("#items")).to_contain_text("no_answer")  # without loading the page again
+    assert page.url.endswith(job.job.id)
+    window.context.close()
+    assert window.problems == []
