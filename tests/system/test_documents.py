@@ -88,6 +88,8 @@ def clone(stack: RunningStack, tmp_path: Path) -> Path:
     (tmp_path / "examples").mkdir()
     requests = (ROOT / "examples/quickstart.jsonl").read_text()
     (tmp_path / "examples/quickstart.jsonl").write_text(requests.replace('"mini"', '"nano"'))
+    for name in ("rollout.jsonl", "panel.jsonl", "panel.yaml"):
+        shutil.copy(ROOT / "examples" / name, tmp_path / "examples")
     (tmp_path / "examples/models").symlink_to(ROOT / "examples/models")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     for name in ("batchyard", "python"):
