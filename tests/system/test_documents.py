@@ -86,10 +86,11 @@ BLOCKS = [
 def clone(stack: RunningStack, tmp_path: Path) -> Path:
     """A folder like a clone in which `batchyard up` runs; its data are the shared stack's."""
     (tmp_path / "examples").mkdir()
-    requests = (ROOT / "examples/quickstart.jsonl").read_text()
-    (tmp_path / "examples/quickstart.jsonl").write_text(requests.replace('"mini"', '"nano"'))
-    for name in ("rollout.jsonl", "panel.jsonl", "panel.yaml"):
-        shutil.copy(ROOT / "examples" / name, tmp_path / "examples")
+    for name in ("quickstart.jsonl", "rollout.jsonl", "panel.jsonl", "panel.yaml"):
+        text = (ROOT / "examples" / name).read_text()
+        (tmp_path / "examples" / name).write_text(
+            text.replace('"mini"', '"nano"').replace("model: mini", "model: nano")
+        )
     (tmp_path / "examples/models").symlink_to(ROOT / "examples/models")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     for name in ("batchyard", "python"):
