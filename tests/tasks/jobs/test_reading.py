@@ -124,7 +124,8 @@ def test_an_item_shows_every_turn_with_its_requests_answers_and_judgements(writt
     assert [request.custom_id for request in argue.requests] == ["id-3/argue.1.0", "id-3/argue.1.1"]
     assert [request.body["sample"] for request in argue.requests] == [0, 1]
     answered = argue.requests[1]
-    assert answered.response == {"choices": [{"message": {"content": "no"}}]}
+    assert answered.response is not None
+    assert answered.response["choices"][0]["message"] == {"content": "no"}
     assert (answered.status_code, answered.seconds, answered.batch_id) == (200, 0.5, written.batches["argue"])
     assert [judgement.value["score"] for judgement in score.judgements] == [1.0, 0]
     assert (judge.requests[0].status_code, judge.requests[0].response) == (None, None)
@@ -171,7 +172,8 @@ def test_a_duplicate_shows_the_body_that_it_shares(written: Written) -> None:
     written.answer("argue", dict.fromkeys(lines, "both"))
     request = written.item(1).turns[0].requests[0]
     assert request.body == {"model": "echo", "position": 0, "sample": 0}
-    assert request.response == {"choices": [{"message": {"content": "both"}}]}
+    assert request.response is not None
+    assert request.response["choices"][0]["message"] == {"content": "both"}
 
 
 def test_an_item_knows_those_beside_it(written: Written) -> None:
