@@ -125,6 +125,16 @@ class CreateJob(wire.Repeatable, JobOptions):
     depends_on: list[Dependency] = Field(
         default_factory=list, max_length=MOST, description="it waits for these; an artifact as input adds its own"
     )
+    answers_from: Id | None = Field(
+        None, description="an ended job of the same recipe, input, seed and models; requests it has answered do not run"
+    )
+
+
+class Rescore(wire.Repeatable):
+    """The body of POST /v1/jobs/{id}/rescore."""
+
+    model_config = ConfigDict(extra="forbid")
+    options: JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
 
 
 class ItemCounts(BaseModel):

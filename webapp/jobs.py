@@ -225,6 +225,7 @@ def request_of(body: job_wire.CreateJob) -> JobRequest:
         metadata=body.metadata,
         output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
         depends_on=[dependency.model_dump() for dependency in body.depends_on],
+        answers_from=body.answers_from,
     )
 
 
@@ -281,6 +282,19 @@ def cancel(job_id: str) -> job_wire.JobObject:
     with current_context().database.write() as session:
         job = lifecycle.cancel(session, owner.project_id, job_id)
     return to_wire([job])[0]
+
+
+@routes.post("/v1/jobs/<job_id>/rescore")
+@operation(job_wire.CreatedJob, json=job_wire.Rescore, headers=Idempotent, refusals=(404, 409, 413))
+def rescore(job_id: str) -> job_wire.JobObject:
+    """Judge the answers of an ended job anew, as a new job with other options that only judge. No engine is asked."""
+    owner, context = caller(), current_context()
+    body = parse_body(job_wire.Rescore, bulk=True)
+    made = create_once(
+        idempotency.of_request(body, job_id),
+        lambda: submission.rescore(context, owner.project_id, job_id, body.options),
+    )
+    return to_wire([made.record])[0]
 
 
 @routes.get("/v1/jobs/<job_id>/results")

@@ -122,6 +122,12 @@ class Client:
         with self._errors():
             return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/cancel", cast_to=object))
 
+    def rescore_job(self, job_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Judge the answers of an ended job anew, and return the new job."""
+        body = {"options": dict(options)}
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/rescore", cast_to=object, body=body))
+
     def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
         """Create a webhook endpoint and return it with its signing secret.
 

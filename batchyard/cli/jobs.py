@@ -133,6 +133,31 @@ def cancel(job_id: str, data: Path | None, as_json: bool) -> None:
     say(document, f"{document['id']} is {document['status']}", as_json)
 
 
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@data_option
+@json_option
+def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | None, as_json: bool) -> None:
+    """Judge the answers of an ended job anew, as a new job; no engine is asked. KEY=VALUE sets what judges."""
+    from batchyard import config
+
+    server = connect(data)
+    source = server.job(job_id)
+    recipe = next(entry for entry in server.recipes() if entry["name"] == source["recipe"])
+    schema = config.Schema(recipe["options"])
+    layers = [config.override(schema, text) for text in overrides]
+    settings = config.resolve(schema, layers, complete=False)
+    document = server.rescore_job(job_id, config.options(settings))
+    if wait:
+        with interruptible(f"the job goes on; `batchyard job status {document['id']} --watch` takes it up"):
+            document = watch(server, document["id"])
+        say(document, job_view.summary(document), as_json)
+        return check_success(document)
+    say(document, document["id"], as_json)
+
+
 def watch(server: Client, job_id: str) -> dict[str, Any]:
     """Show a job's progress until it has ended, and return the job."""
     return follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]

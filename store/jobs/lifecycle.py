@@ -131,6 +131,18 @@ def get(session: Session, project_id: str, job_id: str) -> Job:
     return job
 
 
+def sources(session: Session, job: Job, limit: int = 8) -> list[Job]:
+    """Return the job whose answers this one takes, the one whose answers that took, and so on, at most `limit`."""
+    earlier: list[Job] = []
+    while job.answers_from is not None and len(earlier) < limit:
+        source = session.get(Job, job.answers_from)
+        if source is None:
+            break
+        earlier.append(source)
+        job = source
+    return earlier
+
+
 def page(
     session: Session,
     project_id: str,

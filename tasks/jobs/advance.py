@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.models import ModelSpec
-from batchyard.recipes import Item, Options, Recipe
+from batchyard.recipes import Answer, Item, Options, Recipe
 from store import events
 from store.formats import chunks, job_chunks
 from store.formats import items as items_file
@@ -32,11 +32,11 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.intake.validation import segment_sizes
-from tasks.jobs import item_events, progress, replay, stages
+from tasks.jobs import item_events, journal, progress, replay, stages
 from tasks.jobs.judging import Judges, Verdict, is_quick, judge
 from tasks.jobs.live import Call, LiveItems, NotDeterministic
 from tasks.jobs.outlook import Turns
-from tasks.jobs.requests import Preparer
+from tasks.jobs.requests import Pending, Preparer
 from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,11 @@ PAUSE_SECONDS = 2.0
 """Housekeeping wakes a job that nothing has woken for so long."""
 BARRIER_ITEMS = 50_000
 """Most items of a job without streaming: all are in memory at once."""
-SIZES_SECONDS = 30.0
+NOT_RECORDED = Answer(
+    ok=False,
+    error={"code": "not_recorded", "message": "The job whose answers are judged anew has none to this request."},
+    status_code=None,
+)
 LIVE_BYTES = 512 * 1024 * 1024
 """Texts of all jobs in this process; the job that was advanced longest ago is dropped first."""
 
@@ -66,7 +70,6 @@ class State:
     admitted: int
     lines: dict[str, int]
     cursors: dict[str, int]
-    sized_at: float
     at: float = 0.0
     verdicts: deque[tuple[int, int, int, Verdict]] = field(default_factory=deque)
 
@@ -151,14 +154,7 @@ def _rebuilt(context: AppContext, job: Job) -> State:
     options = recipe.options.model_validate(job.options)
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
     with context.database.read() as session:
-        records = [
-            replay.StageRecords(
-                stage.name,
-                stage_records.plans(session, stage.batch_id) if stage.batch_id else [],
-                [*stage_records.new_chunks(session, stage.batch_id, 0)] if stage.batch_id else [],
-            )
-            for stage in stage_records.stages(session, job.id)
-        ]
+        records = replay.stage_records(session, job.id)
         own = stage_records.chunks(session, job.id)
     results = [sha256 for _, kind, sha256, _ in own if kind == "result"]
     judgements = [sha256 for _, kind, sha256, _ in own if kind == "judgement"]
@@ -178,6 +174,7 @@ def _rebuilt(context: AppContext, job: Job) -> State:
             options,
             Preparer(specs, context.settings.max_requests).prepare,
             inline=judged,
+            reuse=_reuse(context, job),
             max_requests=context.settings.max_item_requests,
         ),
         reader=items_file.Reader(context.artifacts, job.items_sha256 or ""),
@@ -189,13 +186,38 @@ def _rebuilt(context: AppContext, job: Job) -> State:
         admitted=job.admitted,
         lines=recorded.lines,
         cursors={stage.name: stage.cursor for stage in records},
-        sized_at=time.monotonic(),
     )
     state.items.turns = Turns.from_json((job.ahead or {}).get("turns", []))
     for row in _rows(state.reader, recorded.positions.tolist()):
         state.items.begin(row.position, item_of(job, options, row), _size(row), recorded)
     log.info("job read from its records", extra={"job_id": job.id, "items": len(state.items)})
     return state
+
+
+def _reuse(context: AppContext, job: Job) -> Callable[[Item, Pending], Answer | None]:
+    """Return what looks a request up in the journals of the jobs whose answers this one takes.
+
+    A job of the same work only judges anew: a request that is not recorded is not issued.
+    """
+    with context.database.read() as session:
+        sources = lifecycle.sources(session, job)
+        files = lifecycle.artifacts(session, [source.id for source in sources])
+    only_judges = bool(sources) and sources[0].work_sha256 == job.work_sha256
+    journals = [
+        journal.Journal(context.artifacts, file.sha256)
+        for source in sources
+        for artifact, file in files[source.id]
+        if artifact.name == journal.NAME
+    ]
+
+    def reuse(item: Item, request: Pending) -> Answer | None:
+        for earlier in journals:
+            answer = earlier.answer(item.number, request.stage, request.visit, request.sample, request.ask)
+            if answer is not None and (answer.ok or only_judges):
+                return answer
+        return NOT_RECORDED if only_judges else None
+
+    return reuse
 
 
 def _recipe(context: AppContext, job: Job) -> Recipe[Any]:
@@ -321,6 +343,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record.completed += states["completed"]
         record.failed += states["failed"]
         record.stuck += states["stuck"]
+        record.reused += items.reused
         record.attempts, record.attempt_error = 0, None
         record.ahead = {"requests": items.ahead(job.total - state.admitted), "turns": items.turns.to_json()}
         if items.counters:

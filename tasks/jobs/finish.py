@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -27,7 +27,7 @@ from store.jobs.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
-from tasks.jobs import progress
+from tasks.jobs import journal, progress, replay
 from tasks.jobs.rows import tables
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,17 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         with context.database.read() as session:
             job = session.get_one(Job, job_id)
-            results = [sha256 for _, _, sha256, _ in stage_records.chunks(session, job_id, "result")]
+            own = stage_records.chunks(session, job_id)
+            stages = replay.stage_records(session, job_id)
         if job.status not in ("finalizing", "cancelling"):
             return False
         outcome = "cancelled" if job.status == "cancelling" else job.outcome or "completed"
         with tempfile.TemporaryFile(prefix="batchyard-job-") as file:
+            results = [chunk.sha256 for chunk in own if chunk.kind == "result"]
             ended = Results(context.artifacts, job, results, NEVER_ENDED[outcome], file)
+            if job.items_sha256:
+                judgements = [chunk.sha256 for chunk in own if chunk.kind == "judgement"]
+                ended.add_journal(stages, judgements)
             report = _report(context, job, ended) if job.items_sha256 else Report()
             _write_own(ended, job, report)
         with context.database.write() as session:
@@ -213,6 +218,13 @@ class Results:
         with self._artifacts.create() as file:
             yield file  # type: ignore[misc]  # a writer is a file
         self.artifacts[name] = (file.sha256, file.size, None)
+
+    def add_journal(self, stages: Sequence[replay.StageRecords], judgements: Sequence[str]) -> None:
+        """Write the journal."""
+        numbers = items_file.Reader(self._artifacts, self._job.items_sha256 or "").numbers()
+        with self._artifacts.create() as file:
+            rows = journal.write(file, self._artifacts, numbers, stages, judgements)
+        self.artifacts[journal.NAME] = (file.sha256, file.size, rows)
 
     def _read(self, start: int, size: int) -> bytes:
         return os.pread(self._file.fileno(), size, start)

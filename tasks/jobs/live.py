@@ -118,6 +118,7 @@ class LiveItems:
         calls: Scores and Checks to judge, as (position, turn, index, call, item).
         ended, judged: what the records have to take up, see `taken`.
         counters: what results have counted since the last `taken`.
+        reused: requests that another job had answered, since the last `taken`.
         turns: how far items have gone, for the outlook.
         bytes: approximate size of the texts in memory.
     """
@@ -129,17 +130,20 @@ class LiveItems:
         prepare: Callable[[Item, int, Request, int], Pending | Answer],
         *,
         inline: Callable[[Call, Item], Scored | Checked | None] = lambda call, item: None,
+        reuse: Callable[[Item, Pending], Answer | None] = lambda item, request: None,
         max_requests: int = 1000,
     ) -> None:
         """
         Args:
             prepare: makes a pending request of an item's request, or the answer that says why it cannot run.
             inline: judges a call at once, or returns None for one that takes its time.
+            reuse: returns the answer that another job has to a request, None if it has none.
         """
         self._recipe = recipe
         self._options = options
         self._prepare = prepare
         self._inline = inline
+        self._reuse = reuse
         self._max_requests = max_requests
         self._items: dict[int, _LiveItem] = {}
         self._all_checked = False
@@ -152,6 +156,7 @@ class LiveItems:
         self.judged: list[Judged] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.turns = Turns()
+        self.reused = 0
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -226,6 +231,7 @@ class LiveItems:
         """Forget what the records have taken up."""
         self.ended.clear()
         self.judged.clear()
+        self.reused = 0
         self.counters.clear()
 
     def pending(self) -> int:
@@ -298,8 +304,12 @@ class LiveItems:
             if not self._ask_again(live, index, request, answer):
                 self._settle(live, index, answer)
         elif isinstance(prepared, Answer):
-            self._note(live, index, prepared)
+            self._note(live, index, prepared, "refused")
             self._settle(live, index, prepared)
+        elif (reused := self._reuse(item, prepared)) is not None:
+            self.reused += 1
+            self._note(live, index, reused, "reused")
+            self._settle(live, index, reused)
         else:
             self.buffers[request.stage, request.model].append(prepared)
 
@@ -332,10 +342,10 @@ class LiveItems:
         self.out[stage][line] = (position, index)
         self.unanswered[model] += 1
 
-    def _note(self, live: _LiveItem, index: int, outcome: Outcome) -> None:
+    def _note(self, live: _LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program = live.program
         value = orjson.dumps(asdict(outcome), default=str)
-        kind = {Answer: "refused", Scored: "score", Checked: "check"}[type(outcome)]
+        kind = kind or ("score" if isinstance(outcome, Scored) else "check")
         self.judged.append(Judged(live.position, program.item.life, program.turn, index, kind, value))
 
     @staticmethod

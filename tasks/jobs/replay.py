@@ -11,9 +11,11 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy.orm import Session
 
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
+from store.jobs import stages
 from tasks.jobs.live import Issued
 
 Positions = npt.NDArray[np.int64]
@@ -53,6 +55,18 @@ class Recorded:
 
     def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
         return self._judgements.get((position, turn, index))
+
+
+def stage_records(session: Session, job_id: str) -> list[StageRecords]:
+    """Return the records of a job's stages, by number."""
+    return [
+        StageRecords(
+            stage.name,
+            stages.plans(session, stage.batch_id) if stage.batch_id else [],
+            stages.new_chunks(session, stage.batch_id, 0) if stage.batch_id else [],
+        )
+        for stage in stages.stages(session, job_id)
+    ]
 
 
 def read(

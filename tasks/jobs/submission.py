@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy.orm import Session
 
-from batchyard.errors import RequestError
+from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Options, Recipe, Stage
 from batchyard.statuses import TERMINAL
@@ -22,7 +22,7 @@ from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
-from tasks.jobs import dependencies, identity, rows
+from tasks.jobs import dependencies, identity, journal, rows
 from tasks.jobs import options as job_options
 
 PURPOSES = ("user_data", "batch")
@@ -54,6 +54,7 @@ class JobRequest:
     name: str | None = None
     metadata: dict[str, str] | None = None
     output_expires_after: int | None = None
+    answers_from: str | None = None
     depends_on: Sequence[Mapping[str, Any]] = ()
 
 
@@ -130,8 +131,81 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         "output_expires_after": request.output_expires_after,
         "depends_on": depends_on,
     }
+    if request.answers_from is not None:
+        _check_source(context, project_id, request.answers_from, columns)
+        columns["answers_from"] = request.answers_from
     expected = job_options.expected(recipe, options, stages)
     return JobDraft(project_id, source, stages, expected, columns)
+
+
+def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
+    """Prepare a job that judges the answers of an ended one anew. It issues no request.
+
+    Args:
+        values: options that replace those of the job; they may only judge.
+
+    Raises:
+        NotFoundError: the project has no such job.
+        ConflictError: it has not ended, or its answers are not kept any more.
+        RequestError: an option is unknown, invalid, or does more than judge.
+    """
+    with context.database.read() as session:
+        source = lifecycle.get(session, project_id, job_id)
+        kept = [artifact.name for artifact, _ in lifecycle.artifacts(session, [job_id])[job_id]]
+    if source.status not in TERMINAL or journal.NAME not in kept:
+        reason = "has not ended" if source.status not in TERMINAL else "has no journal"
+        raise ConflictError(f"Job '{job_id}' {reason}, so its answers cannot be judged anew.", param="job_id")
+    recipe = context.recipes.recipe(source.recipe)
+    judging = identity.judgement_fields(recipe.options)
+    for name in values:
+        if name in recipe.options.model_fields and name not in judging:
+            raise RequestError(
+                f"The option '{name}' changes the requests; those that only judge are: {', '.join(judging) or 'none'}.",
+                code="invalid_value",
+                param=f"options.{name}",
+            )
+    recipe, options, stages, _ = check(
+        context, source.recipe, source.options | dict(values), completion_window=source.completion_window
+    )
+    columns: dict[str, Any] = {
+        "recipe": source.recipe,
+        "recipe_sha256": source.recipe_sha256,
+        "options": options.model_dump(mode="json"),
+        "seed": source.seed,
+        "input_sha256": source.input_sha256,
+        "models": source.models,
+    }
+    columns |= identity.hashes(recipe.options, **columns)
+    columns |= {
+        "simulated": source.simulated,
+        "name": source.name,
+        "completion_window": source.completion_window,
+        "metadata": source.request_metadata,
+        "output_expires_after": source.output_expires_after,
+        "answers_from": source.id,
+        "input_file_id": source.input_file_id,
+        "input_name": source.input_name,
+    }
+    return JobDraft(project_id, None, stages, [0.0] * len(stages), columns)
+
+
+def _check_source(context: AppContext, project_id: str, job_id: str, columns: Mapping[str, Any]) -> None:
+    """Check that a job may take the answers of another. Raises RequestError."""
+    try:
+        with context.database.read() as session:
+            source = lifecycle.get(session, project_id, job_id)
+    except NotFoundError as error:
+        raise RequestError(error.message, code="invalid_value", param="answers_from") from None
+    differs = [
+        name for name in ("recipe", "seed", "input_sha256", "models") if getattr(source, name) != columns.get(name)
+    ]
+    if source.status not in TERMINAL or differs:
+        reason = f"has another {differs[0].removesuffix('_sha256')}" if differs else "has not ended"
+        raise RequestError(
+            f"Job '{job_id}' {reason}; answers are taken from an ended job of the same recipe, input, seed and models.",
+            code="invalid_value",
+            param="answers_from",
+        )
 
 
 def check(
@@ -157,15 +231,10 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
     if isinstance(source, NewInput):
         source = submission.name_input(session, draft.project_id, source, purpose="user_data")
     due_after = submission.admit(context, session, draft.project_id, source.bytes if source else 0)
-    return lifecycle.create(
-        session,
-        draft.project_id,
-        input_file_id=source.id if source else None,
-        input_name=source.filename if source else "",
-        due_after=due_after,
-        idempotency=idempotency,
-        **draft.columns,
-    )
+    columns = draft.columns
+    if source is not None:
+        columns = columns | {"input_file_id": source.id, "input_name": source.filename}
+    return lifecycle.create(session, draft.project_id, due_after=due_after, idempotency=idempotency, **columns)
 
 
 def create(context: AppContext, project_id: str, request: JobRequest) -> Job:

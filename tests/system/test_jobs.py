@@ -244,3 +244,32 @@ def test_rows_that_no_reward_can_score_are_named_before_anything_runs(jobs: Jobs
         ("missing_column", 1),
         ("column_taken", 2),
     ]
+
+
+def test_a_rescored_job_asks_no_engine_and_an_extended_one_only_what_is_new(jobs: Jobs) -> None:
+    options = {"model": "echo", "n": 2, "reward": "exact", "ground_truth": "answer"}
+    items = rows(20)
+    source = jobs.ended(jobs.create(items, recipe="rollout", options=options))
+    assert source["batchyard"]["metrics"]["mean@2"]["value"] == 1.0
+    calls = jobs.call_log.read_text()
+    response = jobs.call("POST", f"/jobs/{source['id']}/rescore", json={"options": {"reward": "numeric"}})
+    assert response.status_code == 200, response.text
+    rescored = jobs.ended(response.json())
+    assert rescored["status"] == "completed"
+    assert jobs.call_log.read_text() == calls
+    assert rescored["batchyard"]["reused"] == 40
+    more = options | {"n": 4}
+    extended = jobs.ended(jobs.create(items, recipe="rollout", options=more, answers_from=source["id"]))
+    whole = jobs.ended(jobs.create(items, recipe="rollout", options=more))
+    assert sum(stage["issued"] for stage in extended["batchyard"]["stages"]) == 40
+    assert jobs.artifact(extended, "samples.jsonl") == jobs.artifact(whole, "samples.jsonl")
+
+
+def test_only_options_that_judge_can_be_rescored(jobs: Jobs) -> None:
+    job = jobs.ended(
+        jobs.create(rows(2), recipe="rollout", options={"model": "echo", "reward": "exact", "ground_truth": "answer"})
+    )
+    refusal = jobs.call("POST", f"/jobs/{job['id']}/rescore", json={"options": {"n": 4}})
+    assert refusal.status_code == 400
+    assert refusal.json()["error"]["param"] == "options.n"
+    assert "those that only judge are: reward" in refusal.json()["error"]["message"]

@@ -41,6 +41,12 @@ _seed = click.option(
     help="What the seeds of all requests come from.",
 )
 _name = click.option("--name", help="What people call the job.")
+_extend = click.option(
+    "--extend",
+    "answers_from",
+    metavar="JOB",
+    help="Take the answers that this ended job has: a larger n asks the rest.",
+)
 
 
 @_source
@@ -50,6 +56,7 @@ _name = click.option("--name", help="What people call the job.")
 @_files
 @_seed
 @_name
+@_extend
 @requests.window_option
 @click.option("--again", is_flag=True, help="Make a new job also where one of the same input and options exists.")
 @data_option
@@ -63,6 +70,7 @@ def _answer(
     artifacts: Path | None,
     seed: int,
     name: str | None,
+    answers_from: str | None,
     window: str,
     again: bool,
     data: Path | None,
@@ -82,7 +90,7 @@ def _answer(
         interruptible("the same command again goes on with what has no answer yet"),
         background.server(in_force.data, in_force.models) as server,
     ):
-        body = _body(recipe, settings, window, seed=seed, name=name)
+        body = _body(recipe, settings, window, seed=seed, name=name, answers_from=answers_from)
         identity = [recipe["name"], recipe["sha256"], body["options"], seed, requests.sha256(source), source.suffix]
         mark = resume.mark(server, *identity)
         job = None if again else resume.earlier(server.jobs(recipe=recipe["name"]), mark)
@@ -105,6 +113,7 @@ def _answer(
 @_files
 @_seed
 @_name
+@_extend
 @requests.window_option
 @click.option(
     "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Kept with the job; may be given 16 times."
@@ -119,6 +128,7 @@ def _create(
     source: Path,
     seed: int,
     name: str | None,
+    answers_from: str | None,
     window: str,
     pairs: tuple[str, ...],
     dry_run: bool,
@@ -127,7 +137,7 @@ def _create(
     as_json: bool,
 ) -> None:
     """Upload FILE, a row an item, and make a job of it; prints the job's id. KEY=VALUE sets any option."""
-    body = _body(recipe, settings, window, seed=seed, name=name)
+    body = _body(recipe, settings, window, seed=seed, name=name, answers_from=answers_from)
     metadata = requests.pairs(pairs, "--metadata") or None
     server = connect(data)
     if dry_run:
