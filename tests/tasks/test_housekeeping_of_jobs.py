@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -103,3 +104,23 @@ def test_a_job_whose_workers_die_without_end_is_finished_as_failed(
     ending = reload(context, job)
     assert (ending.status, ending.outcome) == ("finalizing", "failed")
     assert "the worker that did it was lost" in (ending.errors or [])[0]["message"]
+
+
+def test_housekeeping_and_a_jobs_tick_never_wait_for_each_other(context: AppContext, project: str) -> None:
+    with context.database.write() as session:
+        job = start_job(session, project)
+        batch = open_stage(session, job)
+        for record in (Job, Batch):
+            session.execute(update(record).values(expires_at=int(time.time()) - 1))
+        lease = acquire_job(session, job.id, "here/1/advance", 60)
+        assert lease is not None
+    with ThreadPoolExecutor(1) as pool:
+        with context.database.write() as session:
+            lease.guard(session)
+            kept_house = pool.submit(housekeeping.tick, context)
+            time.sleep(1.0)  # it waits for the job by now
+            stages.extend(session, batch.id, [planned(3)])
+        kept_house.result()
+    with context.database.read() as session:
+        ended = session.get_one(Batch, batch.id)
+    assert (ended.status, ended.outcome, ended.total) == ("finalizing", "expired", 3)
