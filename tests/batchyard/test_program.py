@@ -49,7 +49,8 @@ def debate(item: Item, options: Debate) -> Flow:
 def flow_of(yielded: Any, **terms: Any) -> Any:
     @recipe("other", Options, stages=("first", "second"), **terms)
     def other(item: Item, options: Options) -> Flow:
-        yield from yielded
+        for turn in yielded:  # noqa: UP028  `yield from` would send the outcomes to the list
+            yield turn
         return Result()
 
     return other
