@@ -63,6 +63,10 @@ class Options(BaseModel):
     timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")
     streaming: bool = Field(True, description="False: a stage begins when the stage before has ended")
 
+    def judging(self) -> set[str]:
+        """Return the names of the fields that only judge answers. A subclass may take out those that here do more."""
+        return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
+
 
 def field_of(columns: Any, path: str) -> Any:
     """Return the value at a dotted path of a row: `reward_model.ground_truth`. Raises KeyError if it has none."""

@@ -39,7 +39,7 @@ def hashes(
         "input_sha256": input_sha256,
         "models": dict(models),
     }
-    judging = judgement_fields(schema)
+    judging = schema.model_construct(**options).judging()  # a recipe may have changed since they were checked
     work = {name: value for name, value in options.items() if name not in judging}
     return {
         "config_sha256": hashlib.sha256(canonical(identity)).hexdigest(),

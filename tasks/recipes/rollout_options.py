@@ -52,6 +52,10 @@ class Rollout(Options):
     )
     skip_unanswered: Judgement[bool] = Field(False, description="Leave samples without an answer out of the metrics")
 
+    def judging(self) -> set[str]:
+        """Return the fields that only judge: with a threshold, scores say how often a prompt is asked."""
+        return super().judging() - (set() if self.threshold is None else {"reward", "extract"})
+
     @property
     def grader(self) -> str | None:
         """The JSON of a grader, if the reward is one."""

@@ -54,6 +54,12 @@ def test_another_reward_asks_for_the_same_work(client: FlaskClient) -> None:
     assert one["batchyard"]["config_sha256"] != other["batchyard"]["config_sha256"]
 
 
+def test_with_a_threshold_another_reward_is_other_work(client: FlaskClient) -> None:
+    one, other = post(client, reward="gsm8k", threshold=1), post(client, reward="exact", threshold=1)
+    same = post(client, reward="gsm8k", threshold=1, keep="best")
+    assert one["batchyard"]["work_sha256"] == same["batchyard"]["work_sha256"] != other["batchyard"]["work_sha256"]
+
+
 @pytest.mark.parametrize(
     ("options", "param", "says"),
     [
