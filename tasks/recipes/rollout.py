@@ -193,5 +193,7 @@ def rollout(item: Item, options: Rollout) -> Flow:
     }
     if counters["unanswered"] == len(samples):
         error = samples[0]["error"] or {}
-        return item.failed("no_answer", error.get("message"), samples=samples)
+        lost = item.failed("no_answer", error.get("message"), samples=samples)
+        lost.counters |= counters
+        return lost
     return Result(best[1], counters, samples=samples)

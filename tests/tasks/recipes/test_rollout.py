@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from batchyard.program import Request
-from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, Report
+from batchyard.program import Request, play
+from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, Report, Scored
 from tasks.measures import verl
 from tasks.recipes import registry
 from tasks.recipes.rollout_options import Rollout
@@ -106,6 +106,12 @@ def test_one_seed_of_a_job_gives_one_file_and_another_another() -> None:
 
     assert file(1) == file(1)
     assert file(1) != file(2)
+
+
+@pytest.mark.parametrize(("answer", "unanswered"), [("#### 42", 0), (LOST, 4)])
+def test_samples_are_counted_for_the_job_also_where_all_are_lost(answer: Answer | str, unanswered: int) -> None:
+    result = play(ROLLOUT, Item(0, "item-0", GSM8K), options(), lambda request: answer, lambda want: Scored(1.0))
+    assert result.counters == {"samples": 4, "unanswered": unanswered, "reward_errors": 0}
 
 
 @pytest.mark.parametrize(
