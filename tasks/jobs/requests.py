@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from referencing.exceptions import Unresolvable
 
 from batchyard import output_lines
 from batchyard.models import ModelSpec
 from batchyard.program import Request
 from batchyard.recipes import Answer, Item
+from batchyard.wording import quoted
 from inference.engines import registry
 from inference.requests import bodies, media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
+from tasks.gates import json_texts
 from tasks.intake.lines import LineError
 from tasks.intake.validation import Validator
 
@@ -151,16 +154,33 @@ def answer_of(output_line: str, seconds: float | None, request: Request) -> Answ
         "tool_calls": message.get("tool_calls") or None,
         "data": body.get("data"),
     }
+    common |= {
+        "finish_reason": choice.get("finish_reason"),
+        "input_tokens": usage.get("prompt_tokens") or 0,
+        "output_tokens": usage.get("completion_tokens") or 0,
+        "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+    }
+    violation = _violation(request.structure, text or "")
+    if violation is not None:
+        message = f"{violation} The answer: {quoted(text or '')}, finish_reason {common['finish_reason']}."
+        return Answer(ok=False, error={"code": "structured_output_violated", "message": message}, **common)
     return Answer(
-        ok=True,
-        text=text or "",
-        finish_reason=choice.get("finish_reason"),
-        input_tokens=usage.get("prompt_tokens") or 0,
-        output_tokens=usage.get("completion_tokens") or 0,
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        extra={name: value for name, value in extra.items() if value is not None},
-        **common,
+        ok=True, text=text or "", extra={name: value for name, value in extra.items() if value is not None}, **common
     )
+
+
+def _violation(structure: Mapping[str, Any], text: str) -> str | None:
+    """Return how a text breaks the `json` or the `choice` that it was asked for; None if it does not."""
+    if "choice" in structure and text not in structure["choice"]:
+        return "The answer is none of the choices."
+    if "json" in structure:
+        item = Item(0, "", {})
+        try:
+            failure = json_texts.is_json(text, item, structure["json"])
+        except (ValueError, Unresolvable):  # a schema that an engine may take, and the gate does not
+            failure = json_texts.is_json(text, item)
+        return None if failure is None else failure.message
+    return None
 
 
 def may_better(answer: Answer) -> bool:
