@@ -3,8 +3,9 @@
 An engine is simulated that runs so many requests at once, each the slower the more there are. Its answers go through
 the code that measures speeds and durations (tasks.scheduling.throughput, store.speeds) in simulated time, and the
 forecasts are those that a batch would show (tasks.scheduling.forecast): at its submission, and when a quarter and half
-of it are answered. The batches of a mix run one after the other. Nothing here is a speed of any model. Writes
-`benchmarks/results/eta.json` and `eta.md`.
+of it are answered. The batches of a mix run one after the other; in mixes of a second kind they run side by side, and
+are also forecast when each has answers. Nothing here is a speed of any model. Writes `benchmarks/results/eta.json` and
+`eta.md`.
 
     python benchmarks/eta.py [--mixes 50] [--seed 1]
 """
