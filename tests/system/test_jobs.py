@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -141,6 +142,22 @@ def test_a_recipe_in_the_folder_runs_over_its_items(jobs: Jobs) -> None:
     assert results[7]["result"] == {"text": "question 7", "votes": 3, "scores": [1.0, 1.0, 1.0]}
     assert Counter(stage["name"] for stage in job["batchyard"]["stages"]) == {"argue": 1, "judge": 1}
     assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [150, 50]
+
+
+def test_its_pages_show_what_it_did(jobs: Jobs) -> None:
+    job = jobs.ended(jobs.create(rows(3), name="paged"))
+    with requests.Session() as browser:
+        assert browser.post(f"{jobs.stack.url}/sign-in", data={"key": jobs.stack.key}, timeout=30).ok
+        pages = [
+            re.sub(r"<[^>]*>", "", browser.get(f"{jobs.stack.url}{path}", timeout=30).text)
+            for path in ("/", f"/jobs/{job['id']}", f"/jobs/{job['id']}/items/2")
+        ]
+    overview, page, item = (" ".join(text.split()) for text in pages)
+    assert "paged job" in overview
+    assert "3 of 3 items (100 %)" in page and "n = 9" in page
+    assert "row 2 of job paged" in item
+    assert item.count("question 2") >= 6  # its row, what was asked, and each answer
+    assert "Turn 1: argue" in item and "Turn 2: score" in item and "Turn 3: judge" in item
 
 
 def test_killed_processes_change_no_byte_and_ask_only_what_was_in_flight_again(jobs: Jobs) -> None:

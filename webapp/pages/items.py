@@ -166,7 +166,9 @@ def _said(response: Mapping[str, Any]) -> tuple[str, str, str | None]:
 
 def _outcome(judgement: Judgement) -> tuple[str, list[Passage], bool]:
     """Return kind and values of a score, a check or a refused request, and whether it is bad news."""
-    values = judgement.value if isinstance(judgement.value, dict) else {"value": judgement.value}
+    values = dict(judgement.value) if isinstance(judgement.value, dict) else {"value": judgement.value}
+    if isinstance(values.get("values"), dict):  # all that a reward said
+        values = values.pop("values") | values
     passages = [Passage(name, _value(value)) for name, value in values.items() if value not in (None, {}, [], "")]
     if judgement.kind == "check":
         return "check", passages, values.get("passed") is False

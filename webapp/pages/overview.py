@@ -57,9 +57,11 @@ def show() -> ResponseReturnValue:
 
 def _to_wire(records: Sequence[Work]) -> list[BatchObject | JobObject]:
     """Return batches and jobs as they cross the wire, in their order."""
+    batch_records = [record for record in records if isinstance(record, Batch)]
+    job_records = [record for record in records if isinstance(record, Job)]
     objects: list[BatchObject | JobObject] = [
-        *batches.to_wire([record for record in records if isinstance(record, Batch)]),
-        *jobs.to_wire([record for record in records if isinstance(record, Job)]),
+        *(batches.to_wire(batch_records) if batch_records else ()),
+        *(jobs.to_wire(job_records) if job_records else ()),
     ]
     by_id = {entry.id: entry for entry in objects}
     return [by_id[record.id] for record in records]

@@ -103,10 +103,12 @@ def resume(schedule_id: str) -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/run")
 def run(schedule_id: str) -> ResponseReturnValue:
-    """Run a schedule now, then redirect to the run's batch or, without one, to the schedule."""
+    """Run a schedule now, then redirect to the run's batch or job or, without one, to the schedule."""
     new_run = recurring.run_now(current_context(), caller().project_id, schedule_id)
     if new_run.batch_id is not None:
         return flask.redirect(flask.url_for("pages.batches.show", batch_id=new_run.batch_id), 303)
+    if new_run.job_id is not None:
+        return flask.redirect(flask.url_for("pages.jobs.show", job_id=new_run.job_id), 303)
     return flask.redirect(flask.url_for("pages.schedules.show_one", schedule_id=schedule_id), 303)
 
 
