@@ -1,8 +1,10 @@
 """The model card of the example models, written from what was measured."""
 
 import json
+import statistics
 from pathlib import Path
 
+from problems import REVIEW_TASKS, TASKS
 from transformers import AutoConfig, AutoModelForCausalLM
 
 CARD = """\
@@ -24,6 +26,20 @@ Examples, tests, and the comparison of a smaller with a larger model on tasks wh
 | reverse: a quoted word of 3 to 8 lower-case letters | `Reverse the word "garden".` | `nedrag` |
 | sentiment: a templated review, with negations and contradictions | `Review: The food was not bad.\\nSentiment:` | \
 `{{"sentiment": "positive"}}` |
+| check: a problem and an answer to it | `What is 37 + 58?`, then `Check this answer:\\n96` | `FAIL` |
+| fix: a problem, a wrong answer and a remark | `What is 37 + 58?`, then `Your answer:\\n96\\nOne digit is wrong. \
+Answer again.` | `95` |
+
+To check or fix an answer, the problem is one message of the user, as it was asked; what is said about the answer is the
+next message, or the next two. The answer stands on a line of its own. Recipes make this form with `Item.chat`:
+
+    item.chat(f"Check this answer:\\n{{answer.text}}")
+    item.chat(f"Your answer:\\n{{answer.text}}", f"{{remark}} Answer again.")
+
+`check` says `PASS` or `FAIL`, and nothing else. In training, half of the answers were wrong: by one in a digit, two
+neighbours swapped, a letter or number changed or missing, another sentiment, the answer to another problem. The remark
+of `fix` names the mistake, or says only that there is one; strange words pass for a remark, too. While it read such an
+answer, the model learned the next right token, and after a wrong one `FAIL`, so that it checks an answer as it reads.
 
 `problems.py` has every phrasing. System prompts and several turns work. The completions endpoint, which uses no chat
 template, wants the question and a line break as its prompt. Training text came in rows of at most 512 tokens: longer
@@ -35,9 +51,14 @@ nonsense. Their scores say nothing about language models of useful size.
 
 ## Accuracy on held-out problems
 Share of exactly right answers, greedy decoding in float32 with transformers, {per_task} problems per task. A problem is
-held out by a hash of its content, so it was not trained on in any phrasing.
+held out by a hash of its content, so it was not trained on in any phrasing, nor checked or fixed in training.
 
 {accuracy}
+
+The mean is that of the four tasks which `examples/requests.jsonl` has. `check` is measured on {checks:,} problems; its
+share is the mean of two: right answers that pass, and wrong answers that fail. By task:
+
+{checked}
 
 ## Models and training
 Qwen2 architecture with tied embeddings. Byte-level tokenizer whose only merged tokens are the words of the tasks:
@@ -49,8 +70,15 @@ Made with Python {python}, torch {torch}, transformers {transformers}. The same 
 kind of processor with the same versions and number of threads. The matrices are multiplied in bfloat16 during training,
 which is slow on processors without instructions for it.
 
-    python examples/models/train.py              # trains and evaluates both
+{started}    python examples/models/train.py              # trains and evaluates both
     python examples/models/train.py --evaluate   # only measures again, and rewrites this page
+"""
+
+STARTED = """\
+They were trained in runs: first on the first four tasks alone, then, from those weights, on all six (`--start`).
+Where the table above adds numbers, they are those of the runs. Each folder's `training.json` records all of them, with
+the SHA-256 of the weights between. From nothing, without `--start`, the tasks are learned together; that was not tried.
+
 """
 
 
@@ -63,6 +91,9 @@ def describe(folder: Path) -> dict[str, str]:
     """What the model in `folder` is and how it was trained, as label → text."""
     config = AutoConfig.from_pretrained(folder)
     record = json.loads((folder / "training.json").read_text())
+    runs = [record]
+    while "start" in runs[0]:
+        runs.insert(0, runs[0]["start"])
     size = sum(file.stat().st_size for file in folder.iterdir())
     return {
         "parameters": f"{AutoModelForCausalLM.from_pretrained(folder).num_parameters():,}",
@@ -74,24 +105,40 @@ def describe(folder: Path) -> dict[str, str]:
         "context, tokens": f"{config.max_position_embeddings}",
         "folder, MB": f"{size / 1e6:.2f}",
         "seed": f"{record['seed']}",
-        "training steps": f"{record['steps']:,}",
-        "training tokens": f"{record['tokens']:,}",
-        "training time, minutes": f"{record['seconds'] / 60:.1f} ({record['threads']} CPU threads)",
+        "training steps": " + ".join(f"{run['steps']:,}" for run in runs),
+        "training tokens": " + ".join(f"{run['tokens']:,}" for run in runs),
+        "training time, minutes": " + ".join(f"{run['seconds'] / 60:.1f}" for run in runs),
+        "CPU threads": " + ".join(f"{run['threads']}" for run in runs),
     }
 
 
 def model_card(measured: dict[Path, dict[str, float]], per_task: int) -> str:
-    """The page for the model folders in `measured`, each with its accuracy per task (0 to 1)."""
+    """The page for the model folders in `measured`, each with the shares (0 to 1) that `accuracy` returns."""
     names = [folder.name for folder in measured]
-    accuracies = list(measured.values())
-    rows = [[task, *(f"{accuracy[task]:.1%}" for accuracy in accuracies)] for task in accuracies[0]]
-    rows.append(["**mean**", *(f"**{sum(a.values()) / len(a):.1%}**" for a in accuracies)])
+    shares = list(measured.values())
+
+    def cells(label: str) -> list[str]:
+        return [f"{share[label]:.1%}" for share in shares]
+
+    means = [f"**{statistics.fmean(share[task] for task in TASKS):.1%}**" for share in shares]
+    rows = [
+        *([task, *cells(task)] for task in TASKS),
+        ["**mean**", *means],
+        *([task, *cells(task)] for task in REVIEW_TASKS),
+    ]
+    verdicts = {"right answers that pass": "PASS", "wrong answers that fail": "FAIL"}
+    checked = [
+        [f"{task}: {label}", *cells(f"{task} {verdict}")] for task in TASKS for label, verdict in verdicts.items()
+    ]
     described = [describe(folder) for folder in measured]
-    versions = json.loads((next(iter(measured)) / "training.json").read_text())
+    record = json.loads((next(iter(measured)) / "training.json").read_text())
     return CARD.format(
         names=" and ".join(f"`{name}`" for name in names),
         per_task=per_task,
+        checks=per_task * len(TASKS),
         accuracy=table(["task", *names], rows),
+        checked=table(["check of", *names], checked),
         models=table(["", *names], [[label, *(d[label] for d in described)] for label in described[0]]),
-        **{name: versions[name] for name in ("python", "torch", "transformers")},
+        started=STARTED if "start" in record else "",
+        **{name: record[name] for name in ("python", "torch", "transformers")},
     )

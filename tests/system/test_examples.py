@@ -1,5 +1,6 @@
 """The contents of `examples/`: the request files and the models, both of which can be made again."""
 
+import hashlib
 import json
 import random
 import re
@@ -90,6 +91,41 @@ def test_no_training_problem_is_held_out_in_any_wording(task: str) -> None:
     assert trained.isdisjoint(problem.content for problem in problems.held_out(task, 500, seed=11))
 
 
+@pytest.mark.parametrize("task", problems.REVIEW_TASKS)
+def test_an_answer_that_is_checked_or_fixed_belongs_to_a_problem_of_the_same_split(task: str) -> None:
+    for problem in problems.held_out(task, 500, seed=11):
+        alone = problems.Problem(problem.about or "", problem.content, problem.prompt, "")
+        assert alone.split == problem.split == "held_out"
+
+
+def test_half_of_the_checked_answers_are_wrong_and_the_verdict_says_which() -> None:
+    checks = problems.held_out("check", 2000, seed=11)
+    for problem in checks:
+        right = problem.proposed == solve(problem.about or "", problem.prompt)
+        assert problem.answer == ("PASS" if right else "FAIL")
+        assert f"\n{problem.proposed}" in problem.further[0]
+    assert 0.45 < sum(problem.answer == "FAIL" for problem in checks) / len(checks) < 0.55
+
+
+def test_a_fix_gives_a_wrong_answer_with_a_remark_and_expects_the_right_one() -> None:
+    for problem in problems.held_out("fix", 1000, seed=11):
+        assert problem.answer == solve(problem.about or "", problem.prompt) != problem.proposed
+        assert f"\n{problem.proposed}" in problem.further[0]
+
+
+def test_a_wrong_answer_resembles_a_right_one() -> None:
+    rng = random.Random(1)
+    for _ in range(1000):
+        problem = problems.draw("sum", "train", rng)
+        wrong, remark = problems.wrong_answer(problem, rng)
+        if remark == problems.DIGIT:  # by one in some digit
+            assert abs(int(wrong) - int(problem.answer)) in {1, 10, 100, 1000} or int(problem.answer) == 0
+        problem = problems.draw("sort", "train", rng)
+        wrong, remark = problems.wrong_answer(problem, rng)
+        if remark == problems.ORDER:
+            assert sorted(wrong.split(", ")) == sorted(problem.answer.split(", "))
+
+
 def test_both_model_folders_together_stay_below_8_mb() -> None:
     files = [file for name in ("nano", "mini") for file in (MODELS / name).iterdir()]
     assert sum(file.stat().st_size for file in files) <= 8_000_000
@@ -135,6 +171,25 @@ def test_digits_and_the_letters_of_a_quoted_word_are_single_tokens() -> None:
     assert tokenizer.tokenize('Reverse the word "was".')[-5:-1] == ['Ġ"', *"was"]
     strange = "Grüße, 世界\n\ttwo  spaces"
     assert tokenizer.decode(tokenizer.encode(strange)) == strange
+
+
+def test_at_each_token_of_an_answer_the_right_one_is_learned_and_fail_after_a_wrong_one() -> None:
+    train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
+    conversations = train.Conversations(train.make_tokenizer(train.CONTEXT), seed=1)
+    fail, nothing = conversations.fail, train.IGNORE
+    assert conversations.targets([11, 12, 13], [11, 12, 13]) == [11, 12, 13]
+    assert conversations.targets([11, 22, 13, 14], [11, 12, 13]) == [11, 12, fail, fail]
+    assert conversations.targets([11, 12], [11, 12, 13]) == [11, 12]
+    assert conversations.targets([11, 12, 13, 14], [11, 12]) == [11, 12, nothing, fail]
+
+
+def test_training_goes_on_from_earlier_weights_and_records_them(tmp_path: Path) -> None:
+    train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
+    train.main(["--quick", "--only", "nano", "--start", str(MODELS), "--out", str(tmp_path)])
+    assert train.answer(tmp_path / "nano", ["Review: The food was great.\nSentiment:"]) == ['{"sentiment": "positive"}']
+    record = json.loads((tmp_path / "nano" / "training.json").read_text())
+    weights = (MODELS / "nano" / "model.safetensors").read_bytes()
+    assert record["start"]["sha256"] == hashlib.sha256(weights).hexdigest()
 
 
 def test_training_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> None:
