@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import pytest
 import standardwebhooks
 import yaml
 from sqlalchemy import make_url
 
 from batchyard.cli import main
+from batchyard.cli.recipes.group import RecipeCommand
 from batchyard.models import ModelSpec
-from batchyard.statuses import TRANSITIONS
+from batchyard.statuses import JOB_TRANSITIONS, TRANSITIONS
 from inference import catalog
 from inference.engine import Capabilities
 from inference.engines import registry
@@ -44,6 +46,9 @@ DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT 
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
+    ("docs/recipes.md", "batchyard panel examples/panel.jsonl"): "tests/system/test_panel.py runs a panel on a stack",
+    ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
+    ("docs/recipes.md", "BATCHYARD_RECIPES="): "tests/batchyard/cli/test_jobs.py runs a recipe of a folder",
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
     ("docs/operations.md", "docker compose exec -T postgres pg_dump"): "needs Docker",
@@ -129,7 +134,7 @@ def test_every_block_is_run_or_told_why_not() -> None:
     run = {block.document for block in blocks("sh") if block not in excused}
     assert run == {"README.md", "docs/api.md", "docs/operations.md", "docs/quickstart.md"}, "each has its test below"
     assert {block.document for block in blocks("python")} == {
-        *("README.md", "docs/api.md", "docs/extending.md", "docs/quickstart.md")
+        *("README.md", "docs/api.md", "docs/extending.md", "docs/quickstart.md", "docs/recipes.md")
     }
 
 
@@ -146,7 +151,9 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
             words = re.split("[#|]", line)[0].split()
             command: Any = main.cli
             while hasattr(command, "commands"):
-                command = command.commands[words.pop(0)]
+                command = command.get_command(click.Context(command), words.pop(0))
+            if isinstance(command, RecipeCommand):  # only a server knows its options
+                continue
             options = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in words if word.startswith("-")} <= options, line
 
@@ -158,12 +165,14 @@ def test_the_readme_shows_every_setting() -> None:
     assert table.stdout.strip() in README
 
 
-def test_the_design_shows_the_table_of_transitions() -> None:
+def test_the_design_shows_the_tables_of_transitions_of_batches_and_of_jobs() -> None:
     design = (ROOT / "docs/design.md").read_text()
-    rows = re.findall(r"^\| (validating|in_progress|finalizing|cancelling) \| (.+) \|$", design, re.MULTILINE)
-    assert {status: frozenset(successors.split(", ")) for status, successors in rows} == {
-        status: successors for status, successors in TRANSITIONS.items() if successors
-    }
+    rows = re.findall(r"^\| (waiting|validating|in_progress|finalizing|cancelling) \| (.+) \|$", design, re.MULTILINE)
+    shown = [(status, frozenset(successors.split(", "))) for status, successors in rows]
+    of_batches = [status for status, successors in TRANSITIONS.items() if successors]
+    batches, jobs = shown[: len(of_batches)], shown[len(of_batches) :]
+    for table, transitions in ((batches, TRANSITIONS), (jobs, JOB_TRANSITIONS)):
+        assert dict(table) == {status: successors for status, successors in transitions.items() if successors}
 
 
 def test_every_file_and_page_that_the_documents_name_is_there() -> None:
@@ -213,6 +222,18 @@ def test_the_receiver_of_webhooks_in_python_takes_what_is_signed_and_nothing_els
     assert receiver.post("/batches", data=body, headers=headers).status_code == 204
     assert receiver.post("/batches", data=body + " ", headers=headers).status_code == 400
     assert receiver.post("/batches", data=body).status_code == 400
+
+
+def test_the_recipe_of_ones_own_is_the_example_and_its_tests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    example, tests = blocks("python", "docs/recipes.md")
+    assert example.text == (ROOT / "examples/recipes/debate.py").read_text()
+    monkeypatch.syspath_prepend(ROOT / "examples/recipes")
+    namespace: dict[str, Any] = {"__name__": "tests_of_a_recipe"}
+    exec(compile(tests.text, "docs/recipes.md", "exec"), namespace)
+    functions = [value for name, value in namespace.items() if name.startswith("test_")]
+    assert len(functions) == 2
+    for function in functions:
+        function()
 
 
 def test_the_commands_of_the_api_page_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
