@@ -27,7 +27,7 @@ REQUESTS, QUICKSTART = ROOT / "examples/requests.jsonl", ROOT / "examples/quicks
 CHAT = "/v1/chat/completions"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 860}
-PROMPTS_SAMPLED = 120
+PROMPTS_SAMPLED = 60
 PROMPTS = "text\nThe film was dull and far too long.\nI laughed from the first minute to the last.\nThe sound was poor."
 
 
