@@ -32,7 +32,9 @@ STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuc
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
 _CACHED_CHUNKS = 8192
-MIXED_ROWS = 2000
+# Lines of results, and their bytes, that are read for a page of items that are sometimes right.
+MIXED_ROWS, MIXED_BYTES = 2000, 16 * 1024 * 1024
+_SLICE_ROWS = 32
 
 
 @dataclass
@@ -313,7 +315,7 @@ def mixed(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[M
     """Return at most `limit` completed items whose samples have different scores, after the first `after` lines of
     `results`, and the number of lines read or None if these were all.
 
-    At most MIXED_ROWS lines are read at a time.
+    At most MIXED_ROWS lines, or a little more than MIXED_BYTES, are read at a time.
 
     Raises:
         ConflictError: the job ended so long ago that only its artifacts have them.
@@ -322,11 +324,13 @@ def mixed(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[M
     end = sum(chunk.rows for chunk in stored)
     stop = min(after + MIXED_ROWS, end)
     page: list[MixedItem] = []
+    remaining = MIXED_BYTES
     for line, row in enumerate(_ended(context.artifacts, stored, after, stop), after + 1):
         scores = _scores(row["result"]) if row["state"] == "completed" else []
         if len(set(scores)) > 1:
             page.append(MixedItem(row["number"], row["custom_id"], scores))
-        if len(page) == limit:
+        remaining -= len(row["result"] or "")
+        if len(page) == limit or remaining <= 0:
             return page, line if line < end else None
     return page, stop if stop < end else None
 
@@ -337,7 +341,8 @@ def _ended(artifacts: Artifacts, stored: Sequence[Chunk], start: int, stop: int)
         begin, end = max(start - first, 0), min(stop - first, chunk.rows)
         if begin < end:
             table = job_chunks.read(artifacts, chunk.sha256, ["number", "custom_id", "state", "result"])
-            yield from table.slice(begin, end - begin).to_pylist()
+            for at in range(begin, end, _SLICE_ROWS):
+                yield from table.slice(at, min(_SLICE_ROWS, end - at)).to_pylist()
         first += chunk.rows
 
 

@@ -200,6 +200,9 @@ def test_items_that_are_sometimes_right_are_found_some_lines_at_a_time(
     monkeypatch.setattr(reading, "MIXED_ROWS", 3)
     assert mixed(1) == ([], 4)
     assert mixed(4) == ([NUMBERS[4]], None)
+    monkeypatch.setattr(reading, "MIXED_BYTES", 1)
+    assert mixed(0) == ([NUMBERS[0]], 1)
+    assert mixed(1) == ([], 2)
     found, _ = reading.mixed(written.context, written.job, 4, 1)
     assert found[0].scores == [0.0, 1.0]
 
