@@ -30,8 +30,8 @@ PRIOR_REQUESTS = 16
 DRIFT = 0.1
 """Assumed relative error of a speed after any number of measurements: machines are not steadier."""
 MOMENT = 1.0
-"""A speed that was measured for so many seconds only may be off by itself: the first requests of an engine take longer,
-and a machine has busy moments. In a longer measurement they count less."""
+"""Assumed seconds by which the time of a measured speed is off: the first requests of an engine take longer, and a
+machine has busy moments."""
 BATCH_SPREAD = 0.5
 """Assumed relative deviation between the mean work of a batch's requests and that of the model's earlier ones."""
 DEVIATIONS = 1.28
@@ -315,7 +315,8 @@ def _error(throughput: Throughput, answers: Answered | None, left: float, second
     # Requests are counted in stretches of time: as any count, and those in flight at its ends are in or out by chance.
     counted = (1 + throughput.request_spread**2) / throughput.requests
     counted += (throughput.in_flight / throughput.requests) ** 2 / 12
-    moment = MOMENT / (MOMENT + throughput.requests * throughput.work_per_request / throughput.work_per_second)
+    measured_seconds = throughput.requests * throughput.work_per_request / throughput.work_per_second
+    moment = (MOMENT / (MOMENT + measured_seconds)) ** 2
     usual = throughput.spread**2 * (1 / max(1.0, throughput.measurements) + 1 / max(1.0, seconds))
     single, own = throughput.request_spread**2, answers.requests if answers else 0
     mean = BATCH_SPREAD**2  # of the mean of a batch of which nothing is answered; with each answer it becomes less
