@@ -115,6 +115,7 @@ def merge(task: Task, batch_id: str) -> None:
 @app.task(name="batch.finish", bind=True)
 def finish(task: Task, batch_id: str) -> None:
     finalize.end(context(), batch_id, holder(task.request.id))
+    job_finish.start_ready(context())
 
 
 def _register_step(name: str) -> None:

@@ -15,6 +15,9 @@ from tasks.jobs import dependencies, finish
 
 log = logging.getLogger(__name__)
 
+IDLE_SECONDS = 5.0
+"""A job that was woken is woken again if nobody has advanced it by then: its message may be lost."""
+
 
 def tick(context: AppContext) -> None:
     """Recover segments with expired leases, end batches past their window or past help, and send lost messages again.
@@ -31,7 +34,7 @@ def tick(context: AppContext) -> None:
         jobs_expired = lifecycle.expire(session)
         jobs_hopeless = lifecycle.give_up(session)
         jobs_unvalidated = lifecycle.claim_validatable(session, batches.MESSAGE_SECONDS)
-        jobs_idle = lifecycle.claim_advanceable(session, batches.MESSAGE_SECONDS)
+        jobs_idle = lifecycle.claim_advanceable(session, IDLE_SECONDS)
         expired = batches.expire(session)
         hopeless = batches.give_up(session)
         unvalidated = batches.claim_validatable(session, batches.MESSAGE_SECONDS)
@@ -51,7 +54,7 @@ def tick(context: AppContext) -> None:
     for job_id in jobs_unvalidated:
         messages.validate_job(job_id)
     for job_id in {*jobs_expired, *jobs_idle}:
-        messages.wake_job(context.redis, job_id)
+        messages.advance_job(job_id)  # whatever message is said to be on its way
     dependencies.release_ready(context)
     finish.start_ready(context)
     advance(context)

@@ -279,6 +279,12 @@ def claim_advanceable(session: Session, pause: float) -> list[str]:
     )
 
 
+def any_ends(session: Session) -> bool:
+    """True if a job is ending."""
+    ending = select(Job.id).where(Job.status.in_(("finalizing", "cancelling")))
+    return session.scalar(ending.limit(1)) is not None
+
+
 def claim_finishable(session: Session, pause: float) -> list[str]:
     """Claim jobs that can be finished now: ending, with ended batches, and if cancelled, without an item to end.
 

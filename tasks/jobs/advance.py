@@ -30,6 +30,7 @@ from store.jobs.records import ChunkKind, Job
 from store.leases import Lease
 from tasks import messages
 from tasks.context import AppContext
+from tasks.finishing import finalize
 from tasks.heartbeat import hold_job
 from tasks.intake.validation import segment_sizes
 from tasks.jobs import item_events, journal, progress, replay, stages
@@ -139,6 +140,7 @@ def _tick(context: AppContext, lease: Lease, job: Job) -> None:
     if done:
         _states.pop(job.id, None)
         log.info("all items have ended", extra={"job_id": job.id})
+        finalize.start_ready(context)
     elif state.verdicts or (not state.options.streaming and not state.items.waits()):
         messages.wake_job(context.redis, job.id, TICK_SECONDS)
     else:

@@ -53,6 +53,9 @@ class EndedItem:
 
 def start_ready(context: AppContext) -> None:
     """Start to finish every job whose items and batches have all ended."""
+    with context.database.read() as session:
+        if not lifecycle.any_ends(session):  # the usual case, without waiting for the write lock
+            return
     with context.database.write() as session:
         ready = lifecycle.claim_finishable(session, context.settings.queue_seconds)
     for job_id in ready:
