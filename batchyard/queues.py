@@ -13,7 +13,7 @@ HOUSEKEEPING = "housekeeping"
 WEBHOOKS = "webhooks"
 JOBS = "jobs"
 
-NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS)
+NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS, JOBS)
 PRIORITY_STEPS = (0, 3, 6, 9)
 """kombu keeps one Redis list for each of these priorities of a queue."""
 WAITING = (WEBHOOKS, JOBS)

@@ -13,13 +13,22 @@ from store import keys
 from tasks.context import AppContext, build
 from webapp import create_app
 
+_contexts: list[AppContext] = []
+
 
 def context_in(folder: Path, **changes: Any) -> AppContext:
     """Return a context with one simulated model and these changes of settings."""
     (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
     context = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **changes))
     context.database.upgrade()
+    _contexts.append(context)
     return context
+
+
+def close_contexts() -> None:
+    """Close the databases of all contexts: a server has connections for a hundred tests at most."""
+    while _contexts:
+        _contexts.pop().database.close()
 
 
 def client_of(context: AppContext, *, admin: bool = False, project: str = "default") -> FlaskClient:

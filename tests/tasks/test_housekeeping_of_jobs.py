@@ -24,9 +24,8 @@ from tests.tasks.test_housekeeping import dead
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The messages of jobs that were sent, as (what for, id)."""
     entries: list[tuple[str, str]] = []
-    for what in ("validate_job", "finish_job"):
+    for what in ("validate_job", "advance_job", "finish_job"):
         monkeypatch.setattr(messages, what, lambda job_id, what=what: entries.append((what, job_id)))
-    monkeypatch.setattr(messages, "wake_job", lambda _redis, job_id, *_: entries.append(("wake_job", job_id)))
     return entries
 
 
@@ -54,7 +53,7 @@ def test_each_job_goes_on_with_what_it_has_to_do_next_and_once(
         later(context, job)
     for _ in range(2):
         housekeeping.tick(context)
-    assert sorted(sent) == sorted([("validate_job", new.id), ("wake_job", running.id), ("finish_job", ending.id)])
+    assert sorted(sent) == sorted([("validate_job", new.id), ("advance_job", running.id), ("finish_job", ending.id)])
 
 
 def test_the_job_of_a_process_that_died_is_taken_up_at_once(
@@ -66,7 +65,7 @@ def test_the_job_of_a_process_that_died_is_taken_up_at_once(
         lease = acquire_job(session, job.id, holder, 60)
         assert lease is not None
     housekeeping.tick(context)
-    assert sent == [("wake_job", job.id)]
+    assert sent == [("advance_job", job.id)]
     lost = reload(context, job)
     assert (lost.holder, lost.attempts) == (None, 1)
     assert lost.epoch > lease.epoch  # what it still writes is refused
@@ -82,7 +81,7 @@ def test_a_window_that_ends_wakes_the_job_and_ends_its_batches(
         for record in (Job, Batch):
             session.execute(update(record).values(expires_at=int(time.time()) - 1))
     housekeeping.tick(context)
-    assert sent == [("wake_job", job.id)]
+    assert sent == [("advance_job", job.id)]
     with context.database.read() as session:
         ended = session.get_one(Batch, batch.id)
     assert (ended.status, ended.outcome, ended.open) == ("finalizing", "expired", False)

@@ -41,7 +41,7 @@ def test_every_queue_that_tasks_are_routed_to_has_a_worker() -> None:
         for name in option.removeprefix("--queues=").split(",")
     ]
     assert sorted(consumed) == sorted(queues.NAMES) == sorted(queue.name for queue in celeryconfig.task_queues)
-    assert f"--concurrency={queues.WEBHOOK_THREADS}" in services.webhooks(in_force)
+    assert f"--concurrency={queues.WEBHOOK_THREADS + queues.JOB_THREADS}" in services.webhooks(in_force)
 
 
 @pytest.mark.parametrize(("host", "bind"), [("0.0.0.0", "0.0.0.0:8000"), ("::1", "[::1]:8000")])
