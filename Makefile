@@ -4,7 +4,7 @@ VLLM ?= auto
 BIN := .venv/bin
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests of running stacks that are run again on PostgreSQL and S3.
-ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py
+ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
 
 .PHONY: help install dev demo test chaos lint bench screenshots clean
 

@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +119,13 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+def jobs(start_stack: Callable[..., RunningStack], tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     folder: Path = tmp_path_factory.mktemp("recipes")
     (folder / "debate.py").write_text(DEBATE)
     (folder / "calls").touch()
     models = MODELS.replace("{log}", str(folder / "calls"))
-    stack = RunningStack.start(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(folder))
-    yield Jobs(stack, folder / "calls")
-    stack.kill()
+    stack = start_stack(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(folder))
+    return Jobs(stack, folder / "calls")
 
 
 def rows(number: int) -> list[dict[str, Any]]:
