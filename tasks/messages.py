@@ -57,15 +57,23 @@ def advance_job(job_id: str, countdown: float = 0.0) -> None:
     _send(_message("job.advance", job_id), countdown, job_id=job_id)
 
 
-def wake_key(job_id: str) -> str:
-    """Return the Redis key that is there while a message wakes a job. The tick that it wakes deletes it."""
+def _wake_key(job_id: str) -> str:
+    """Return the Redis key that is there while a message wakes a job."""
     return f"batchyard:wake:{job_id}"
+
+
+def woken(client: redis.Redis, job_id: str) -> None:
+    """Note that the message that wakes a job has come: what happens from now on needs another one."""
+    try:
+        client.delete(_wake_key(job_id))
+    except redis.RedisError as error:
+        log.warning("job not noted as woken: %s", error, extra={"job_id": job_id})
 
 
 def wake_job(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
     """Have a job advanced, unless a message on its way does that. Housekeeping wakes a job whose message is lost."""
     try:
-        if client.set(wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
+        if client.set(_wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
             advance_job(job_id, countdown)
     except redis.RedisError as error:
         log.warning("job not woken: %s", error, extra={"job_id": job_id})

@@ -85,6 +85,12 @@ class Job(Leased, Base):
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
     attempts: Mapped[int] = mapped_column(default=0)
     attempt_error: Mapped[str | None]
+
+    @property
+    def unended(self) -> int:
+        """The items without an end of their own: they end with the job."""
+        return self.total - self.completed - self.failed - self.stuck
+
     __table_args__ = (
         Index(None, "project_id", "id"),
         Index(None, "status", "expires_at"),

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import redis
@@ -56,10 +56,15 @@ def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
 
 def publish(context: AppContext, batch_id: str) -> None:
     """Write a batch's progress to Redis. Log a warning if Redis or the database is away."""
+    write(context, batch_id, measure)
+
+
+def write(context: AppContext, record_id: str, measure: Callable[[AppContext, str], dict[str, Any]]) -> None:
+    """Write to Redis what `measure` returns of a batch or a job. Log a warning if Redis or the database is away."""
     try:
-        context.redis.set(key(batch_id), json.dumps(measure(context, batch_id)), ex=KEPT_SECONDS)
+        context.redis.set(key(record_id), json.dumps(measure(context, record_id)), ex=KEPT_SECONDS)
     except (redis.RedisError, UnavailableError) as error:
-        log.warning("progress not published: %s", error, extra={"batch_id": batch_id})
+        log.warning("progress not published: %s", error, extra={"id": record_id})
 
 
 def count(context: AppContext, model: str, amounts: Mapping[str, int]) -> None:

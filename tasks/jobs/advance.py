@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,8 +45,8 @@ TICK_SECONDS = 0.5
 """Ticks of one job begin at least so far apart: what comes meanwhile is taken together."""
 PAUSE_SECONDS = 2.0
 """Housekeeping wakes a job that nothing has woken for so long."""
-BARRIER_ITEMS = 50_000
-"""Most items of a job without streaming: all are in memory at once."""
+READ_ITEMS = 64
+"""Items that are read at once; those that do not begin yet are read again."""
 NOT_RECORDED = Answer(
     ok=False,
     error={"code": "not_recorded", "message": "The job whose answers are judged anew has none to this request."},
@@ -76,7 +75,6 @@ class State:
 
 
 _states: dict[str, State] = {}
-_locks: dict[str, threading.Lock] = {}
 _lock = threading.Lock()
 _judges: Judges | None = None
 
@@ -87,8 +85,7 @@ class _Ending(Exception):
 
 def run(context: AppContext, job_id: str, holder: str) -> None:
     """Advance a job in progress, if nobody else does."""
-    with suppress(Exception):  # it is only a brake
-        context.redis.delete(messages.wake_key(job_id))
+    messages.woken(context.redis, job_id)
     with hold_job(context, job_id, holder, PAUSE_SECONDS) as lease:
         if lease is None:
             messages.wake_job(context.redis, job_id, TICK_SECONDS)
@@ -247,6 +244,12 @@ def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_fil
         yield from reader.read(position, 1)
 
 
+def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Row]:
+    while rows := reader.read(first, READ_ITEMS):
+        yield from rows
+        first += len(rows)
+
+
 def _size(row: items_file.Row) -> int:
     return sum(len(value) if isinstance(value, str) else 64 for value in row.columns.values())
 
@@ -275,13 +278,16 @@ def _admit(context: AppContext, state: State) -> None:
     """Begin items while the engines may need their requests. One is always live."""
     items, limit = state.items, state.release.room()
     window = context.settings.job_window_bytes
-    while state.admitted < state.job.total:
-        busy = sum(items.unanswered.values()) + items.pending()
-        if state.options.streaming and len(items) and (busy >= limit or items.bytes >= window):
-            return
-        for row in state.reader.read(state.admitted, 1):
-            items.begin(row.position, item_of(state.job, state.options, row), _size(row))
-            state.admitted = row.position + 1
+
+    def enough() -> bool:
+        if not state.options.streaming or not len(items):
+            return False
+        return sum(items.unanswered.values()) + items.pending() >= limit or items.bytes >= window
+
+    rows = _rows_from(state.reader, state.admitted)
+    while not enough() and (row := next(rows, None)) is not None:
+        items.begin(row.position, item_of(state.job, state.options, row), _size(row))
+        state.admitted = row.position + 1
 
 
 def _judge(context: AppContext, state: State) -> None:
@@ -369,7 +375,7 @@ def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
         lease.guard(session)
         stage_records.cancel_batches(session, job.id)
         record = session.get_one(Job, job.id)
-        record.cancelled_items = record.total - record.completed - record.failed - record.stuck
+        record.cancelled_items = record.unended
         if record.status == "in_progress":
             lifecycle.transition(session, job.id, "in_progress", "finalizing", **values)
     log.info("job stopped", extra={"job_id": job.id, "status": job.status, "outcome": values.get("outcome")})

@@ -50,6 +50,18 @@ class EndedItem:
     started_at: float | None
     ended_at: float | None
 
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> EndedItem:
+        """Return the item of a result row, whose `result` and `error` are JSON. It has no columns."""
+        kept = {name: record[name] for name in ("number", "custom_id", "state", "started_at", "ended_at")}
+        error = record["error"]
+        return cls(
+            columns={},
+            result=orjson.loads(record["result"]),
+            error=None if error is None else orjson.loads(error),
+            **kept,
+        )
+
 
 def start_ready(context: AppContext) -> None:
     """Start to finish every job whose items and batches have all ended."""
@@ -89,9 +101,8 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
                 return False  # a cancellation has won; its message does this again
             record.metrics = dict(report.metrics)
             record.report = ended.status
-            unended = record.total - record.completed - record.failed - record.stuck
-            record.expired_items = unended if outcome == "expired" else 0
-            record.cancelled_items = unended if outcome != "expired" else 0
+            record.expired_items = record.unended if outcome == "expired" else 0
+            record.cancelled_items = record.unended if outcome != "expired" else 0
             if lifecycle.transition(session, job_id, job.status, outcome):
                 lease.release(session)
                 for name, (sha256, size, lines) in ended.artifacts.items():

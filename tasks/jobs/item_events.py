@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
-
-import orjson
 
 from batchyard.recipes import Options, Recipe
 from store import events
@@ -41,18 +40,6 @@ def of_project(recipe: Recipe[Any], options: Options, ended: Sequence[Ended]) ->
     """Return those events of items that webhooks can subscribe to, if the options ask for them."""
     if not notifies(options):
         return []
-    items = (
-        EndedItem(
-            number=item.number,
-            custom_id=item.custom_id,
-            columns={},
-            state=item.state,
-            result=orjson.loads(item.result),
-            error=None if item.error is None else orjson.loads(item.error),
-            started_at=item.started_at,
-            ended_at=item.ended_at,
-        )
-        for item in ended
-    )
+    items = (EndedItem.of(asdict(item)) for item in ended)
     told = (dict(event) for item in items for event in events_of(recipe, options, item))
     return [event for event in told if event.get("type") in events.TYPES]

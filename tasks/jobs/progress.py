@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from typing import Any
 
-import redis
-
-from batchyard.errors import UnavailableError
 from store.jobs.records import Job
 from tasks.context import AppContext
-from tasks.execution.progress import KEPT_SECONDS, key
-
-log = logging.getLogger(__name__)
+from tasks.execution import progress
 
 
 def measure(context: AppContext, job_id: str) -> dict[str, Any]:
@@ -35,7 +28,4 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
 
 def publish(context: AppContext, job_id: str) -> None:
     """Write a job's progress to Redis. Log a warning if Redis or the database is away."""
-    try:
-        context.redis.set(key(job_id), json.dumps(measure(context, job_id)), ex=KEPT_SECONDS)
-    except (redis.RedisError, UnavailableError) as error:
-        log.warning("progress not published: %s", error, extra={"job_id": job_id})
+    progress.write(context, job_id, measure)

@@ -133,17 +133,7 @@ def item_events(context: AppContext, job: Job, after: int, limit: int | None) ->
     options = recipe.options.model_validate(job.options)
 
     def told(number: int, row: dict[str, Any]) -> bytes:
-        ended = EndedItem(
-            number=row["number"],
-            custom_id=row["custom_id"],
-            columns={},
-            state=row["state"],
-            result=orjson.loads(row["result"]),
-            error=None if row["error"] is None else orjson.loads(row["error"]),
-            started_at=row["started_at"],
-            ended_at=row["ended_at"],
-        )
-        made = events_of(recipe, options, ended)
+        made = events_of(recipe, options, EndedItem.of(row))
         return b"".join(orjson.dumps({"sequence": number} | dict(event)) + b"\n" for event in made)
 
     return _read(context, job, after, limit, told)
