@@ -209,15 +209,19 @@ def _bars(block: Bars) -> Chart:
     left = 10 + CHARACTER * max(map(len, labels), default=0)
     right = 10 + CHARACTER * max((len(figure(value)) for value in values), default=0)
     low, high = min(0.0, *(value or 0 for value in values), 0.0), max(0.0, *(value or 0 for value in values), 0.0)
-    scale = (WIDTH - left - right) / ((high - low) or 1)
-    zero = left - low * scale
+    room, spread = WIDTH - left - right, (high - low) or 1.0
+
+    def length(value: float) -> float:
+        return room * (value / spread)  # a share first: pixels over a tiny spread would be infinite
+
+    zero = left + length(-low)
     for index, (label, value) in enumerate(zip(labels, values, strict=True)):
         y = index * ROW
         chart.texts.append(Text(left - 8, y + ROW * 0.68, label, "end"))
         if value is not None:
-            width = abs(value) * scale
+            width = length(abs(value))
             chart.boxes.append(Box(zero if value >= 0 else zero - width, y + 4, width, ROW - 8))
-        end = zero + max(value or 0, 0) * scale
+        end = zero + length(max(value or 0, 0))
         chart.texts.append(Text(end + 6, y + ROW * 0.68, figure(value), "start", "value"))
     chart.height = ROW * len(labels)
     return chart
@@ -235,7 +239,7 @@ def _histogram(block: Bars) -> Chart:
     every = _every(step, CHARACTER * (1 + max(map(len, labels))))
     says = step >= CHARACTER * max(len(figure(value)) for value in values)
     for index, (label, value) in enumerate(zip(labels, values, strict=True)):
-        x, size = index * step, (bottom - top) * max(value or 0, 0) / high
+        x, size = index * step, (bottom - top) * (max(value or 0, 0) / high)
         chart.boxes.append(Box(x + step * 0.1, bottom - size, step * 0.8, size))
         if says or value == high:
             chart.texts.append(Text(x + step / 2, bottom - size - 5, figure(value), kind="value"))
@@ -298,7 +302,7 @@ def _lines(block: Lines) -> Chart:
     chart.left, chart.height = left, bottom + 24
 
     def to_y(value: float) -> float:
-        return round(bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0]), 2)
+        return round(bottom - (bottom - top) * ((value - ticks[0]) / (ticks[-1] - ticks[0])), 2)
 
     places = _places(block.x, left + 10, right - 10)
     chart.rules = [to_y(tick) for tick in ticks]
@@ -337,7 +341,7 @@ def _places(numbers: Sequence[float], left: float, right: float) -> list[float]:
     low, high = min(numbers), max(numbers)
     if low == high:
         return [(left + right) / 2] * len(numbers)
-    return [round(left + (right - left) * (number - low) / (high - low), 2) for number in numbers]
+    return [round(left + (right - left) * ((number - low) / (high - low)), 2) for number in numbers]
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
