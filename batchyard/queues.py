@@ -46,7 +46,7 @@ ROUTES = {
 
 def segment_threads(max_segments: int) -> int:
     """Return how many segments may run at once, draining ones included. Each is one thread of a worker."""
-    return 8 * max_segments
+    return 24 * max_segments
 
 
 def housekeeper_processes(max_segments: int) -> int:

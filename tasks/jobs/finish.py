@@ -86,6 +86,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
         if job.status not in ("finalizing", "cancelling"):
             return False
         outcome = "cancelled" if job.status == "cancelling" else job.outcome or "completed"
+        log.info("finishing", extra={"job_id": job_id, "outcome": outcome})
         with tempfile.TemporaryFile(prefix="batchyard-job-") as file:
             results = [chunk.sha256 for chunk in own if chunk.kind == "result"]
             ended = Results(context.artifacts, job, results, NEVER_ENDED[outcome], file)

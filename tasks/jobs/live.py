@@ -115,6 +115,7 @@ class LiveItems:
     Attributes:
         buffers: requests that stand in no segment yet, by stage and model.
         out: position and index of each request that has no answer yet, by stage and line.
+        unanswered, answered: number of requests out, and of answers taken, by model.
         calls: Scores and Checks to judge, as (position, turn, index, call, item).
         ended, judged: what the records have to take up, see `taken`.
         counters: what results have counted since the last `taken`.
@@ -150,6 +151,7 @@ class LiveItems:
         self.buffers: dict[tuple[str, str], deque[Pending]] = defaultdict(deque)
         self.out: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
         self.unanswered: dict[str, int] = defaultdict(int)
+        self.answered: dict[str, int] = defaultdict(int)
         self.calls: list[tuple[int, int, int, Call, Item]] = []
         self.judging = 0
         self.ended: list[Ended] = []
@@ -209,6 +211,7 @@ class LiveItems:
         request = live.program.wants[index]
         assert isinstance(request, Request)
         self.unanswered[request.model] -= 1
+        self.answered[request.model] += 1
         answer = answer_of(output_line, seconds, request)
         if self._ask_again(live, index, request, answer):
             return

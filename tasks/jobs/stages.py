@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, req
 from store.jobs.stages import PlannedJobSegment
 from tasks.jobs.live import LiveItems
 from tasks.jobs.requests import Pending
+
+LEAD_SECONDS = 2.0
+"""From an answer that makes room to the next segment's first request in the engine it takes a second or more."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,10 @@ class Cut:
 class Release:
     """Decides which requests become segments.
 
-    A segment is cut when it is full, or when the job is hungry: fewer of its requests to a model are unanswered than
-    that model's engines hold. Then the deepest stage goes first, since its items are nearest to their end, and a model
-    gets at most one such segment every `pause` seconds. So segments are large exactly when the engines are busy.
+    Beyond what its engines hold, a model has requests out for the next LEAD_SECONDS, at its speed since its segments
+    before, and at least a quarter of what the engines hold. Half of them later it gets more, once in `pause` seconds at
+    most: from the deepest stage first, since its items are nearest to their end. So segments grow with the speed, no
+    engine runs dry, and a request waits behind few others.
     """
 
     def __init__(
@@ -46,10 +51,12 @@ class Release:
         self._fills = fills
         self._pause = pause
         self._cut_at: dict[str, float] = {}
+        self._answered: dict[str, int] = {}
+        self._speeds: dict[str, float] = {}
 
     def room(self) -> int:
         """Return how many requests a job should have out and in its buffers, so that no engine waits for it."""
-        return 4 * sum(self._fills.values())
+        return sum(max(4 * fill, 2 * (fill + self._ahead(model))) for model, fill in self._fills.items())
 
     def cuts(self, items: LiveItems, lines: dict[str, int], now: float) -> list[Cut]:
         """Take requests out of the buffers for new segments. `lines`: the next line of each stage, which is moved on.
@@ -58,14 +65,15 @@ class Release:
             now: time.monotonic().
         """
         cuts = []
-        for model in sorted({model for _, model in items.buffers}):
-            unanswered = items.unanswered[model]
+        for model in sorted({model for (_, model), buffer in items.buffers.items() if buffer}):
+            if not self._hungry(items, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
+                continue
+            self._measure(items, model, now)
+            unanswered, most = items.unanswered[model], self._fills[model] + self._ahead(model)
             for stage in reversed(self._stages):
                 buffer = items.buffers.get((stage, model))
-                while buffer and (len(buffer) >= self._sizes[model].requests or self._hungry(model, unanswered, now)):
-                    if len(buffer) < self._sizes[model].requests:
-                        self._cut_at[model] = now
-                    cut = self._take(items, stage, model, lines)
+                while buffer and unanswered < most:
+                    cut = self._take(items, stage, model, lines, most - unanswered)
                     unanswered += len(cut.requests)
                     cuts.append(cut)
         return cuts
@@ -87,19 +95,29 @@ class Release:
         waits = [
             self._cut_at[model] + self._pause - now
             for (_, model), buffer in items.buffers.items()
-            if buffer and items.unanswered[model] < self._fills[model] and model in self._cut_at
+            if buffer and model in self._cut_at and self._hungry(items, model)
         ]
         return max(0.0, min(waits)) if waits else None
 
-    def _hungry(self, model: str, unanswered: int, now: float) -> bool:
-        rested = now - self._cut_at.get(model, float("-inf")) >= self._pause
-        return rested and unanswered < self._fills[model]
+    def _hungry(self, items: LiveItems, model: str) -> bool:
+        return items.unanswered[model] < self._fills[model] + self._ahead(model) // 2
 
-    def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int]) -> Cut:
+    def _ahead(self, model: str) -> int:
+        """Return the requests that may wait in segments for a place in an engine."""
+        return max(self._fills[model] // 4, math.ceil(LEAD_SECONDS * self._speeds.get(model, 0.0)), 2)
+
+    def _measure(self, items: LiveItems, model: str, now: float) -> None:
+        if model in self._cut_at:
+            answered = items.answered[model] - self._answered[model]
+            self._speeds[model] = answered / max(self._pause, now - self._cut_at[model])
+        self._cut_at[model], self._answered[model] = now, items.answered[model]
+
+    def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int], most: int | None = None) -> Cut:
         buffer, size = items.buffers[stage, model], self._sizes[model]
         requests: list[Pending] = []
         taken = 0
-        while buffer and len(requests) < size.requests and taken < size.bytes:
+        number = min(size.requests, most or size.requests)
+        while buffer and len(requests) < number and taken < size.bytes:
             requests.append(buffer.popleft())
             taken += len(requests[-1].body)
         # Requests with a common prefix stand together, and those with one fingerprint, of which one runs.
