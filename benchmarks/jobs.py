@@ -3,7 +3,9 @@
 Engine `echo` decodes as a simulator: 128 requests at once, MS_PER_TOKEN a token, lengths lognormal. Each item of recipe
 `chain` (benchmarks/recipes) makes one request in each of three stages, one after the other. `streaming` is a job as it
 is; `barriers` begins a stage when the one before has ended; `flat` is one batch of the same requests, which is as fast
-as it gets. Everything is simulated but the stack. Writes `benchmarks/results/jobs.json` and `jobs.md`.
+as it gets. Everything is simulated but the stack. Of a streaming job it also measures the hop from an answer to the
+item's next request, by the engine's own call log, and the error of the ETA. Writes `benchmarks/results/jobs.json` and
+`jobs.md`.
 
     python benchmarks/jobs.py [--items 300 1000] [--rounds 2]
 """
@@ -11,15 +13,21 @@ as it gets. Everything is simulated but the stack. Writes `benchmarks/results/jo
 from __future__ import annotations
 
 import argparse
+import io
+import itertools
 import json
 import math
 import random
 import statistics
+import tempfile
+import threading
 import time
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
+import pyarrow.parquet as pq
 from decoding import bound
 
 from batchyard.cli.client import Client
@@ -29,8 +37,14 @@ MS_PER_TOKEN = 30
 MEAN_TOKENS = 100
 CV = 1.5
 DEPTH = 3
-MODELS = f'[models.sim]\nengine = "echo"\nengine_args = {{ms_per_token = {MS_PER_TOKEN}, slots = {SLOTS}}}\n'
+QUARTERS = (0.25, 0.5, 0.75)
 RECIPES = Path(__file__).parent / "recipes"
+
+
+def models(call_log: str) -> str:
+    """Return models.toml of the simulator."""
+    arguments = f'{{ms_per_token = {MS_PER_TOKEN}, slots = {SLOTS}, call_log = "{call_log}"}}'
+    return f'[models.sim]\nengine = "echo"\nengine_args = {arguments}\n'
 
 
 def rows(items: int) -> list[dict[str, Any]]:
@@ -57,16 +71,73 @@ def flat(server: Client, folder: Path, items: list[dict[str, Any]]) -> float:
     return time.monotonic() - started
 
 
-def job(server: Client, items: list[dict[str, Any]], *, streaming: bool) -> float:
-    """Return the seconds of a job over these items. Raises SystemExit if it does not complete."""
+class Calls(threading.Thread):
+    """Reads an engine's call log as it grows: when each item called, by its custom_id."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(daemon=True)
+        self.times: defaultdict[str, list[float]] = defaultdict(list)
+        self._log = log
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        with self._log.open() as log:
+            log.seek(0, io.SEEK_END)
+            while not self._stopped.wait(0.02):
+                now = time.monotonic()
+                for line in log.readlines():
+                    self.times[line.split(" ", 1)[0]].append(now)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+class JobRun(NamedTuple):
+    """A job's seconds, its hops in seconds, and its ETAs: (seconds since its start, seconds that it expects)."""
+
+    seconds: float
+    hops: list[float]
+    etas: list[tuple[float, float | None]]
+
+
+def job(server: Client, items: list[dict[str, Any]], log: Path, *, streaming: bool) -> JobRun:
+    """Run a job over these items. Raises SystemExit if it does not complete."""
+    calls = Calls(log)
+    calls.start()
     started = time.monotonic()
-    body = {"recipe": "chain", "options": {"model": "sim", "depth": DEPTH, "streaming": streaming}}
+    body: dict[str, Any] = {"recipe": "chain", "options": {"model": "sim", "depth": DEPTH, "streaming": streaming}}
     created = server.create_job(**body, input={"items": items}, seed=time.time_ns() % 2**31)
+    etas = []
     while (current := server.job(created["id"]))["status"] not in ("completed", "failed", "expired", "cancelled"):
+        etas.append((time.monotonic() - started, current["batchyard"]["eta_seconds"]))
         time.sleep(max(0.1, (time.monotonic() - started) / 100))
+    seconds = time.monotonic() - started
+    calls.stop()
     if current["status"] != "completed" or current["request_counts"]["completed"] != len(items):
         raise SystemExit(f"the job ended as {current['status']}: {json.dumps(current['request_counts'])}")
-    return time.monotonic() - started
+    return JobRun(seconds, hops(server, current, calls.times), etas)
+
+
+def hops(server: Client, job: dict[str, Any], calls: dict[str, list[float]]) -> list[float]:
+    """Return the seconds from each answer's end in the engine to the same item's next request there."""
+    journal = next(one for one in job["batchyard"]["artifacts"] if one["name"] == "journal.parquet")
+    rows = pq.read_table(io.BytesIO(server.content(journal["file_id"]))).to_pylist()
+    spent = {(row["custom_id"], row["stage"]): row["seconds"] for row in rows if row["kind"] == "request"}
+    return [
+        after - before - spent[custom_id, f"stage-{number}"]
+        for custom_id, times in calls.items()
+        for number, (before, after) in enumerate(itertools.pairwise(times))
+    ]
+
+
+def eta_errors(run: JobRun) -> list[float | None]:
+    """Return by how much of the whole time the ETA at each quarter missed. None: there was no ETA yet."""
+    errors = []
+    for part in QUARTERS:
+        at, expected = min(run.etas, key=lambda one: abs(one[0] - part * run.seconds))
+        errors.append(None if expected is None else (at + expected - run.seconds) / run.seconds)
+    return errors
 
 
 def main() -> None:
@@ -77,18 +148,31 @@ def main() -> None:
     machine = harness.machine()
     results = []
     settings = {"BATCHYARD_ALLOW_SIMULATED": "true", "BATCHYARD_RECIPES": str(RECIPES)}
-    with harness.stack(MODELS, settings) as (server, folder):
+    with tempfile.NamedTemporaryFile(prefix="by-calls-") as log, harness.stack(models(log.name), settings) as stack:
+        server, folder = stack
         flat(server, folder, rows(20))  # its engine and its worker's first run
-        job(server, rows(20), streaming=True)
+        job(server, rows(20), Path(log.name), streaming=True)
         for number in options.items:
             items = rows(number)
-            seconds: dict[str, list[float]] = {"flat": [], "streaming": [], "barriers": []}
+            runs: list[JobRun] = []
+            seconds: dict[str, list[float]] = {"flat": [], "barriers": []}
             for _ in range(options.rounds):
                 seconds["flat"].append(flat(server, folder, items))
-                seconds["streaming"].append(job(server, items, streaming=True))
-                seconds["barriers"].append(job(server, items, streaming=False))
-            ideal = bound([tokens for item in items for tokens in item["lengths"]], SLOTS) * MS_PER_TOKEN / 1000
-            results.append({"items": number, "bound": ideal, **seconds})
+                runs.append(job(server, items, Path(log.name), streaming=True))
+                seconds["barriers"].append(job(server, items, Path(log.name), streaming=False).seconds)
+            shortest = bound([tokens for item in items for tokens in item["lengths"]], SLOTS)
+            chained = max(shortest, *(sum(item["lengths"]) for item in items))
+            results.append(
+                {
+                    "items": number,
+                    "bound": shortest * MS_PER_TOKEN / 1000,
+                    "chained": chained * MS_PER_TOKEN / 1000,
+                    "streaming": [run.seconds for run in runs],
+                    "hops": [statistics.quantiles(run.hops, n=20) for run in runs],
+                    "eta_errors": [eta_errors(run) for run in runs],
+                    **seconds,
+                }
+            )
             print(json.dumps(results[-1]), flush=True)
     write(machine, results)
 
@@ -103,6 +187,12 @@ def write(machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
         "of flat",
         "faster than barriers",
         "bound, s",
+        "bound of chains, s",
+        "hop p50, s",
+        "hop p95, s",
+        "ETA error at 25 %",
+        "at 50 %",
+        "at 75 %",
     ]
     table = []
     for result in results:
@@ -110,15 +200,25 @@ def write(machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
         table.append(
             [
                 *(f"{result['items']:,}", f"{flat_s:.1f}", f"{job_s:.1f}", f"{barriers_s:.1f}"),
-                *(f"{flat_s / job_s:.2f}", f"{barriers_s / job_s:.2f}x", f"{result['bound']:.1f}"),
+                *(f"{flat_s / job_s:.2f}", f"{barriers_s / job_s:.2f}x"),
+                *(f"{result['bound']:.1f}", f"{result['chained']:.1f}"),
+                *(f"{statistics.median(hops[place] for hops in result['hops']):.2f}" for place in (9, 18)),
+                *(_worst([errors[quarter] for errors in result["eta_errors"]]) for quarter in range(len(QUARTERS))),
             ]
         )
     text = (
         f"Simulated: the whole stack on engine `echo`, which decodes {SLOTS} requests at once and takes {MS_PER_TOKEN} "
         f"ms a token; {DEPTH} stages, lengths lognormal of mean {MEAN_TOKENS} and cv {CV}. Medians. No order of the "
-        "requests ends before the bound."
+        "requests ends before the bound, and none that asks an item's requests one after the other before the bound of "
+        "chains. A hop is from the end of an answer in the engine to the same item's next request there. The error of "
+        "the ETA is in parts of the whole time, the worst of the rounds."
     )
     harness.write("jobs", {"machine": machine, "results": results}, harness.table(columns, table), text)
+
+
+def _worst(errors: list[float | None]) -> str:
+    known = [error for error in errors if error is not None]
+    return f"{100 * max(known, key=abs):+.0f} %" if known else "none yet"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Memory and control cost of a big batch: does either grow with the file?
 
 Runs batches of `echo` requests (simulated: no model, so all of it is control cost) of rising size through a stack of
-its own, over HTTP, and samples the resident memory of every process of the stack once a second. Then merges answers of
-ordinary and of great size, each in a process of its own. Writes `benchmarks/results/memory.json` (every sample) and
-`memory.md` (the tables).
+its own, over HTTP, and samples the resident memory of every process of the stack once a second. Then runs jobs of two
+stages, one request of an item in each, in the same way. Then merges answers of ordinary and of great size, each in a
+process of its own. Writes `benchmarks/results/memory.json` (every sample) and `memory.md` (the tables).
 
-    python benchmarks/memory.py [--requests 40000 1000000]
+    python benchmarks/memory.py [--requests 40000 1000000] [--items 40000 1000000]
     python benchmarks/memory.py --merge 20000 150000
 """
 
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,12 @@ SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_MAX_REQUESTS": "10000000",
     "BATCHYARD_MAX_FILE_BYTES": "10000000000",
+    "BATCHYARD_MAX_ITEMS": "10000000",
     "BATCHYARD_SEGMENT_REQUESTS": "20000",
+    "BATCHYARD_RECIPES": str(Path(__file__).parent / "recipes"),
 }
+STAGES = 2
+"""Stages of a job."""
 MERGES = ((50_000, 500), (20_000, 150_000))
 """Answers and their bytes."""
 CHUNK_BYTES = 32 * 1024 * 1024
@@ -89,44 +94,73 @@ def busy_seconds() -> float:
 
 
 def run(server: Client, data: Path, number: int) -> dict[str, Any]:
+    """Run a batch of so many requests. Raises SystemExit if its output is not whole and in order."""
     source = data.parent / f"{number}.jsonl"
     harness.write_requests(source, harness.questions(number, "echo"))
-    sampler = Sampler(data)
-    sampler.sample(0)
-    cpu_before, started = busy_seconds(), time.monotonic()
+    measured = Measured(data, source)
     file_id = server.upload(source)
-    upload_seconds = time.monotonic() - started
-    batch = server.create(file_id, endpoint="/v1/chat/completions")
-    while batch["status"] not in TERMINAL:
-        time.sleep(1)
-        batch = server.batch(batch["id"])
-        sampler.sample(batch["request_counts"]["completed"])
-    seconds, cpu = time.monotonic() - started, busy_seconds() - cpu_before
-    if batch["status"] != "completed":
-        raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
+    batch = measured.until_end(server.create(file_id, endpoint=harness.CHAT), server.batch)
+    check(server, batch["output_file_id"], data, number)
+    return {"requests": number, **measured.report(number)}
+
+
+def run_job(server: Client, data: Path, number: int) -> dict[str, Any]:
+    """Run a job of so many items. Raises SystemExit if its results are not whole and in order."""
+    source = data.parent / f"{number}.jsonl"
+    with source.open("w") as file:
+        for index in range(number):
+            item = {"custom_id": f"r-{index}", "prompt": f"Question {index}", "lengths": [16] * STAGES}
+            file.write(json.dumps(item) + "\n")
+    measured = Measured(data, source)
+    file_id = server.upload(source, purpose="user_data")
+    body: dict[str, Any] = {"recipe": "chain", "options": {"model": "echo", "depth": STAGES}}
+    job = measured.until_end(server.create_job(**body, input_file_id=file_id), server.job)
+    results = next(one for one in job["batchyard"]["artifacts"] if one["name"] == "results.jsonl")
+    check(server, results["file_id"], data, number)
+    return {"items": number, **measured.report(STAGES * number)}
+
+
+class Measured:
+    """The cost of a batch or job, from here to its end."""
+
+    def __init__(self, data: Path, source: Path) -> None:
+        self._sampler, self._source = Sampler(data), source
+        self._sampler.sample(0)
+        self._cpu, self._started = busy_seconds(), time.monotonic()
+
+    def until_end(self, current: dict[str, Any], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        """Sample once a second. Raises SystemExit if it does not complete."""
+        while current["status"] not in TERMINAL:
+            time.sleep(1)
+            current = read(current["id"])
+            self._sampler.sample(current["request_counts"]["completed"])
+        self._seconds, self._cpu = time.monotonic() - self._started, busy_seconds() - self._cpu
+        if current["status"] != "completed":
+            raise SystemExit(f"it ended as {current['status']}: {current}")
+        return current
+
+    def report(self, requests: int) -> dict[str, Any]:
+        samples = self._sampler.samples
+        names = ("web", "worker", "worker shared", "webhooks", "redis", "beat")
+        return {
+            "input_mb": round(self._source.stat().st_size / 1e6, 1),
+            "seconds": round(self._seconds, 1),
+            "requests_per_second": round(requests / self._seconds),
+            "cpu_ms_per_request": round(1000 * self._cpu / requests, 3),
+            "peak_mib": {name: max(sample.get(name, 0.0) for sample in samples) for name in names},
+            "samples": samples,
+        }
+
+
+def check(server: Client, file_id: str, data: Path, number: int) -> None:
+    """Raise SystemExit unless the file has a line for each custom_id, in input order."""
     output = data.parent / "output.jsonl"
-    server.download(batch["output_file_id"], output)
+    server.download(file_id, output)
     with output.open() as answers:
         ids = [json.loads(line)["custom_id"] for line in answers]
-    if ids != [f"r-{index}" for index in range(number)]:
-        raise SystemExit(f"{len(ids)} lines for {number} requests, or not in input order")
     output.unlink()
-    source_bytes = source.stat().st_size
-    source.unlink()
-    peaks = {
-        name: max(sample.get(name, 0.0) for sample in sampler.samples)
-        for name in ("web", "worker", "worker shared", "redis", "beat")
-    }
-    return {
-        "requests": number,
-        "input_mb": round(source_bytes / 1e6, 1),
-        "upload_seconds": round(upload_seconds, 2),
-        "seconds": round(seconds, 1),
-        "rows_per_second": round(number / seconds),
-        "cpu_ms_per_row": round(1000 * cpu / number, 3),
-        "peak_mib": peaks,
-        "samples": sampler.samples,
-    }
+    if ids != [f"r-{index}" for index in range(number)]:
+        raise SystemExit(f"{len(ids)} lines for {number}, or not in input order")
 
 
 def answered(url: str, answers: int, size: int) -> tuple[list[tuple[str, int]], list[str]]:
@@ -179,29 +213,30 @@ def resident(name: str) -> float:
 
 
 def table(report: dict[str, Any]) -> str:
-    head = (
-        "| requests | input MB | upload s | whole s | rows/s | CPU ms a row "
-        "| web MiB | largest worker process MiB | of it shared |"
-    )
-    rows = [
-        f"| {run['requests']:,} | {run['input_mb']} | {run['upload_seconds']} | {run['seconds']} "
-        f"| {run['rows_per_second']:,} "
-        f"| {run['cpu_ms_per_row']} | {run['peak_mib']['web']} | {run['peak_mib']['worker']} "
-        f"| {run['peak_mib']['worker shared']} |"
-        for run in report["runs"]
-    ]
     notes = (
         "Engine `echo` (simulated), so all of it is control cost. Memory is the highest resident size sampled, "
-        "CPU the whole machine's but for this client's, which samples."
+        f"CPU the whole machine's but for this client's, which samples. A job's item makes {STAGES} requests, one "
+        "after the other. Process `webhooks` runs the jobs."
     )
+    columns = ["requests", "input MB", "whole s", "requests/s", "CPU ms a request"]
+    columns += ["web MiB", "largest worker process MiB", "of it shared", "webhooks MiB"]
+    rows = [
+        [
+            f"{run['requests']:,} in a batch" if "requests" in run else f"{STAGES} x {run['items']:,} in a job",
+            *(run["input_mb"], run["seconds"], f"{run['requests_per_second']:,}", run["cpu_ms_per_request"]),
+            *(run["peak_mib"][name] for name in ("web", "worker", "worker shared", "webhooks")),
+        ]
+        for run in report["runs"]
+    ]
     merges = [list(entry.values()) for entry in report["merges"]]
-    columns = ["answers merged", "output MB", "seconds", "growth of the process MiB"]
-    return "\n".join([head, "|---" * 9 + "|", *rows, "", notes, "", harness.table(columns, merges)])
+    merged = harness.table(["answers merged", "output MB", "seconds", "growth of the process MiB"], merges)
+    return "\n\n".join([harness.table(columns, rows), notes, merged])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, nargs="+", default=[40_000, 1_000_000], help="sizes of the batches")
+    parser.add_argument("--requests", type=int, nargs="*", default=[40_000, 1_000_000], help="sizes of the batches")
+    parser.add_argument("--items", type=int, nargs="*", default=[40_000, 1_000_000], help="sizes of the jobs")
     parser.add_argument(
         "--merge", type=int, nargs=2, metavar=("ANSWERS", "BYTES"), help="only merge so many answers, and print as JSON"
     )
@@ -213,6 +248,7 @@ def main() -> None:
     with harness.stack(MODELS, SETTINGS) as (server, data):
         run(server, data, 1000)  # starts the engine and the workers' Ray connections
         runs = [run(server, data, number) for number in arguments.requests]
+        runs += [run_job(server, data, number) for number in arguments.items]
     command = [sys.executable, __file__, "--merge"]
     merges = [json.loads(subprocess.check_output([*command, *map(str, sizes)])) for sizes in MERGES]
     report = {"machine": machine, "settings": SETTINGS, "runs": runs, "merges": merges}
