@@ -354,7 +354,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record.stuck += states["stuck"]
         record.reused += items.reused
         record.attempts, record.attempt_error = 0, None
-        record.ahead = {"requests": items.ahead(job.total - state.admitted), "turns": items.turns.to_json()}
+        record.ahead = items.outlook(job.total - state.admitted)
         if items.counters:
             record.counters = dict(Counter(record.counters) + Counter(items.counters))
         if done:

@@ -17,7 +17,7 @@ import orjson
 
 from batchyard.program import Program, RecipeError, Request, Wants
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Score, Scored
-from tasks.jobs.outlook import Turns, requests_ahead
+from tasks.jobs.outlook import Turns, outlook
 from tasks.jobs.requests import Pending, answer_of, may_better
 
 Call: TypeAlias = Score | Check
@@ -241,13 +241,13 @@ class LiveItems:
         """Return the requests that stand in no segment yet."""
         return sum(map(len, self.buffers.values()))
 
-    def ahead(self, unbegun: int) -> dict[str, float] | None:
-        """Return the requests, by model, that the job will still issue, with `unbegun` items that have not begun."""
+    def outlook(self, unbegun: int) -> dict[str, Any]:
+        """Return what the job's record keeps for its forecast, with `unbegun` items that have not begun."""
         live = Counter(item.program.turn for item in self._items.values())
         pending: Counter[str] = Counter()
         for (_, model), buffer in self.buffers.items():
             pending[model] += len(buffer)
-        return requests_ahead(self.turns, live.items(), pending, unbegun)
+        return outlook(self.turns, sorted(live.items()), pending, unbegun)
 
     def waits(self) -> bool:
         """True if an item waits for an answer or a judgement."""

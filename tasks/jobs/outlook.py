@@ -1,7 +1,8 @@
 """The outlook of a job: how many requests its items will still make, from how far earlier items have gone.
 
 An item at turn t makes the requests of later turns as far as items go: turn u follows with the share of items that have
-gone on from each turn before it. A job's forecast is that of its segments and of these requests together.
+gone on from each turn before it. A job's forecast is that of its segments and of these requests together. Turns of one
+item follow one another, so it also says how many turns are left.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ class Turns:
             return None  # nobody has shown whether a turn follows
         return means if self._counts else None
 
+    def left(self, turn: int) -> float:
+        """Return the mean number of turns that an item has after a turn; 0 for an item that has not begun."""
+        turns, share = 0.0, 1.0
+        for before, number in enumerate(range(turn + 1, len(self._counts) + 1), start=turn):
+            if before:
+                share *= min(1.0, self[number].begun / max(1, self[before].complete))
+            turns += share
+        return turns
+
     def to_json(self) -> list[dict[str, Any]]:
         return [
             {"begun": counts.begun, "complete": counts.complete, "requests": dict(counts.requests)}
@@ -62,6 +72,21 @@ class Turns:
     @classmethod
     def from_json(cls, values: Iterable[Mapping[str, Any]]) -> Turns:
         return cls([TurnCounts(value["begun"], value["complete"], Counter(value["requests"])) for value in values])
+
+
+def outlook(turns: Turns, live: Sequence[tuple[int, int]], pending: Mapping[str, int], unbegun: int) -> dict[str, Any]:
+    """Return what a job's record keeps for its forecast, as JSON.
+
+    Returns:
+        `requests`: see `requests_ahead`. `chains`: (mean number of turns left, items) of the live items. `unbegun`:
+        the same of the items that have not begun, or null. `turns`: see Turns.
+    """
+    return {
+        "requests": requests_ahead(turns, live, pending, unbegun),
+        "chains": [(1 + turns.left(turn), number) for turn, number in live],
+        "unbegun": (turns.left(0), unbegun) if unbegun else None,
+        "turns": turns.to_json(),
+    }
 
 
 def requests_ahead(

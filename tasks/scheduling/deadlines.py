@@ -15,6 +15,7 @@ from store import batches, holds, queue
 from store.jobs import lifecycle
 from store.jobs.records import Job
 from store.records import Batch, Sla
+from store.speeds import Throughput
 from tasks import published
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast, states
@@ -82,7 +83,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         for batch_id, expected in answers.items()
         if batch_id in finishes
     }
-    forecasts_of_jobs = _of_jobs(jobs, unfinished, answers)
+    forecasts_of_jobs = _of_jobs(jobs, unfinished, answers, throughputs, now)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
     finishing = {
         batch.id: forecast.finishing(batch.finalizing_at or now, finishes[batch.id], now)
@@ -111,7 +112,13 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
             log.info("batch is %s reach", "out of" if infeasible else "within", extra={"batch_id": batch.id})
 
 
-def _of_jobs(jobs: Sequence[Job], batches: Sequence[Batch], ends: Mapping[str, Forecast]) -> dict[str, Forecast]:
+def _of_jobs(
+    jobs: Sequence[Job],
+    batches: Sequence[Batch],
+    ends: Mapping[str, Forecast],
+    throughputs: Mapping[tuple[str, str], Throughput],
+    now: float,
+) -> dict[str, Forecast]:
     """Return the forecasts of jobs: each ends with the last of its batches and of the requests that none has yet.
 
     A job of which something is not known has none.
@@ -127,7 +134,13 @@ def _of_jobs(jobs: Sequence[Job], batches: Sequence[Batch], ends: Mapping[str, F
         if parts and all(part in ends for part in parts):
             own = [ends[part] for part in parts]
             latest = max(own, key=lambda end: end.at)
-            forecasts[job.id] = Forecast(latest.at, max(end.earliest for end in own), max(end.latest for end in own))
+            end = Forecast(latest.at, max(end.earliest for end in own), max(end.latest for end in own))
+            measured = [
+                speed for model in job.models if (speed := forecast.throughput_of(model, "decode", throughputs))
+            ]
+            for throughput in measured:
+                end = forecast.with_chains(end, throughput, job.ahead["chains"], job.ahead["unbegun"], now)
+            forecasts[job.id] = end
     return forecasts
 
 

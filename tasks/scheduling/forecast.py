@@ -196,14 +196,56 @@ def drain(throughput: Throughput, requests: float) -> Expected:
     The lengths are assumed to be lognormal, with the measured spread. An engine with fewer requests is faster, nobody
     knows how much: the time is between none and that of the longest at the usual pace.
     """
-    together = min(requests, throughput.limit)
-    if together < 2:
-        return NOTHING
-    sigma = math.sqrt(math.log(1 + throughput.request_spread**2))
-    longest = math.exp(sigma * math.sqrt(2 * math.log(together)) - sigma**2 / 2)
     latency = throughput.in_flight * throughput.work_per_request / throughput.work_per_second  # Little's law
-    half = latency * max(0.0, longest - 1) / 2
+    half = latency * (_longest(throughput.request_spread, min(requests, throughput.limit)) - 1) / 2
     return Expected(half, half / DEVIATIONS)
+
+
+def chain(throughput: Throughput, turns: float, items: float) -> float:
+    """Return the seconds of the longest of `items` that each have so many turns left, one after the other.
+
+    What waits in front of the engine is not counted: it keeps twice what it runs at once (`ModelSpec.in_flight`), and
+    the last items have it for themselves.
+    """
+    running = min(throughput.in_flight, max(1.0, throughput.limit / 2))
+    seconds = turns * running * throughput.work_per_request / throughput.work_per_second
+    return seconds * _longest(throughput.request_spread / math.sqrt(max(1.0, turns)), items)
+
+
+def with_chains(
+    expected: Forecast,
+    throughput: Throughput,
+    chains: Iterable[tuple[float, int]],
+    unbegun: tuple[float, int] | None,
+    now: float,
+) -> Forecast:
+    """Return the forecast of a job, whose items have turns one after the other.
+
+    Once all items have begun, it ends no sooner than the longest of them. Before, the last ones to begin are assumed to
+    end as far apart as chains are: half of their work is that of a full engine, as in `drain`.
+
+    Args:
+        expected: the end of its requests if none waited for another.
+        chains: (mean number of turns left, items) of the live items.
+        unbegun: the same of the items that have not begun.
+    """
+    if unbegun is None:
+        longest = max((chain(throughput, turns, items) for turns, items in chains), default=0.0)
+        extra = max(0.0, now + longest - expected.at)
+    else:
+        turns, items = unbegun
+        together = min(throughput.limit / 2, items + sum(number for _, number in chains))
+        half = (chain(throughput, turns, together) - chain(throughput, turns, 1)) / 2
+        extra = max(0.0, half - drain(throughput, together).seconds)
+    return later(expected, Expected(extra, extra / DEVIATIONS), running=True)
+
+
+def _longest(spread: float, number: float) -> float:
+    """Return the expected longest of so many lognormal lengths with this relative spread, in means."""
+    if number < 2:
+        return 1.0
+    sigma = math.sqrt(math.log(1 + spread**2))
+    return max(1.0, math.exp(sigma * math.sqrt(2 * math.log(number)) - sigma**2 / 2))
 
 
 def start_delay(model: str, throughput: Throughput, engines: Engines, now: float) -> Expected:

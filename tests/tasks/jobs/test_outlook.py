@@ -34,6 +34,11 @@ def test_requests_that_stand_in_no_segment_count() -> None:
     assert requests_ahead(turns((2, 2, 2)), [], {"mini": 7}, 0) == {"mini": 7}
 
 
+def test_an_item_has_the_turns_left_that_items_go_to() -> None:
+    counts = turns((8, 8, 8), (4, 4, 8))
+    assert [counts.left(turn) for turn in (0, 1, 2)] == [1.5, 0.5, 0]
+
+
 def test_counts_survive_the_records() -> None:
     counts = turns((8, 7, 8), (4, 4, 8))
     assert Turns.from_json(counts.to_json()).to_json() == counts.to_json()

@@ -13,7 +13,7 @@ import pytest
 from store.queue import BacklogEntry
 from store.speeds import Expected, Throughput
 from tasks.scheduling.deadlines import sla
-from tasks.scheduling.forecast import Answered, Forecast, drain, forecast
+from tasks.scheduling.forecast import Answered, Forecast, drain, forecast, with_chains
 from tasks.scheduling.policy import Limits, RecentUsage
 
 HOUR = 3600.0
@@ -241,6 +241,24 @@ def test_what_is_long_after_all_else_is_done_is_in_the_range() -> None:
     assert 0 < expected.seconds < statistics.fmean(longest) - 10 < 2.5 * expected.seconds
     assert drain(uneven, 4).seconds < expected.seconds, "of a few requests none is so long"
     assert drain(uneven, 1).seconds == 0
+
+
+def test_a_job_ends_no_sooner_than_the_longest_of_its_items() -> None:
+    even = throughput(10, in_flight=100, limit=200)  # a request takes 10 s
+    work_ends = Forecast(1020, 1010, 1030)
+    assert with_chains(work_ends, even, [(1, 50), (3, 7)], None, 1000).at == pytest.approx(1030)
+    assert with_chains(work_ends, even, [(1, 50)], None, 1000) == work_ends
+    uneven = throughput(10, in_flight=100, limit=200, request_spread=1.5)
+    assert with_chains(work_ends, uneven, [(3, 50)], None, 1000).at > 1060
+
+
+def test_a_job_whose_items_go_through_turns_empties_slowly() -> None:
+    uneven = throughput(10, in_flight=100, limit=200, request_spread=1.5)
+    work_ends = Forecast(2000, 1900, 2100)
+    one, three = (with_chains(work_ends, uneven, [(turns, 100)], (turns, 900), 1000) for turns in (1, 3))
+    assert one == work_ends, "its requests' own drain is in their forecast"
+    assert three.at > 2010
+    assert with_chains(work_ends, throughput(10), [(3, 100)], (3, 900), 1000).at == 2000, "one at a time, of one length"
 
 
 def test_a_long_queue_is_forecast_several_segments_at_a_time_and_comes_out_the_same() -> None:
