@@ -30,8 +30,10 @@ from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
 from tests.support.stacks import ROOT, RunningStack
 
-# Property tests use disks and databases: the duration of one example varies too much for a deadline.
-settings.register_profile("batchyard", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Property tests use disks and databases: the duration of one example varies too much for a deadline. They try the same
+# examples in every run; with --hypothesis-profile random they look for others.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.register_profile("batchyard", settings.get_profile("random"), derandomize=True)
 settings.load_profile("batchyard")
 
 LONGEST = (
