@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 from sqlalchemy import case, func, select, true
 from sqlalchemy.orm import Session
 
-from batchyard.statuses import RUNNING
+from batchyard.statuses import JOB_RUNNING, RUNNING
 from store import holds, speeds
 from store.jobs.records import Job
 from store.records import Batch, Segment, Sla
@@ -153,6 +153,58 @@ def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
         for model, number in requests.items()
         if number >= 1
     ]
+
+
+@dataclass(frozen=True)
+class JobsOfRecipe:
+    """The jobs of a recipe that have a status.
+
+    Attributes:
+        jobs: their number.
+        items: their items by state.
+        restarted: items that began again because the recipe's file has changed.
+    """
+
+    recipe: str
+    status: str
+    jobs: int
+    items: dict[str, int]
+    restarted: int
+
+
+def unfinished_jobs(session: Session) -> list[JobsOfRecipe]:
+    """Return the jobs of all projects that have not ended, by recipe and status."""
+    # Once a job stops, all its items without an end have one.
+    stopped = Job.expired_items + Job.cancelled_items > 0
+    ended = Job.completed + Job.failed + Job.stuck
+    states = {
+        "pending": case((stopped, 0), else_=Job.total - Job.admitted),
+        "live": case((stopped, 0), else_=Job.admitted - ended - Job.waiting_for_verdict),
+        "waiting_for_verdict": case((stopped, 0), else_=Job.waiting_for_verdict),
+        "completed": Job.completed,
+        "failed": Job.failed,
+        "stuck": Job.stuck,
+        "expired": Job.expired_items,
+        "cancelled": Job.cancelled_items,
+    }
+    sums = [func.sum(column) for column in (*states.values(), Job.restarted)]
+    rows = session.execute(
+        select(Job.recipe, Job.status, func.count(), *sums)
+        .where(Job.status.in_(JOB_RUNNING))
+        .group_by(Job.recipe, Job.status)
+        .order_by(Job.recipe, Job.status)
+    )
+    return [
+        JobsOfRecipe(recipe, status, jobs, dict(zip(states, map(int, items), strict=True)), int(restarted))
+        for recipe, status, jobs, *items, restarted in rows
+    ]
+
+
+def jobs_due_first(session: Session, limit: int) -> Sequence[Job]:
+    """Return unfinished jobs, earliest due first."""
+    return session.scalars(
+        select(Job).where(Job.status.in_(JOB_RUNNING)).order_by(Job.due_at, Job.id).limit(limit)
+    ).all()
 
 
 def due_first(session: Session, limit: int) -> Sequence[Batch]:

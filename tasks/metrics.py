@@ -16,7 +16,8 @@ from kombu.transport.redis import Channel
 
 from batchyard import queues
 from store import queue, webhooks
-from store.queue import Queue
+from store.jobs.records import Job
+from store.queue import JobsOfRecipe, Queue
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 FILE = "metrics.json"
 BATCHES = 100
-"""Only this many unfinished batches, those due first, are listed with deadline and ETA."""
+"""Only this many unfinished batches, and as many jobs, are listed with deadline and ETA: those due first."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,23 @@ class BatchState:
 
 
 @dataclass(frozen=True)
+class JobState:
+    """One unfinished job, with the same of it as of a batch."""
+
+    job_id: str
+    recipe: str
+    sla: str
+    due_seconds: float
+    eta_seconds: float | None
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The deployment at one time.
 
     Attributes:
         at: Unix time.
+        recipes: unfinished jobs by recipe and status.
         messages: number in each of Celery's queues. While Redis is away it is None, like engines and totals.
         totals: requests, tokens, errors and retries by (name, model), since Redis last lost its data.
         demand: replicas of each served model.
@@ -59,6 +72,8 @@ class Snapshot:
     at: float
     queue: Queue
     batches: list[BatchState]
+    recipes: list[JobsOfRecipe]
+    jobs: list[JobState]
     messages: dict[str, int] | None
     engines: list[EngineState] | None
     totals: dict[tuple[str, str], int] | None
@@ -77,8 +92,10 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     with context.database.read() as session:
         unfinished = queue.snapshot(session, project_id)
         due_first = queue.due_first(session, BATCHES)
+        recipes, jobs_due_first = queue.unfinished_jobs(session), queue.jobs_due_first(session, BATCHES)
         deliveries = webhooks.undelivered(session)
-    forecasts = deadlines.read(context, [batch.id for batch in due_first])
+    ids = [*(batch.id for batch in due_first), *(job.id for job in jobs_due_first)]
+    forecasts = deadlines.read(context, ids)
     messages: dict[str, int] | None = None
     engines: list[EngineState] | None = None
     totals: dict[tuple[str, str], int] | None = None
@@ -86,9 +103,24 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         messages, engines, totals = _messages(context), engine_status.read(context), progress.totals(context)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
-    batches = [_state(batch, forecasts.get(batch.id), now) for batch in due_first]
-    processes = _processes(context.settings.data) if with_processes else {}
-    return Snapshot(now, unfinished, batches, messages, engines, totals, demand.read(context), deliveries, processes)
+    return Snapshot(
+        at=now,
+        queue=unfinished,
+        batches=[
+            BatchState(batch.id, batch.model, batch.sla, *_times(batch, forecasts.get(batch.id), now))
+            for batch in due_first
+        ],
+        recipes=recipes,
+        jobs=[
+            JobState(job.id, job.recipe, job.sla, *_times(job, forecasts.get(job.id), now)) for job in jobs_due_first
+        ],
+        messages=messages,
+        engines=engines,
+        totals=totals,
+        demand=demand.read(context),
+        deliveries=deliveries,
+        processes=_processes(context.settings.data) if with_processes else {},
+    )
 
 
 def tick(context: AppContext) -> None:
@@ -122,14 +154,9 @@ def write(context: AppContext) -> None:
         log.warning("%s not written: %s", file, error)
 
 
-def _state(batch: Batch, forecast: Forecast | None, now: float) -> BatchState:
-    return BatchState(
-        batch_id=batch.id,
-        model=batch.model,
-        sla=batch.sla,
-        due_seconds=deadlines.deadline(batch) - now,
-        eta_seconds=None if forecast is None else max(0.0, forecast.at - now),
-    )
+def _times(entry: Batch | Job, forecast: Forecast | None, now: float) -> tuple[float, float | None]:
+    """Return the seconds until a batch or a job is due, and until its expected end."""
+    return deadlines.deadline(entry) - now, None if forecast is None else max(0.0, forecast.at - now)
 
 
 def _messages(context: AppContext) -> dict[str, int]:

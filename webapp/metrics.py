@@ -118,6 +118,7 @@ class _Deployment(Collector):
         yield from _queue(snapshot)
         yield from _models(snapshot)
         yield from _batches(snapshot)
+        yield from _jobs(snapshot)
         yield from _totals(snapshot.totals or {})
         yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
         if snapshot.messages is not None:
@@ -208,6 +209,25 @@ def _batches(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("batch_due_seconds", "Time until an unfinished batch is due.", ["batch_id"], due)
     eta = [((batch.batch_id,), batch.eta_seconds) for batch in snapshot.batches]
     yield _gauge("batch_eta_seconds", "Time until an unfinished batch will be done.", ["batch_id"], eta)
+
+
+def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield gauges by recipe, and by job id of the metrics.BATCHES jobs due first only."""
+    entries = snapshot.recipes
+    jobs = [((entry.recipe, entry.status), entry.jobs) for entry in entries]
+    yield _gauge("jobs", "Jobs that have not ended.", ["recipe", "status"], jobs)
+    items: Counter[tuple[str, str]] = Counter()
+    restarted: Counter[tuple[str, ...]] = Counter()
+    for entry in entries:
+        items.update({(entry.recipe, state): number for state, number in entry.items.items()})
+        restarted[entry.recipe,] += entry.restarted
+    yield _gauge("job_items", "Items of jobs that have not ended.", ["recipe", "state"], items.items())
+    meaning = "Items of jobs that have not ended, begun again because their recipe's file has changed."
+    yield _gauge("job_items_restarted", meaning, ["recipe"], restarted.items())
+    due = [((job.job_id,), job.due_seconds) for job in snapshot.jobs]
+    yield _gauge("job_due_seconds", "Time until an unfinished job is due.", ["job_id"], due)
+    eta = [((job.job_id,), job.eta_seconds) for job in snapshot.jobs]
+    yield _gauge("job_eta_seconds", "Time until an unfinished job will be done.", ["job_id"], eta)
 
 
 def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:

@@ -1,0 +1,32 @@
+"""/metrics of a deployment with jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from store import projects
+from tests.support.jobs import create_job, start_job
+from tests.support.webapps import client_of, context_in
+
+
+def test_jobs_are_counted_by_recipe_and_the_first_ones_have_their_times(tmp_path: Path, broker: str) -> None:
+    context = context_in(tmp_path, redis_url=broker)
+    with context.database.write() as session:
+        project_id = projects.get_or_create(session, "default").id
+        job_id = start_job(session, project_id, total=10).id
+        create_job(session, project_id, recipe="rollout", completion_window="1h")
+    families = text_string_to_metric_families(client_of(context).get("/metrics").text)
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith("batchyard_job")
+    }
+    assert samples["batchyard_jobs", "debate", "in_progress"] == 1
+    assert samples["batchyard_jobs", "rollout", "validating"] == 1
+    assert samples["batchyard_job_items", "debate", "pending"] == 10
+    assert samples["batchyard_job_items_restarted", "debate"] == 0
+    assert 86_000 < samples["batchyard_job_due_seconds", job_id] <= 86_400
+    assert ("batchyard_job_eta_seconds", job_id) not in samples
