@@ -12,6 +12,7 @@ from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
 from tasks.jobs import dependencies, finish
+from tasks.jobs import progress as job_progress
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def tick(context: AppContext) -> None:
         log.warning("completion window has passed", extra={"job_id": job_id})
     for job_id in jobs_hopeless:
         log.error("job given up", extra={"job_id": job_id})
+        job_progress.publish(context, job_id)
     for job_id in jobs_unvalidated:
         messages.validate_job(job_id)
     for job_id in {*jobs_expired, *jobs_idle}:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,7 +29,10 @@ log = logging.getLogger(__name__)
 
 ENGINES = "batchyard:engines"
 STARTING = "batchyard:starting:"
+CONCURRENCY = "batchyard:concurrency"
 INTERVAL_SECONDS = 5.0
+CONCURRENCY_SECONDS = 60
+"""The counter of concurrency is gone after this long without a word of any segment."""
 
 State = Literal["starting", "busy", "idle"]
 
@@ -57,12 +61,17 @@ class EngineState:
 
 
 def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Publish the result of `inference.residents.directory.states`. An engine that has not answered is starting."""
+    """Publish the result of `inference.residents.directory.states`. An engine that has not answered is starting.
+
+    The hash `batchyard:concurrency` has the requests in flight by model, for people who look there.
+    """
     now = time.time()
     values: dict[str, str] = {}
+    in_flight: Counter[str] = Counter()
     for name, status in states.items():
         state: State = "starting" if "in_flight" not in status else "busy" if status["in_flight"] else "idle"
         numbers = (status.get("requests", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
+        in_flight[status["model"]] += status.get("in_flight", 0)
         values[name] = json.dumps(
             asdict(
                 EngineState(
@@ -79,6 +88,8 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
     try:
         with context.redis.pipeline() as pipeline:
             published.replace(pipeline, ENGINES, values)
+            published.replace(pipeline, CONCURRENCY, {model: str(number) for model, number in in_flight.items()})
+            pipeline.expire(CONCURRENCY, CONCURRENCY_SECONDS)
             pipeline.execute()
     except redis.RedisError as error:
         log.warning("engine states not published: %s", error)

@@ -8,12 +8,15 @@ from typing import Any
 from store.jobs.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress
+from tasks.scheduling import deadlines
 
 
 def measure(context: AppContext, job_id: str) -> dict[str, Any]:
     """Return the progress of a job, in the form that is published."""
     with context.database.read() as session:
         job = session.get_one(Job, job_id)
+    now = time.time()
+    expected = deadlines.read(context, [job_id]).get(job_id) if job.status == "in_progress" else None
     return {
         "status": job.status,
         "recipe": job.recipe,
@@ -21,8 +24,11 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
         "completed": job.completed,
         "failed": job.failed,
         "stuck": job.stuck,
+        "expired": job.expired_items,
+        "cancelled": job.cancelled_items,
+        "eta_seconds": None if expected is None else max(0.0, expected.at - now),
         "sla": job.sla,
-        "updated_at": time.time(),
+        "updated_at": now,
     }
 
 

@@ -46,6 +46,15 @@ def test_what_is_published_replaces_what_was(connected: AppContext) -> None:
     assert engine_status.read(connected) == []
 
 
+def test_the_requests_in_flight_of_each_model_stand_in_redis_until_nobody_counts_them(connected: AppContext) -> None:
+    busy, idle = {"model": "echo", "requests": 9, "in_flight": 5}, {"model": "other", "requests": 1, "in_flight": 0}
+    engine_status.publish(connected, {"a": busy, "b": {**busy, "in_flight": 2}, "c": idle})
+    assert connected.redis.hgetall("batchyard:concurrency") == {"echo": "7", "other": "0"}
+    assert 0 < connected.redis.ttl("batchyard:concurrency") <= engine_status.CONCURRENCY_SECONDS
+    engine_status.publish(connected, {"c": idle})
+    assert connected.redis.hgetall("batchyard:concurrency") == {"other": "0"}
+
+
 def test_a_redis_that_is_away_stops_no_work(context: AppContext) -> None:
     engine_status.publish(context, {"a": {"model": "echo"}})
     with pytest.raises(redis.RedisError):
