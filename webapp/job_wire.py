@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, St
 from batchyard.statuses import JobStatus
 from store.records import Sla
 from tasks.jobs.dependencies import MOST, When
+from tasks.jobs.submission import UNCOMPLETED, Uncompleted
 from webapp import wire
 
 MAX_INLINE = 1000
@@ -135,6 +136,17 @@ class Rescore(wire.Repeatable):
 
     model_config = ConfigDict(extra="forbid")
     options: JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
+
+
+class RetryJob(wire.Repeatable):
+    """The body of POST /v1/jobs/{id}/retry: what is left out is as it was in the job that is retried."""
+
+    model_config = ConfigDict(extra="forbid")
+    states: list[Uncompleted] = Field(
+        default_factory=lambda: list(UNCOMPLETED), min_length=1, max_length=4, description="of the items that it takes"
+    )
+    options: JsonObject = Field(default_factory=dict, description="those that are to be others")
+    completion_window: wire.Window | None = None
 
 
 class ItemCounts(BaseModel):

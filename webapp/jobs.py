@@ -297,6 +297,31 @@ def rescore(job_id: str) -> job_wire.JobObject:
     return to_wire([made.record])[0]
 
 
+@routes.post("/v1/jobs/<job_id>/retry")
+@operation(
+    job_wire.CreatedJob, json=job_wire.RetryJob, body_optional=True, headers=Idempotent, refusals=(404, 409, 413)
+)
+def retry(job_id: str) -> job_wire.JobObject:
+    """Make a job of the items that did not complete in one that has ended, which stays as it is.
+
+    All requests of these items are asked again. The body may be left out.
+    """
+    owner, context = caller(), current_context()
+    body = parse_body(job_wire.RetryJob, bulk=True, optional=True)
+    made = create_once(
+        idempotency.of_request(body, job_id),
+        lambda: submission.retry(
+            context,
+            owner.project_id,
+            job_id,
+            states=body.states,
+            values=body.options,
+            completion_window=body.completion_window,
+        ),
+    )
+    return to_wire([made.record])[0]
+
+
 @routes.get("/v1/jobs/<job_id>/results")
 @operation(None, media_type="application/jsonl", query=ListResults, refusals=(404, 409))
 def results(job_id: str) -> Response:

@@ -128,6 +128,11 @@ class Client:
         with self._errors():
             return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/rescore", cast_to=object, body=body))
 
+    def retry_job(self, job_id: str, **body: Any) -> dict[str, Any]:
+        """Create a job of the items of an ended one that did not complete, and return it."""
+        with self._errors():
+            return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/retry", cast_to=object, body=body))
+
     def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
         """Create a webhook endpoint and return it with its signing secret.
 

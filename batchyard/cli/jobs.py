@@ -1,4 +1,4 @@
-"""Commands on a server's jobs: `job list|status|items|results|events|cancel`."""
+"""Commands on a server's jobs: `job list|status|items|results|events|cancel|rescore|retry`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL
 
 ITEM_STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
+RETRIED_STATES = ("failed", "stuck", "expired", "cancelled")
 
 
 @click.group()
@@ -141,15 +142,57 @@ def cancel(job_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | None, as_json: bool) -> None:
     """Judge the answers of an ended job anew, as a new job; no engine is asked. KEY=VALUE sets what judges."""
+    server = connect(data)
+    document = server.rescore_job(job_id, _overridden(server, job_id, overrides))
+    _made(server, document, wait, as_json)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.option(
+    "--state", "states", type=click.Choice(RETRIED_STATES), multiple=True, help="Only items in this state; repeatable."
+)
+@click.option("-o", "--option", "overrides", metavar="KEY=VALUE", multiple=True, help="Another option; repeatable.")
+@click.option("--window", metavar="TIME", help="Another completion window, such as 90m.")
+@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@data_option
+@json_option
+def retry(
+    job_id: str,
+    states: tuple[str, ...],
+    overrides: tuple[str, ...],
+    window: str | None,
+    wait: bool,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the items of an ended job that did not complete again, as a new job."""
+    server = connect(data)
+    body = {"states": list(states), "options": _overridden(server, job_id, overrides), "completion_window": window}
+    document = server.retry_job(job_id, **{name: value for name, value in body.items() if value})
+    _made(server, document, wait, as_json)
+
+
+def _overridden(server: Client, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options of a job that KEY=VALUE texts change; what is not named in them stays as it is there."""
     from batchyard import config
 
-    server = connect(data)
+    if not overrides:
+        return {}
     source = server.job(job_id)
-    recipe = next(entry for entry in server.recipes() if entry["name"] == source["recipe"])
+    recipe = next((entry for entry in server.recipes() if entry["name"] == source["recipe"]), None)
+    if recipe is None:
+        raise ConfigurationError(f"the recipe {source['recipe']!r} of job {job_id} is not there any more")
     schema = config.Schema(recipe["options"])
     layers = [config.override(schema, text) for text in overrides]
-    settings = config.resolve(schema, layers, complete=False)
-    document = server.rescore_job(job_id, config.options(settings))
+    changed = {name for layer in layers for name in layer.values}
+    options = {name: value for name, value in source["batchyard"]["options"].items() if name in changed}
+    settings = config.resolve(schema, [config.Layer(config.DEFAULT, options), *layers], complete=False)
+    return config.options(settings)
+
+
+def _made(server: Client, document: dict[str, Any], wait: bool, as_json: bool) -> None:
+    """Say which job was made, or wait for its end and say how it was."""
     if wait:
         with interruptible(f"the job goes on; `batchyard job status {document['id']} --watch` takes it up"):
             document = watch(server, document["id"])

@@ -24,10 +24,13 @@ def mark(server: Client, *parts: Any) -> dict[str, str]:
 def earlier(objects: Iterable[dict[str, Any]], mark: dict[str, str]) -> dict[str, Any] | None:
     """Return the newest batch or job with that mark that did not fail, expire or get cancelled; None if there is none.
 
-    Says on standard error which it is.
+    A retry has the metadata of what it retries, and only a part of its rows, so it is none. Says on standard error
+    which it is.
     """
     for document in objects:
-        if (document["metadata"] or {}).get(KEY) == mark[KEY] and document["status"] not in _NOT_RESUMED:
+        if document["batchyard"]["retry_of"] is not None or document["status"] in _NOT_RESUMED:
+            continue
+        if (document["metadata"] or {}).get(KEY) == mark[KEY]:
             words = f"{document['object']} {document['id']} ({document['status']})"
             click.echo(f"taking up {words}; --again makes a new one", err=True)
             return document

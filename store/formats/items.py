@@ -10,7 +10,7 @@ import bisect
 import itertools
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ SCHEMA = pa.schema(
 )
 GROUP_ITEMS = 4096
 GROUP_BYTES = 8 * 1024 * 1024
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Row(NamedTuple):
@@ -97,7 +98,7 @@ class Reader:
             self._metadata = file.metadata
         sizes = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
         self._firsts = list(itertools.accumulate(sizes, initial=0))
-        self.total = self._firsts.pop()
+        self.total: int = self._firsts.pop()
         self._group: tuple[int, pa.Table] | None = None
 
     def read(self, first: int, count: int) -> list[Row]:
@@ -116,10 +117,10 @@ class Reader:
             first += table.num_rows
         return rows
 
-    def numbers(self) -> npt.NDArray[np.int64]:
+    def numbers(self) -> Numbers:
         """Return the number of each item, by position. Raises as `read` does."""
         with self._opened() as file:
-            numbers: npt.NDArray[np.int64] = file.read(columns=["number"], use_threads=False)["number"].to_numpy()
+            numbers: Numbers = file.read(columns=["number"], use_threads=False)["number"].to_numpy()
         return numbers
 
     def custom_ids(self, positions: Collection[int]) -> dict[int, str]:
@@ -140,6 +141,17 @@ class Reader:
             column = file.read(columns=["custom_id"], use_threads=False)["custom_id"]
         positions: list[int] = pc.indices_nonzero(pc.equal(column, custom_id)).to_pylist()
         return positions
+
+    def copy(self, positions: Numbers, target: Writer) -> None:
+        """Add these items, by rising position, to another file. Raises as `read` does."""
+        for group, first in enumerate(self._firsts):
+            stop = first + self._metadata.row_group(group).num_rows
+            places = positions[(positions >= first) & (positions < stop)] - first
+            if places.size:
+                chosen = self._read_group(group).take(pa.array(places))
+                for row in zip(*(chosen[name].to_pylist() for name in ("number", "custom_id", "columns")), strict=True):
+                    number, custom_id, columns = row
+                    target.add(number, custom_id, columns.encode())
 
     def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
         return parquet.opened(self._artifacts, self._sha256, "items file", self._metadata)

@@ -44,6 +44,7 @@ def create(
     input_file_id: str | None = None,
     input_sha256: str = "",
     input_name: str = "",
+    items_sha256: str | None = None,
     seed: int = 0,
     metadata: dict[str, str] | None = None,
     post_process: Sequence[dict[str, Any]] = (),
@@ -63,6 +64,7 @@ def create(
         input_sha256: content of the input, which the job keeps even if the file is deleted; empty if it is not known
             yet, or the job has none.
         input_name: name of the input's file; its suffix is the format.
+        items_sha256: the items, if they are those of another job.
         due_after: seconds from now until it is due; None for the end of its window.
         depends_on: `{"id", "when"}` of each job or batch that it waits for.
         idempotency: the client's key and the SHA-256 of its request, see `repeated`.
@@ -79,6 +81,7 @@ def create(
         input_file_id=input_file_id,
         input_sha256=input_sha256,
         input_name=input_name,
+        items_sha256=items_sha256,
         options=options,
         seed=seed,
         models=models,

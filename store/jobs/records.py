@@ -18,8 +18,9 @@ class Job(Leased, Base):
     """A job. What it shares with a batch has the name that it has there.
 
     `input_sha256` and `input_name` are empty without an input of its own. The suffix of `input_name` is the format.
-    `items_sha256` is the items file (store.formats.items), null before validation. `config_sha256` identifies all that
-    a job's outcome depends on, `work_sha256` all that its requests do. The items begun, in the order of the items file,
+    `items_sha256` is the items file (store.formats.items), null before validation, unless the items are those of
+    another job; `total` is 0 before validation. `config_sha256` identifies all that a job's outcome depends on,
+    `work_sha256` all that its requests do. The items begun, in the order of the items file,
     are the first `admitted`. An ended item is one of `completed`, `failed`, `stuck`, `expired_items`,
     `cancelled_items`; when all have ended, these add up to `total`. `restarted` counts items that began again since
     their recipe's file had changed, `reused` requests that another job had answered. `ahead` has the `requests`, by

@@ -90,10 +90,10 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
         with tempfile.TemporaryFile(prefix="batchyard-job-") as file:
             results = [chunk.sha256 for chunk in own if chunk.kind == "result"]
             ended = Results(context.artifacts, job, results, NEVER_ENDED[outcome], file)
-            if job.items_sha256:
+            if job.total:
                 judgements = [chunk.sha256 for chunk in own if chunk.kind == "judgement"]
                 ended.add_journal(stages, judgements)
-            report = _report(context, job, ended) if job.items_sha256 else Report()
+            report = _report(context, job, ended) if job.total else Report()
             _write_own(ended, job, report)
         with context.database.write() as session:
             lease.guard(session)
@@ -132,7 +132,7 @@ def _report(context: AppContext, job: Job, results: Results) -> Report:
 
 def _write_own(results: Results, job: Job, report: Report) -> None:
     """Write what every job has: results, metrics, view, configuration and manifest."""
-    if job.items_sha256:
+    if job.total:
         with results.create(RESULTS) as file:
             for item in results.items():
                 line = {
@@ -170,6 +170,7 @@ def configuration(job: Job) -> dict[str, Any]:
         "options": job.options,
         "seed": job.seed,
         "input_sha256": job.input_sha256,
+        **({"items_sha256": job.items_sha256} if job.retry_of else {}),
         "models": job.models,
     }
 
@@ -220,12 +221,14 @@ class Results:
 
     def tables(self) -> Iterator[pa.Table]:
         """Stream the input rows of these items in the same order."""
-        left = self._job.total
+        is_item = self._index()[:, 1] > 0
+        first = 0
         with self._artifacts.open(self._job.input_sha256) as source:
             for table in tables(source, self._job.input_name):
-                if left > 0:
-                    yield table.slice(0, left)
-                left -= table.num_rows
+                own = np.flatnonzero(is_item[first : first + table.num_rows])
+                if own.size:
+                    yield table if own.size == table.num_rows else table.take(pa.array(own))
+                first += table.num_rows
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:

@@ -29,8 +29,13 @@ def hashes(
     seed: int,
     input_sha256: str,
     models: Mapping[str, Any],
+    items_sha256: str | None = None,
 ) -> dict[str, str]:
-    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge."""
+    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge.
+
+    Args:
+        items_sha256: the items, if they are not all of the input.
+    """
     identity = {
         "recipe": recipe,
         "recipe_sha256": recipe_sha256,
@@ -39,6 +44,8 @@ def hashes(
         "input_sha256": input_sha256,
         "models": dict(models),
     }
+    if items_sha256 is not None:
+        identity["items_sha256"] = items_sha256
     judging = schema.model_construct(**options).judging()  # a recipe may have changed since they were checked
     work = {name: value for name, value in options.items() if name not in judging}
     return {

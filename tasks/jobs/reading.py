@@ -6,7 +6,7 @@ What a segment or a chunk holds is in files, by position of the item. Only the c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -286,7 +286,7 @@ def items(
     Raises:
         ConflictError: the job ended so long ago that only its artifacts have them.
     """
-    if job.items_sha256 is None:
+    if not job.total:
         return [], False
     known = _Items(context, job)
     wanted = np.ones(len(known.numbers), bool) if state is None else known.states == STATES.index(state)
@@ -299,6 +299,16 @@ def items(
     page = known.listed(positions[:limit])
     _add_stages(context, job, positions[:limit], page)
     return page, len(positions) > limit
+
+
+def select(context: AppContext, job: Job, states: Collection[str]) -> tuple[Reader, npt.NDArray[np.int64]]:
+    """Return the items of an ended job, and the rising positions of those that are in one of these states.
+
+    Raises:
+        ConflictError: the job ended so long ago that only its artifacts have them.
+    """
+    known = _Items(context, job)
+    return known.reader, np.flatnonzero(np.isin(known.states, [STATES.index(state) for state in states]))
 
 
 def mixed(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[MixedItem], int | None]:
@@ -365,7 +375,7 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
         ConflictError: the job ended so long ago that only its artifacts have it.
     """
     missing = NotFoundError(f"Job '{job.id}' has no item {number}.", param="number")
-    if job.items_sha256 is None:
+    if not job.total:
         raise missing
     known = _Items(context, job)
     positions = np.flatnonzero(known.numbers == min(number, 2**63 - 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 from sqlalchemy.orm import Session
@@ -13,8 +13,12 @@ from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Options, Recipe, Stage
 from batchyard.statuses import TERMINAL
+from store import files
+from store.artifacts import Writer
+from store.formats import items as items_file
 from store.jobs import dependencies as records
-from store.jobs import lifecycle, reading
+from store.jobs import lifecycle
+from store.jobs import reading as job_records
 from store.jobs.records import Job
 from store.records import File
 from tasks import messages
@@ -22,10 +26,15 @@ from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
-from tasks.jobs import dependencies, identity, journal, rows
+from tasks.jobs import dependencies, identity, journal, reading, rows
 from tasks.jobs import options as job_options
 
 PURPOSES = ("user_data", "batch")
+Uncompleted = Literal["failed", "stuck", "expired", "cancelled"]
+"""The state of an ended item that can be retried."""
+UNCOMPLETED: Sequence[Uncompleted] = get_args(Uncompleted)
+_CHOOSING = ("limit", "shuffle")
+"""Options that choose among the rows of an input."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,8 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     source = _source(context, project_id, request)
     if source is None and isinstance(request.input, ArtifactName):
         depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
-    columns: dict[str, Any] = {
-        "recipe": recipe.name,
-        "recipe_sha256": context.recipes.sha256(recipe.name),
-        "options": options.model_dump(mode="json"),
-        "seed": request.seed,
-        "input_sha256": _sha256(source),
-        "models": {name: spec.model_dump(mode="json") for name, spec in specs.items()},
-    }
-    columns |= identity.hashes(recipe.options, **columns)
-    columns |= {
-        "simulated": any(engine_status.capabilities(spec).simulated for spec in specs.values()),
+    own = {"seed": request.seed, "input_sha256": _sha256(source)}
+    columns = _identified(context, recipe, options, specs, **own) | {
         "name": request.name,
         "completion_window": request.completion_window,
         "metadata": request.metadata,
@@ -173,10 +173,12 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
         "options": options.model_dump(mode="json"),
         "seed": source.seed,
         "input_sha256": source.input_sha256,
+        "items_sha256": source.items_sha256 if source.retry_of else None,
         "models": source.models,
     }
     columns |= identity.hashes(recipe.options, **columns)
     columns |= {
+        "retry_of": source.retry_of,
         "simulated": source.simulated,
         "name": source.name,
         "completion_window": source.completion_window,
@@ -187,6 +189,93 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
         "input_name": source.input_name,
     }
     return JobDraft(project_id, None, stages, [0.0] * len(stages), columns)
+
+
+def retry(
+    context: AppContext,
+    project_id: str,
+    job_id: str,
+    *,
+    states: Sequence[str] = UNCOMPLETED,
+    values: Mapping[str, Any] | None = None,
+    completion_window: str | None = None,
+) -> JobDraft:
+    """Prepare a job of the items of an ended one that did not complete. It asks all of their requests again.
+
+    Its items are a file of its own, with the numbers, ids and rows that they have in the ended job.
+
+    Args:
+        states: of the items that it takes, some of UNCOMPLETED.
+        values: options that replace those of the ended job.
+        completion_window: None for that of the ended job.
+
+    Raises:
+        NotFoundError: the project has no such job.
+        ConflictError: it has not ended, or its items or its input are not kept any more.
+        RequestError: none of its items is in such a state; an option is unknown or invalid, or chooses rows.
+    """
+    with context.database.read() as session:
+        source = lifecycle.get(session, project_id, job_id)
+        file = files.find(session, project_id, source.input_file_id or "")
+    if source.status not in TERMINAL:
+        message = f"Job '{job_id}' is {source.status}; wait for its end, or cancel it, and then retry it."
+        raise ConflictError(message, param="job_id")
+    for name in _CHOOSING:
+        if values and name in values:
+            message = f"The option '{name}' chooses among the rows of an input; a retry takes items. Leave it out."
+            raise RequestError(message, code="invalid_value", param=f"options.{name}")
+    window = completion_window or source.completion_window
+    recipe, options, stages, specs = check(
+        context, source.recipe, source.options | dict(values or {}), completion_window=window
+    )
+    if file is None:
+        message = f"The input of job '{job_id}' was deleted or has expired; upload it again, and create a new job."
+        raise ConflictError(message, param="job_id")
+    items = _uncompleted(context, source, states)
+    own = {"seed": source.seed, "input_sha256": source.input_sha256, "items_sha256": items.sha256}
+    columns = _identified(context, recipe, options, specs, **own) | {
+        "name": source.name,
+        "completion_window": window,
+        "metadata": source.request_metadata,
+        "output_expires_after": source.output_expires_after,
+        "retry_of": source.id,
+    }
+    return JobDraft(project_id, file, stages, job_options.expected(recipe, options, stages), columns)
+
+
+def _identified(
+    context: AppContext, recipe: Recipe[Any], options: Options, specs: Mapping[str, ModelSpec], **own: Any
+) -> dict[str, Any]:
+    """Return the columns that identify a job: `own`, and those of its recipe, options and models."""
+    columns: dict[str, Any] = {
+        "recipe": recipe.name,
+        "recipe_sha256": context.recipes.sha256(recipe.name),
+        "options": options.model_dump(mode="json"),
+        "models": {name: spec.model_dump(mode="json") for name, spec in specs.items()},
+        **own,
+    }
+    simulated = any(engine_status.capabilities(spec).simulated for spec in specs.values())
+    return columns | identity.hashes(recipe.options, **columns) | {"simulated": simulated}
+
+
+def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer:
+    """Store the items of an ended job that are in one of these states. Raises ConflictError, RequestError."""
+    if not job.total:
+        raise _nothing(job, "it has no items. Create a new job.")
+    reader, positions = reading.select(context, job, states)
+    if not positions.size:
+        wanted = " or ".join(states)
+        raise _nothing(job, f"none of its {job.total} items is {wanted}. Name other 'states', or create a new job.")
+    with context.artifacts.create() as content:
+        target = items_file.Writer(content)
+        reader.copy(positions, target)
+        target.close()
+    return content
+
+
+def _nothing(job: Job, reason: str) -> RequestError:
+    message = f"Job '{job.id}' has nothing to retry: {reason}"
+    return RequestError(message, code="nothing_to_retry", param="states")
 
 
 def _check_source(context: AppContext, project_id: str, job_id: str, columns: Mapping[str, Any]) -> None:
@@ -256,7 +345,7 @@ def dry_run(context: AppContext, project_id: str, request: JobRequest) -> Outloo
     """Check a job as `draft` does, and return what it would be. Nothing is created. Raises RequestError."""
     new = draft(context, project_id, request)
     with context.database.read() as session:
-        same = reading.same(session, project_id, new.columns["config_sha256"])
+        same = job_records.same(session, project_id, new.columns["config_sha256"])
     items = _count(context, new)
     stages = [
         StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))

@@ -1,4 +1,7 @@
-"""Validation of a job: streams its input once, reports every bad row, and writes the items file."""
+"""Validation of a job: streams its input once, reports every bad row, and writes the items file.
+
+The items of a retry are there already. They are checked like rows of an input, since its options may be others.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ from tasks.jobs.rows import RowError, rows
 log = logging.getLogger(__name__)
 
 MAX_CUSTOM_ID = 256
+MAX_BARRIER_ITEMS = 50_000
+"""Items of a job whose stages begin one after the other: all of them are live."""
 PROBED_ITEMS = 100
 """The first turns of so many items are checked as a batch's requests are, before anything runs."""
 
@@ -40,28 +45,38 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         with context.database.read() as session:
             job = session.get_one(Job, job_id)
-        if job.status != "validating" or job.items_sha256 is not None:
+        if job.status != "validating":
             return False
         report = Report()
         recipe = context.recipes.recipe(job.recipe)
         checker = Checker(context, job, recipe, report)
-        with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
-            writer = items_file.Writer(target)
-            try:
-                checker.write(source, job.input_name, writer)
-            except RequestError as error:
-                report.add(None, LineError(error.code or "invalid_input_file", error.message, error.param))
-            writer.close()
-            checker.check_size(writer.total)
+        if job.items_sha256 is None:
+            items_sha256, total = _write(context, job, checker, report)
+        else:
+            items_sha256 = job.items_sha256
+            total = checker.check(items_file.Reader(context.artifacts, items_sha256))
+        checker.check_size(total)
         with context.database.write() as session:
             lease.release(session)
             if report.count:
                 lifecycle.reject(session, job_id, report.errors)
             else:
-                lifecycle.validated(session, job_id, items_sha256=target.sha256, total=writer.total)
-    log.info("job validated", extra={"job_id": job_id, "errors": report.count, "items": writer.total})
+                lifecycle.validated(session, job_id, items_sha256=items_sha256, total=total)
+    log.info("job validated", extra={"job_id": job_id, "errors": report.count, "items": total})
     progress.publish(context, job_id)
     return True
+
+
+def _write(context: AppContext, job: Job, checker: Checker, report: Report) -> tuple[str, int]:
+    """Write the items file of a job. Return its SHA-256 and the number of items."""
+    with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
+        writer = items_file.Writer(target)
+        try:
+            checker.write(source, job.input_name, writer)
+        except RequestError as error:
+            report.add(None, LineError(error.code or "invalid_input_file", error.message, error.param))
+        writer.close()
+    return target.sha256, writer.total
 
 
 class Checker:
@@ -94,7 +109,7 @@ class Checker:
                     self._too_many()
                 break
             count += 1
-            item = self._checked(number, row)
+            item = self._checked(number, row, probed=number < PROBED_ITEMS)
             if item is None or self._report.count:
                 continue
             entry = (number, item.custom_id, orjson.dumps(_plain(item.columns), default=str))
@@ -110,7 +125,14 @@ class Checker:
                 writer.add(*entry)
         self._report_duplicates(source, name)
 
-    def _checked(self, number: int, row: Mapping[str, Any] | RowError) -> Item | None:
+    def check(self, items: items_file.Reader) -> int:
+        """Add the error of each of these items to the report. Return their number."""
+        for first in range(0, items.total, items_file.GROUP_ITEMS):
+            for position, item in enumerate(items.read(first, items_file.GROUP_ITEMS), first):
+                self._checked(item.number, item.columns, probed=position < PROBED_ITEMS)
+        return items.total
+
+    def _checked(self, number: int, row: Mapping[str, Any] | RowError, *, probed: bool) -> Item | None:
         try:
             if isinstance(row, RowError):
                 raise LineError("invalid_input_file", row.message)
@@ -129,7 +151,7 @@ class Checker:
                 self._check_columns(row)
             except InvalidItem as error:
                 raise LineError(error.code, error.message) from None
-            if number < PROBED_ITEMS and not self._report.count:
+            if probed and not self._report.count:
                 self._probe(item)
         except LineError as error:
             message = f"Row {number}: {error.message}"
@@ -165,6 +187,12 @@ class Checker:
 
     def check_size(self, items: int) -> None:
         """Report that there are more items than the options allow."""
+        if items > MAX_BARRIER_ITEMS and not self._options.streaming:
+            message = (
+                f"With 'streaming' false all items are in memory at once, so {MAX_BARRIER_ITEMS:,} are the most, and "
+                f"the job has {items:,}; leave 'streaming' out, or split the input."
+            )
+            self._report.add(None, LineError("too_many_items", message, "options.streaming"))
         most = item_events.MOST_NOTIFIED
         if items > most and item_events.notifies(self._options):
             message = f"Option 'notify' is for {most:,} items at most, and the job has {items:,}; leave it out."

@@ -24,6 +24,7 @@ ROUTES = [
     ("GET", "/v1/batches/{batch}/events"),
     ("GET", "/v1/jobs/{job}"),
     ("POST", "/v1/jobs/{job}/cancel"),
+    ("POST", "/v1/jobs/{job}/retry"),
     ("GET", "/v1/jobs/{job}/results"),
     ("GET", "/v1/jobs/{job}/items"),
     ("GET", "/v1/jobs/{job}/items/0"),

@@ -53,6 +53,17 @@ def debate(item: Item, options: Debate) -> Flow:
         return item.stuck("judge_failed", candidates=texts)
     return Result(text=texts[int(verdict.text)], votes=len(texts), scores=[score.score for score in scores])
 
+class Picky(Options):
+    model: str
+    refuse: list[str] = []
+
+@recipe("picky", Picky, stages=("draft", "final"))
+def picky(item: Item, options: Picky) -> Flow:
+    """Ask twice, and fail what is refused."""
+    (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
+    (final,) = yield [Ask("final", item.chat(f"again: {draft.text}"), model=options.model)]
+    return item.failed("refused") if draft.text in options.refuse else Result(text=final.text)
+
 @recipe("dice", Debate, stages=("only",))
 def dice(item: Item, options: Debate) -> Flow:
     """Depend on chance."""
@@ -278,3 +289,33 @@ def test_only_options_that_judge_can_be_rescored(jobs: Jobs) -> None:
     assert refusal.status_code == 400
     assert refusal.json()["error"]["param"] == "options.n"
     assert "those that only judge are: reward" in refusal.json()["error"]["message"]
+
+
+def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jobs: Jobs) -> None:
+    items = [{"prompt": f"retried {number}"} | ({"custom_id": "own"} if number == 3 else {}) for number in range(12)]
+    options = {"model": "echo", "refuse": ["retried 3", "retried 8"]}
+    created = jobs.create(items, recipe="picky", options=options, seed=5)
+    early = jobs.call("POST", f"/jobs/{created['id']}/retry", json={})
+    assert (early.status_code, early.json()["error"]["param"]) == (409, "job_id")
+    first = jobs.ended(created)
+    assert (first["request_counts"]["completed"], first["request_counts"]["failed"]) == (10, 2)
+    calls = Counter(jobs.call_log.read_text().splitlines())
+    response = jobs.call("POST", f"/jobs/{first['id']}/retry", json={"options": {"refuse": []}})
+    assert response.status_code == 200, response.text
+    retried = jobs.ended(response.json())
+    asked = Counter(jobs.call_log.read_text().splitlines()) - calls
+    assert asked == Counter(["retried 3", "retried 8", "again: retried 3", "again: retried 8"])
+    assert retried["batchyard"]["retry_of"] == first["id"]
+    assert retried["request_counts"]["total"] == retried["request_counts"]["completed"] == 2
+    results = [(result["number"], result["custom_id"], result["result"]["text"]) for result in jobs.results(retried)]
+    assert results == [(3, "own", "again: retried 3"), (8, "item-8", "again: retried 8")]
+
+    def bodies(job: Any, number: int) -> list[Any]:
+        turns = jobs.call("GET", f"/jobs/{job['id']}/items/{number}").json()["turns"]
+        return [(request["custom_id"], request["body"]) for turn in turns for request in turn["requests"]]
+
+    for number in (3, 8):
+        assert bodies(retried, number) == bodies(first, number)
+    nothing = jobs.call("POST", f"/jobs/{retried['id']}/retry", json={})
+    assert nothing.status_code == 400
+    assert "none of its 2 items is failed" in nothing.json()["error"]["message"]

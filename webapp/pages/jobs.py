@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
@@ -19,13 +20,13 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.records import Job
 from store.records import Batch
-from tasks.jobs import reading
+from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.job_wire import ItemState, JobObject
-from webapp.jobs import get_job, to_wire
-from webapp.pages import charts, metrics
+from webapp.jobs import create_once, get_job, to_wire
+from webapp.pages import charts, forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts import Chart
 from webapp.requests import caller, current_context, query
@@ -109,6 +110,7 @@ def show(job_id: str) -> ResponseReturnValue:
         groups=metrics.groups(job.metrics),
         charts=_charts(job),
         max_errors=MAX_ERRORS,
+        once=secrets.token_hex(16),
     )
 
 
@@ -211,4 +213,16 @@ def download(job_id: str, name: str) -> Response:
 def cancel(job_id: str) -> ResponseReturnValue:
     with current_context().database.write() as session:
         job = lifecycle.cancel(session, caller().project_id, job_id)
+    return _redirect(job)
+
+
+@routes.post("/retry")
+def retry(job_id: str) -> ResponseReturnValue:
+    """Create a job of the items that did not complete."""
+    context, project_id = current_context(), caller().project_id
+    made = create_once(forms.idempotency("retry", job_id), lambda: submission.retry(context, project_id, job_id))
+    return _redirect(made.record)
+
+
+def _redirect(job: Job) -> ResponseReturnValue:
     return flask.redirect(flask.url_for("pages.jobs.show", job_id=job.id), 303)

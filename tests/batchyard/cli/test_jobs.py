@@ -127,6 +127,21 @@ def test_failed_and_stuck_items_exit_1_and_say_where_to_look(terminal: Terminal,
     assert "too_bad" in terminal("job", "items", job_id).stdout
 
 
+def test_failed_items_are_retried_with_another_option_and_no_retry_is_taken_up(
+    terminal: Terminal, rows: Callable[..., Path]
+) -> None:
+    command = ("twice", rows("completed", "failed", "stuck"), "--model", "echo", "words=[please]", "--json")
+    job = json.loads(terminal(*command).stdout)
+    retry = ("job", "retry", job["id"], "--state", "failed", "-o", "words=[thanks]", "--window", "2h")
+    made = json.loads(terminal(*retry, "--wait", "--json").stdout)
+    assert (made["request_counts"]["total"], made["request_counts"]["failed"]) == (1, 1)
+    assert (made["batchyard"]["retry_of"], made["completion_window"]) == (job["id"], "2h")
+    assert made["batchyard"]["options"] == job["batchyard"]["options"] | {"words": ["thanks"]}
+    assert json.loads(terminal(*command).stdout)["id"] == job["id"]
+    unknown = terminal("job", "retry", job["id"], "-o", "wrods=[a]")
+    assert unknown.returncode != 0 and "words" in unknown.stderr
+
+
 def test_a_job_is_created_watched_listed_and_read(
     terminal: Terminal, rows: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import delete, select
 from werkzeug.serving import make_server
 
-from store import keys
+from store import files, keys
 from store.jobs import lifecycle
 from store.jobs.records import Job, JobChunk
 from store.records import Project
@@ -184,6 +184,33 @@ def test_cancelling_asks_once_more_and_needs_the_sessions_token(client: FlaskCli
     assert "cancelling" in page and "Cancel this job?" not in page
 
 
+def test_items_that_did_not_complete_are_retried_after_one_more_question_and_once(
+    client: FlaskClient, context: AppContext
+) -> None:
+    with context.database.write() as session:
+        fields = {"filename": "rows.jsonl", "purpose": "user_data", "size": 2, "sha256": context.artifacts.put(b"{}")}
+        file = files.create(session, project_of(context), **fields, expires_after=None)
+    job = Written(
+        context, project_of(context), recipe="panel", options={"model": "echo"}, input_file_id=file.id, name="first"
+    )
+    path = f"/jobs/{job.job.id}"
+    assert "/retry" not in client.get(path).text
+    job.end((0, "failed"), (1, "stuck"), *((position, "completed") for position in range(2, TOTAL)))
+    job.finished("completed")
+    assert "/retry" not in client.get(path).text
+    job.update(completed=4, failed=1, stuck=1)
+    page = client.get(path).text
+    assert "Retry 2 items" in text_of(page) and "Make a new job of the items that did not complete?" in text_of(page)
+    once = re.search(r'name="once" value="([0-9a-f]+)"', page)
+    assert once is not None
+    assert client.post(f"{path}/retry").status_code == 403
+    answers = [client.post(f"{path}/retry", data={"csrf": csrf_of(client), "once": once[1]}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [303, 303]
+    assert answers[0].headers["location"] == answers[1].headers["location"] != path
+    made = client.get(answers[0].headers["location"]).text
+    assert f'href="{path}"' in made and "validating" in made
+
+
 def test_items_are_listed_by_state_and_id_page_by_page(
     client: FlaskClient, job: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +295,8 @@ def test_another_projects_job_is_not_there(client: FlaskClient, context: AppCont
     stranger = signed_in(create_app(context).test_client(), key)
     for path in ("", "/items", "/items/0", "/input", "/artifacts/results.jsonl"):
         assert stranger.get(f"/jobs/{job.job.id}{path}").status_code == 404, path
-    assert stranger.post(f"/jobs/{job.job.id}/cancel", data={"csrf": csrf_of(stranger)}).status_code == 404
+    for action in ("cancel", "retry"):
+        assert stranger.post(f"/jobs/{job.job.id}/{action}", data={"csrf": csrf_of(stranger)}).status_code == 404
     assert job.job.id not in stranger.get("/").text
 
 
