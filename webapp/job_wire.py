@@ -258,7 +258,7 @@ class DryRun(BaseModel):
     object: Literal["job.dry_run"] = "job.dry_run"
     items: int | None = Field(description="null: its input cannot be read, or is not there yet")
     stages: list[DryRunStage]
-    eta_seconds: float | None
+    eta_seconds: float | None = Field(description="null: nobody can know, and `warnings` say why")
     config_sha256: str
     work_sha256: str
     same_as: str | None = Field(description="the newest job that is the same in everything")

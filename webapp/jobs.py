@@ -16,8 +16,9 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.records import Job, JobArtifact, JobStage
 from store.records import Batch, File
-from tasks.jobs import reading, submission
-from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest, Outlook
+from tasks.jobs import dry_run, reading, submission
+from tasks.jobs.dry_run import Outlook
+from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from tasks.webhooks import delivery
@@ -176,7 +177,7 @@ def create() -> job_wire.JobObject | job_wire.DryRun:
     body = parse_body(job_wire.CreateJob, bulk=True)
     request = request_of(body)
     if params.dry_run:
-        return _dry_run(submission.dry_run(context, owner.project_id, request))
+        return _dry_run(dry_run.run(context, owner.project_id, request))
     made = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
     if made.draft is None:
         return to_wire([made.record])[0]
@@ -233,7 +234,7 @@ def _dry_run(outlook: Outlook) -> job_wire.DryRun:
     return job_wire.DryRun(
         items=outlook.items,
         stages=[job_wire.DryRunStage(**stage._asdict()) for stage in outlook.stages],
-        eta_seconds=None,
+        eta_seconds=outlook.seconds,
         config_sha256=outlook.config_sha256,
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -117,6 +118,24 @@ def expected(recipe: Recipe[Any], options: Options, stages: Sequence[Stage]) -> 
     """Return how many requests an item makes in each stage, None where the recipe does not say. Raises RequestError."""
     counts: list[float | None] = list(_called(recipe, "expected", recipe.expected, options) or ())
     return (counts + [None] * len(stages))[: len(stages)]
+
+
+def shares(
+    recipe: Recipe[Any], options: Options, stages: Sequence[Stage], models: Iterable[str]
+) -> list[dict[str, float]]:
+    """Return the share of each model in the requests of each stage, as the recipe's example requests say.
+
+    A stage without an example asks the models of the stage before it. Empty if several may be, and nothing says which.
+    """
+    examples = _called(recipe, "probe", recipe.probe, options) or ()
+    names = list(models)
+    share: dict[str, float] = {names[0]: 1.0} if len(names) == 1 else {}
+    by_stage = []
+    for stage in stages:
+        counts = Counter(want.model for want in examples if isinstance(want, Ask) and want.stage == stage.name)
+        share = {model: number / counts.total() for model, number in counts.items()} or share
+        by_stage.append(share)
+    return by_stage
 
 
 def default_stages(recipe: Recipe[Any]) -> list[str] | None:

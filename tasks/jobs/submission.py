@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import orjson
 from sqlalchemy.orm import Session
@@ -18,7 +18,6 @@ from store.artifacts import Writer
 from store.formats import items as items_file
 from store.jobs import dependencies as records
 from store.jobs import lifecycle
-from store.jobs import reading as job_records
 from store.jobs.records import Job
 from store.records import File
 from tasks import messages
@@ -81,31 +80,6 @@ class JobDraft:
     stages: Sequence[Stage]
     expected: Sequence[float | None]
     columns: dict[str, Any]
-
-
-class StageOutlook(NamedTuple):
-    """A stage of a job. `expected` counts its requests, None if nobody can know."""
-
-    name: str
-    endpoint: str
-    expected: int | None
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What a job would be.
-
-    Attributes:
-        items: rows of the input that it would take; None if the input cannot be read, or is not there yet.
-        same: the id of the newest job of the project with this `config_sha256`.
-    """
-
-    items: int | None
-    stages: Sequence[StageOutlook]
-    config_sha256: str
-    work_sha256: str
-    same: str | None
-    warnings: Sequence[tuple[str, str]]
 
 
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
@@ -341,26 +315,6 @@ def send(job: Job) -> None:
         messages.validate_job(job.id)
 
 
-def dry_run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
-    """Check a job as `draft` does, and return what it would be. Nothing is created. Raises RequestError."""
-    new = draft(context, project_id, request)
-    with context.database.read() as session:
-        same = job_records.same(session, project_id, new.columns["config_sha256"])
-    items = _count(context, new)
-    stages = [
-        StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
-        for stage, each in zip(new.stages, new.expected, strict=True)
-    ]
-    return Outlook(
-        items=items,
-        stages=stages,
-        config_sha256=new.columns["config_sha256"],
-        work_sha256=new.columns["work_sha256"],
-        same=same,
-        warnings=warnings(context, new.columns["models"]),
-    )
-
-
 def expected(context: AppContext, job: Job) -> dict[int, int | None]:
     """Return how many requests each stage of a job will have, by number, as far as its recipe says."""
     try:
@@ -431,17 +385,3 @@ def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput
         for item in items:
             content.write(orjson.dumps(item) + b"\n")
     return NewInput("items.jsonl", content)
-
-
-def _count(context: AppContext, draft: JobDraft) -> int | None:
-    source = draft.source
-    if source is None:
-        return None
-    name = source.filename if isinstance(source, File) else source.name
-    with context.artifacts.open(_sha256(source)) as file:
-        try:
-            count = sum(1 for _ in rows.rows(file, name))
-        except RequestError:
-            return None
-    limit = draft.columns["options"].get("limit")
-    return count if limit is None else min(count, limit)

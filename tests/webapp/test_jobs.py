@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,14 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from batchyard.models import ModelSpec
+from store import speeds
 from store.jobs import lifecycle
+from store.speeds import Measurement
 from tasks import messages
 from tasks.context import AppContext
+from tasks.jobs import validation
+from tasks.scheduling import deadlines
 from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, upload
 
@@ -189,6 +196,85 @@ def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
     limited = client.post("/v1/jobs?dry_run=true", json=body | {"options": {**OPTIONS, "limit": 2}}).get_json()
     assert (limited["items"], limited["same_as"]) == (2, None)
     assert client.post("/v1/jobs?dry_run=perhaps", json=body).get_json()["error"]["param"] == "dry_run"
+
+
+def measure(context: AppContext, *models: str) -> None:
+    """Measure ten requests a second, and 8 in flight, for each of these models."""
+    measurement = Measurement(
+        seconds=60, requests=600, bytes=60_000, tokens=5400, squares=150_000, in_flight=8, limit=8
+    )
+    with context.database.write() as session:
+        for model in models:
+            for _ in range(3):
+                speeds.measure(session, model, context.models[model].config_sha256, "decode", measurement)
+
+
+@pytest.fixture
+def two_models(context: AppContext) -> AppContext:
+    models = context.models | {"other": ModelSpec(name="other", engine="echo")}
+    return dataclasses.replace(context, models=models, settings=context.settings.model_copy(update={"max_segments": 2}))
+
+
+def dry_run(client: FlaskClient, recipe: str, **options: Any) -> tuple[float | None, list[str]]:
+    """Return the ETA and the codes of the warnings."""
+    body = {"recipe": recipe, "options": options, "input": {"prompts": ["Why?"] * 100}}
+    plan = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    assert plan["object"] == "job.dry_run", plan
+    return plan["eta_seconds"], [warning["code"] for warning in plan["warnings"]]
+
+
+def test_a_dry_run_says_when_the_job_would_be_done_once_its_models_are_measured(two_models: AppContext) -> None:
+    client = client_of(two_models)
+    panel = {"model": "echo", "agents": ["DEV", "QA"], "rounds": 1}
+    assert dry_run(client, "panel", **panel) == (None, ["not_measured"])
+    measure(two_models, "echo")
+    for options, requests in ((panel, 600), (panel | {"rounds": 0}, 200), (panel | {"rounds": 2}, 1000)):
+        seconds, warnings = dry_run(client, "panel", **options)
+        assert seconds == pytest.approx(requests / 10, abs=5)
+        assert warnings == []
+    streamed, _ = dry_run(client, "panel", **panel)
+    barriers, _ = dry_run(client, "panel", **panel, streaming=False)
+    assert streamed is not None and barriers is not None and streamed < barriers < 1.2 * streamed
+    assert dry_run(client, "steps", steps=1) == (None, ["few_segments", "eta_unknown"])
+    judge = {"model": "echo", "allow_author": True, "structured": False}
+    assert dry_run(client, "panel", **panel, judge=judge) == (None, ["eta_unknown"])
+
+
+def test_the_models_of_a_job_work_side_by_side_and_want_segments_enough(two_models: AppContext) -> None:
+    client = client_of(two_models)
+    agents = [{"role": "DEV", "model": "echo"}, {"role": "QA", "model": "other"}]
+    measure(two_models, "echo")
+    panel = {"model": "echo", "agents": agents, "rounds": 1}
+    assert dry_run(client, "panel", **panel) == (None, ["few_segments", "not_measured"])
+    measure(two_models, "other")
+    seconds, warnings = dry_run(client, "panel", **panel)
+    assert seconds == pytest.approx(30, abs=5)  # each model has half of the requests
+    assert warnings == ["few_segments"]
+
+
+def test_what_is_due_before_a_job_counts_in_its_dry_run(context: AppContext, client: FlaskClient) -> None:
+    measure(context, "echo")
+    alone, _ = dry_run(client, "rollout", model="echo", n=2)
+    context.redis.set(deadlines.BACKLOG, json.dumps({"echo": [[int(time.time()) + 60, 500.0], [2**40, 9000.0]]}))
+    behind, _ = dry_run(client, "rollout", model="echo", n=2)
+    context.redis.delete(deadlines.BACKLOG)
+    assert alone == pytest.approx(20, abs=5)
+    assert behind == pytest.approx(alone + 500, abs=1)
+
+
+def test_a_job_with_barriers_has_as_many_items_as_fit_into_memory(
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert validation.MAX_BARRIER_ITEMS == 50_000
+    monkeypatch.setattr(validation, "MAX_BARRIER_ITEMS", 1)
+    jobs = [client.post("/v1/jobs", json=JOB | {"options": {**OPTIONS, "streaming": on}}).get_json() for on in (0, 1)]
+    for job in jobs:
+        assert validation.run(context, job["id"], "here/1/task")
+    barriers, streaming = (client.get(f"/v1/jobs/{job['id']}").get_json() for job in jobs)
+    assert (barriers["status"], streaming["status"]) == ("failed", "in_progress")
+    (error,) = barriers["errors"]["data"]
+    assert (error["code"], error["param"]) == ("too_many_items", "options.streaming")
+    assert "1 are the most, and the job has 2; leave 'streaming' out, or split the input" in error["message"]
 
 
 def test_a_job_has_the_same_work_whatever_judges_it(client: FlaskClient) -> None:
