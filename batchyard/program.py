@@ -45,6 +45,7 @@ class Request:
         sample: the item's asks in this turn, from 0.
         body: the request body, without what `structure` becomes in the body of its model's engine.
         structure: {"json" | "regex" | "choice" | "grammar": …}, or empty.
+        turn: the turn that it belongs to, from 1.
     """
 
     stage: str
@@ -55,6 +56,7 @@ class Request:
     body: Mapping[str, Any]
     structure: Mapping[str, Any]
     seed: int | None
+    turn: int = 0
 
     def custom_id(self, item: Item, retry: int = 0) -> str:
         """Return the request's custom_id, which no other request of the job has."""
@@ -162,7 +164,7 @@ class Program:
         drawn = ask.sampling.get("temperature") != 0 and endpoint != "/v1/embeddings"
         if seed is None and drawn and self._options.seeds == "derived":
             seed = body["seed"] = self.item.seed(ask.stage, visit, sample)
-        return Request(ask.stage, endpoint, visit, sample, ask.model, body, ask.structure, seed)
+        return Request(ask.stage, endpoint, visit, sample, ask.model, body, ask.structure, seed, self.turn)
 
 
 def play(

@@ -4,6 +4,7 @@ Columns: those of a plan (store.formats.plan), whose lines count on from the bat
     position: int64, of the item in the items file.
     life, visit, sample, retry: int32, see batchyard.program.Request and its custom_id.
     ask: binary(16), BLAKE2b of the request; it tells whether a recipe that is run again asks the same.
+    turn: int32, of the item, from 1; null in a file that was written before the column was there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ SCHEMA = pa.schema(
         ("sample", pa.int32()),
         ("retry", pa.int32()),
         ("ask", pa.binary(16)),
+        ("turn", pa.int32()),
     ]
 )
 
@@ -46,8 +48,9 @@ def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[st
         UnavailableError: the store does not have the file or cannot be reached.
         BatchyardError: the file is damaged.
     """
+    names = SCHEMA.names if columns is None else list(columns)
     with parquet.opened(artifacts, sha256, "plan") as file:
-        return file.read_row_group(row_group, columns=SCHEMA.names if columns is None else list(columns))
+        return _complete(file.read_row_group(row_group, columns=names), names)
 
 
 def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
@@ -65,8 +68,15 @@ def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) 
         positions = file.read_row_group(row_group, columns=["position"])["position"]
         if position not in set(positions.to_pylist()):
             return SCHEMA.empty_table()
-        table = file.read_row_group(row_group)
+        table = _complete(file.read_row_group(row_group), SCHEMA.names)
     own = table.filter(pc.equal(positions, position))
     leaders = pc.index_in(own["same_as"], value_set=table["line"].combine_chunks())
     bodies = pc.if_else(pc.is_null(own["same_as"]), own["body"], table["body"].take(leaders))
     return own.set_column(own.schema.get_field_index("body"), "body", bodies)
+
+
+def _complete(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Add the column `turn` where it is wanted and the file has none."""
+    if "turn" in names and "turn" not in table.column_names:
+        return table.append_column(SCHEMA.field("turn"), pa.nulls(len(table), pa.int32()))
+    return table

@@ -2,6 +2,11 @@
 
 The newest row of a position says how its item has ended, or that it waits for a verdict. Texts named as JSON hold
 JSON; times are Unix seconds.
+
+Kinds of judgements: `score`, `check`, `refused` for a request that no engine ran, `reused` for one that an earlier job
+had answered. Two are of an item, not of what it wanted, and have index 0: HANGS, whose value has the `message`, for a
+life that ends in the step after that turn; and RECIPE, with turn 0, for a life that begins or goes on with another file
+of the recipe than before, whose value has its `recipe_sha256`.
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ JUDGEMENT = pa.schema(
         ("value", pa.string()),  # JSON
     ]
 )
+HANGS = "hangs"
+RECIPE = "recipe"
 
 
 def write(artifacts: Artifacts, table: pa.Table) -> str:

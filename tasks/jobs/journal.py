@@ -1,11 +1,11 @@
 """The journal of a job: a row for each of its requests, rewards, gates and replies, as a Parquet artifact.
 
-Columns: number (int64, of the item), custom_id (string), life, turn (int32; turn is null for requests), kind (string:
-`request`, `score`, `check`, `refused` for a request that no engine ran, `reused` for one that an earlier job had
-answered), stage (string), visit, sample, retry (int32), ask (binary of 16: what an equal request equals), model
-(string), seed (int64), ok (bool), text, finish_reason, error, message, extra (strings; extra is JSON), value (string,
-JSON of the outcome), input_tokens, cached_tokens, output_tokens (int64), seconds (float32). Rows are sorted by number;
-requests of an item come first, by stage, visit, sample and retry.
+Columns: number (int64, of the item), custom_id (string), life, turn (int32), kind (string: `request`, or that of a
+judgement, see store.formats.job_chunks), stage (string), visit, sample, retry (int32), ask (binary of 16: what an equal
+request equals), model (string), seed (int64), ok (bool), text, finish_reason, error, message, extra (strings; extra is
+JSON), value (string, JSON of the outcome), input_tokens, cached_tokens, output_tokens (int64), seconds (float32). Rows
+are sorted by number, life and turn; requests of a turn come first, by stage, visit, sample and retry. The turn of
+requests is null in jobs that began before their plan files had it.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ SCHEMA = pa.schema(
 )
 GROUP_ROWS = 4096
 CACHED_GROUPS = 4
-_PLAN = ["line", "custom_id", "body", "same_as", "position", "life", "visit", "sample", "retry", "ask"]
+_PLAN = ["line", "custom_id", "body", "same_as", "position", "life", "visit", "sample", "retry", "ask", "turn"]
 Numbers = npt.NDArray[np.int64]
 
 
 def write(
     file: Writer, artifacts: Artifacts, numbers: Numbers, stages: Sequence[StageRecords], judgements: Sequence[str]
 ) -> int:
-    """Write the journal. Return its rows. Texts wait in a local file, so memory holds about 60 bytes a row.
+    """Write the journal. Return its rows. Texts wait in a local file, so memory holds about 200 bytes a row.
 
     Args:
         numbers: of each item, by position.
@@ -76,11 +76,12 @@ def write(
         rows = _Rows(spool)
         for order, stage in enumerate(stages):
             for row in _requests(artifacts, stage, numbers):
-                rows.add((row["number"], 0, order, row["visit"], row["sample"], row["retry"]), row)
+                place = (order, row["visit"], row["sample"], row["retry"])
+                rows.add((row["number"], row["life"], row["turn"] or 0, 0, *place), row)
         for sha256 in judgements:
             for row in job_chunks.read(artifacts, sha256).to_pylist():
                 number = int(numbers[row["position"]])
-                key = (number, 1, row["life"], row["turn"], row["index"], 0)
+                key = (number, row["life"], row["turn"], 1, 0, 0, row["index"], 0)
                 rows.add(
                     key,
                     {name: row[name] for name in ("life", "turn", "kind", "value")}
@@ -169,7 +170,7 @@ def _request(
         "custom_id": custom_id.removesuffix(f"#{row['life']}") if row["life"] > 1 else custom_id,
         "kind": "request",
         "stage": stage,
-        **{name: row[name] for name in ("life", "visit", "sample", "retry")},
+        **{name: row[name] for name in ("life", "turn", "visit", "sample", "retry")},
         "ask": row["ask"].hex(),
         "model": body.get("model"),
         "seed": body.get("seed"),

@@ -395,6 +395,7 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
     details.turns = _turns(context, job, position, details)
     if details.state == "live":
+        details.life = max((turn.life for turn in details.turns), default=1)
         unanswered = [request.stage for turn in details.turns for request in turn.requests if _open(request)]
         details.stage = unanswered[-1] if unanswered else None
     return details
@@ -407,8 +408,8 @@ def _open(request: RequestRow) -> bool:
 def _turns(context: AppContext, job: Job, position: int, end: ItemDetails) -> list[Turn]:
     """Return the turns of an item.
 
-    The number of a turn is recorded with judgements. Turns of requests have the numbers that are left, by stage and
-    visit: each begins with the request of sample 0.
+    The turns of requests whose plan file does not have them are numbered by what is left, by stage and visit: each
+    begins with the request of sample 0.
     """
     turns: dict[tuple[int, int], Turn] = {}
     refused: set[tuple[int, int]] = set()
@@ -417,8 +418,13 @@ def _turns(context: AppContext, job: Job, position: int, end: ItemDetails) -> li
         if judgement.kind == "refused":
             refused.add((life, number))
     by_visit: dict[tuple[int, int, int], list[RequestRow]] = {}
-    for life, stage, request in _requests(context, job, position):
-        by_visit.setdefault((life, stage, request.visit), []).append(request)
+    for life, known, stage, request in _requests(context, job, position):
+        if known is None:
+            by_visit.setdefault((life, stage, request.visit), []).append(request)
+        else:
+            turns.setdefault((life, known), Turn(life, known)).requests.append(request)
+    for turn in turns.values():
+        turn.requests.sort(key=lambda request: (request.sample, request.retry))
     taken = turns.keys() - refused
     current: Turn | None = None
     for (life, _, _), requests in sorted(by_visit.items()):
@@ -442,11 +448,13 @@ def _judgements(context: AppContext, job: Job, position: int, end: ItemDetails) 
         places = job_chunks.read(context.artifacts, chunk.sha256, ["position"])["position"].to_numpy() == position
         if places.any():
             for row in job_chunks.read(context.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
+                if row["kind"] in (job_chunks.HANGS, job_chunks.RECIPE):
+                    continue
                 yield row["life"], row["turn"], Judgement(row["index"], row["kind"], orjson.loads(row["value"]))
 
 
-def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int, RequestRow]]:
-    """Yield life, number of the stage, and request of each request of an item, with its answer."""
+def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
+    """Yield life, turn (None if it is not known), number of the stage, and each request of an item with its answer."""
     with context.database.read() as session:
         groups = records.plans(session, job.id)
     for group in groups:
@@ -470,7 +478,7 @@ def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[in
                 response = line.get("response") or {}
                 request.status_code, request.response = response.get("status_code"), response.get("body")
                 request.error = line.get("error")
-            yield row["life"], group.number, request
+            yield row["life"], row["turn"], group.number, request
 
 
 def _answers(context: AppContext, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:

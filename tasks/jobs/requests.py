@@ -37,6 +37,7 @@ class Pending:
 
     position: int
     life: int
+    turn: int
     stage: str
     visit: int
     sample: int
@@ -84,6 +85,7 @@ class Preparer:
         return Pending(
             position=position,
             life=item.life,
+            turn=request.turn,
             stage=request.stage,
             visit=request.visit,
             sample=request.sample,

@@ -177,7 +177,7 @@ def _table(cut: Cut) -> pa.Table:
         "same_as": same_as,
         **{
             name: _column(cut.requests, name)
-            for name in ("fingerprint", "position", "life", "visit", "sample", "retry", "ask")
+            for name in ("fingerprint", "position", "life", "visit", "sample", "retry", "ask", "turn")
         },
     }
     return pa.table([pa.array(columns[field.name], field.type) for field in asks.SCHEMA], schema=asks.SCHEMA)
