@@ -130,7 +130,7 @@ class Item:
         custom_id: of the column of that name, else `item-<number>`.
         columns: the row.
         total: items of the job.
-        life: 1, and one more for each time a person has put the item back.
+        life: 1, and one more for each time that it began again: a person has put it back, or its recipe has changed.
         hint: what that person said to it.
         job_seed: the seed of the job.
     """

@@ -106,7 +106,9 @@ class Settings(BaseSettings):
         64 * 1024 * 1024, description="texts of a job's items that are in memory at once, bytes"
     )
     judge_processes: PositiveInt = Field(2, description="processes that run the rewards and gates of jobs")
-    judge_seconds: PositiveInt = Field(10, description="longest that one call of a reward or a gate may take")
+    judge_seconds: PositiveInt = Field(
+        10, description="longest that one call of a reward or a gate, or a step of a recipe, may take"
+    )
     lease_seconds: PositiveInt = Field(30, description="a segment whose holder is silent this long runs again")
     segment_attempts: PositiveInt = Field(
         3, description="times a segment may fail before its requests are answered with errors"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session
@@ -73,6 +74,24 @@ def acquire_batch(session: Session, batch_id: str, holder: str, seconds: float) 
 def acquire_job(session: Session, job_id: str, holder: str, seconds: float) -> Lease | None:
     """Acquire the lease on a job's validation, advance or finishing. None if another holder has it."""
     return _acquire(session, Job, job_id, holder, seconds)
+
+
+def revoke_job(session: Session, job_id: str, epoch: int) -> bool:
+    """End the epoch of a job's lease, for a holder that can do nothing any more. False if another has a later one.
+
+    It counts as no attempt.
+    """
+    last = or_(Job.epoch == epoch, Job.holder.is_(None))
+    return bool(changed(session, update(Job).where(Job.id == job_id, last).values(**_revoked())))
+
+
+def give_back_jobs(session: Session, process: str) -> None:
+    """End all leases on jobs that a process holds, as `revoke_job` does. `process`: how their names begin."""
+    session.execute(update(Job).where(Job.holder.startswith(process, autoescape=True)).values(**_revoked()))
+
+
+def _revoked() -> dict[str, Any]:
+    return {"epoch": Job.epoch + 1, "holder": None, "lease_expires_at": time.time()}
 
 
 def _acquire(

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.models import ModelSpec
-from batchyard.recipes import Answer, Item, Options, Recipe
+from batchyard.recipes import Answer, Item, Options, Recipe, Stage
 from store import events
 from store.formats import chunks, job_chunks
 from store.formats import items as items_file
@@ -34,9 +34,10 @@ from tasks.heartbeat import hold_job
 from tasks.intake.validation import segment_sizes
 from tasks.jobs import item_events, journal, progress, replay, stages
 from tasks.jobs.judging import Judges, Verdict, is_quick, judge
-from tasks.jobs.live import Call, LiveItems, NotDeterministic
+from tasks.jobs.live import Call, LiveItems, NotDeterministic, Step
 from tasks.jobs.outlook import Turns
 from tasks.jobs.requests import Pending, Preparer
+from tasks.jobs.watchdog import watchdog
 from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ NOT_RECORDED = Answer(
 )
 LIVE_BYTES = 512 * 1024 * 1024
 """Texts of all jobs in this process; the job that was advanced longest ago is dropped first."""
+MOST_HUNG = 10
+"""Items in which the recipe may hang: each of them ends a worker, and the ticks of other jobs in it."""
 
 
 @dataclass
@@ -79,6 +82,12 @@ _lock = threading.Lock()
 _judges: Judges | None = None
 
 
+class RecipeHangs(Exception):
+    """A recipe hangs in too many items. The message names the last one."""
+
+    code = "recipe_hangs"
+
+
 class _Ending(Exception):
     """The job is cancelled or its window has passed since the tick began: nothing of it is committed."""
 
@@ -96,10 +105,11 @@ def run(context: AppContext, job_id: str, holder: str) -> None:
             if job.status == "cancelling" or (job.status == "in_progress" and job.outcome is not None):
                 _stop(context, lease, job)
             elif job.status == "in_progress":
-                _tick(context, lease, job)
-        except NotDeterministic as error:
+                with watchdog(context.settings.judge_seconds).tick(job_id, lease.epoch) as step:
+                    _tick(context, lease, job, step)
+        except (NotDeterministic, RecipeHangs) as error:
             _states.pop(job_id, None)
-            _fail(context, lease, job, "recipe_not_deterministic", str(error))
+            _fail(context, lease, job, error.code, str(error))
         except _Ending:
             _states.pop(job_id, None)
             messages.wake_job(context.redis, job_id, 0.0)
@@ -108,12 +118,12 @@ def run(context: AppContext, job_id: str, holder: str) -> None:
             raise
 
 
-def _tick(context: AppContext, lease: Lease, job: Job) -> None:
+def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
     started_at = time.monotonic()
     state = _states.get(job.id)
     if state is None or state.epoch + 1 != lease.epoch:
-        state = _rebuilt(context, job)
-    state.epoch, state.at = lease.epoch, started_at
+        state = _rebuilt(context, job, step)
+    state.epoch, state.at, state.items.step = lease.epoch, started_at, step
     _states[job.id] = state
     _send_verdicts(state)
     _send_answers(context, state)
@@ -148,8 +158,8 @@ def _tick(context: AppContext, lease: Lease, job: Job) -> None:
     _drop_others(job.id)
 
 
-def _rebuilt(context: AppContext, job: Job) -> State:
-    """Build the state of a job from its records."""
+def _rebuilt(context: AppContext, job: Job, step: Step) -> State:
+    """Build the state of a job from its records. Raises RecipeHangs, and NotDeterministic as LiveItems.begin does."""
     recipe = _recipe(context, job)
     options = recipe.options.model_validate(job.options)
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
@@ -158,7 +168,9 @@ def _rebuilt(context: AppContext, job: Job) -> State:
         own = stage_records.chunks(session, job.id)
     results = [sha256 for _, kind, sha256, _ in own if kind == "result"]
     judgements = [sha256 for _, kind, sha256, _ in own if kind == "judgement"]
-    recorded = replay.read(context.artifacts, job.admitted, records, results, judgements)
+    recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
+    reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
+    _refuse_hanging(recorded, reader)
     catalogue = context.recipes
 
     def judged(call: Call, item: Item) -> Verdict | None:
@@ -176,8 +188,12 @@ def _rebuilt(context: AppContext, job: Job) -> State:
             inline=judged,
             reuse=_reuse(context, job),
             max_requests=context.settings.max_item_requests,
+            recipe_sha256=context.recipes.sha256(job.recipe),
+            created_sha256=job.recipe_sha256,
+            hung=recorded.hung,
+            step=step,
         ),
-        reader=items_file.Reader(context.artifacts, job.items_sha256 or ""),
+        reader=reader,
         release=stages.Release(
             [stage.name for stage in recipe.stages_of(options)],
             segment_sizes(context),
@@ -192,6 +208,14 @@ def _rebuilt(context: AppContext, job: Job) -> State:
         state.items.begin(row.position, item_of(job, options, row), _size(row), recorded)
     log.info("job read from its records", extra={"job_id": job.id, "items": len(state.items)})
     return state
+
+
+def _refuse_hanging(recorded: replay.Recorded, reader: items_file.Reader) -> None:
+    if len(recorded.hung) < MOST_HUNG:
+        return
+    (position, _), (_, message) = list(recorded.hung.items())[-1]
+    (custom_id,) = reader.custom_ids([position]).values()
+    raise RecipeHangs(f"the recipe hangs in {len(recorded.hung)} items, the last one is {custom_id!r}: {message}")
 
 
 def _reuse(context: AppContext, job: Job) -> Callable[[Item, Pending], Answer | None]:
@@ -336,14 +360,10 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record = session.get_one(Job, job.id)
         if record.status != "in_progress" or record.outcome is not None:
             raise _Ending
-        batches = {stage.name: stage.batch_id for stage in stage_records.stages(session, job.id)}
         for number, stage in enumerate(specs):
             own = [segment for cut, segment in zip(cuts, planned, strict=True) if cut.stage == stage.name]
             if own:
-                batch_id = batches.get(stage.name)
-                if batch_id is None:
-                    batch_id = stage_records.open_batch(session, record, number, stage.name, stage.endpoint).id
-                stage_records.extend(session, batch_id, own)
+                stage_records.extend(session, _batch_of(session, record, number, stage), own)
         for kind, sha256, rows in new_chunks:
             stage_records.add_chunk(session, job.id, kind, sha256, rows)
         for event in told:
@@ -353,6 +373,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record.failed += states["failed"]
         record.stuck += states["stuck"]
         record.reused += items.reused
+        record.restarted += items.restarted
         record.attempts, record.attempt_error = 0, None
         record.ahead = items.outlook(job.total - state.admitted)
         if items.counters:
@@ -361,6 +382,18 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
             _seal(session, job.id)
             lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="completed")
     state.job = record
+
+
+def _batch_of(session: Session, job: Job, number: int, stage: Stage) -> str:
+    """Return the id of a stage's batch, which is made if there is none."""
+    existing = {own.name: own for own in stage_records.stages(session, job.id)}
+    own = existing.get(stage.name)
+    if own is not None and own.batch_id is not None:
+        return own.batch_id
+    taken = {other.number for name, other in existing.items() if name != stage.name}
+    if number in taken:  # the recipe's file has changed, and so have the numbers of its stages
+        number = max(taken) + 1
+    return stage_records.open_batch(session, job, number, stage.name, stage.endpoint).id
 
 
 def _seal(session: Session, job_id: str) -> None:

@@ -10,24 +10,32 @@ import time
 import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import orjson
 
 from batchyard.program import Program, RecipeError, Request, Wants
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Score, Scored
+from store.formats.job_chunks import RECIPE
 from tasks.jobs.outlook import Turns, outlook
 from tasks.jobs.requests import Pending, answer_of, may_better
 
 Call: TypeAlias = Score | Check
 Outcome: TypeAlias = Answer | Scored | Checked
+Step: TypeAlias = Callable[[int, int, int], AbstractContextManager[object]]
 CHECKED_ITEMS = 100
 """One item in so many is run again when it ends, to see whether its recipe depends on what it is sent alone."""
+MOST_LIVES = 10
+"""A recipe takes another way whenever its file has changed. After so many lives it is not the file."""
 
 
 class NotDeterministic(Exception):
     """A recipe took another way when it was run again. The message names item and turn."""
+
+    code = "recipe_not_deterministic"
 
     def __init__(self, custom_id: str, turn: int) -> None:
         super().__init__(
@@ -75,7 +83,13 @@ class Issued:
 
 
 class Records(Protocol):
-    """What was recorded of an item before its program was lost."""
+    """What was recorded of items before their programs were lost, each in its present life."""
+
+    def life(self, position: int) -> tuple[int, str]:
+        """Return the number of an item's life, and the SHA-256 of the recipe's file that it went on with last."""
+
+    def count(self, position: int) -> int:
+        """Return how many requests and judgements of an item there are."""
 
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
         """Return the last attempt at a request."""
@@ -87,6 +101,12 @@ class Records(Protocol):
 class NoRecords:
     """The records of an item that begins."""
 
+    def life(self, position: int) -> tuple[int, str]:
+        return 1, ""
+
+    def count(self, position: int) -> int:
+        return 0
+
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
         return None
 
@@ -95,6 +115,13 @@ class NoRecords:
 
 
 NO_RECORDS = NoRecords()
+_UNWATCHED = nullcontext()
+_OUTCOMES: Mapping[type, Mapping[str, Callable[..., Outcome]]] = {
+    Request: {"refused": Answer, "reused": Answer},
+    Score: {"score": Scored},
+    Check: {"check": Checked},
+}
+"""What the kinds of judgements are, by what a program may want."""
 
 
 @dataclass(slots=True)
@@ -119,7 +146,9 @@ class LiveItems:
         calls: Scores and Checks to judge, as (position, turn, index, call, item).
         ended, judged: what the records have to take up, see `taken`.
         counters: what results have counted since the last `taken`.
-        reused: requests that another job had answered, since the last `taken`.
+        reused, restarted: requests that another job had answered, and items that began a new life, since the last
+            `taken`.
+        step: opens the `with` block of each step, of (position, life, turn).
         turns: how far items have gone, for the outlook.
         bytes: approximate size of the texts in memory.
     """
@@ -133,12 +162,18 @@ class LiveItems:
         inline: Callable[[Call, Item], Scored | Checked | None] = lambda call, item: None,
         reuse: Callable[[Item, Pending], Answer | None] = lambda item, request: None,
         max_requests: int = 1000,
+        recipe_sha256: str = "",
+        created_sha256: str = "",
+        hung: Mapping[tuple[int, int], tuple[int, str]] = MappingProxyType({}),
+        step: Step = lambda position, life, turn: _UNWATCHED,
     ) -> None:
         """
         Args:
             prepare: makes a pending request of an item's request, or the answer that says why it cannot run.
             inline: judges a call at once, or returns None for one that takes its time.
             reuse: returns the answer that another job has to a request, None if it has none.
+            recipe_sha256, created_sha256: of the recipe's file, and of that when the job was created.
+            hung: by position and life, the turn after which a step has hung, and what to say of it.
         """
         self._recipe = recipe
         self._options = options
@@ -146,6 +181,9 @@ class LiveItems:
         self._inline = inline
         self._reuse = reuse
         self._max_requests = max_requests
+        self._recipe_sha256, self._created_sha256 = recipe_sha256, created_sha256
+        self._hung = hung
+        self.step = step
         self._items: dict[int, _LiveItem] = {}
         self._all_checked = False
         self.buffers: dict[tuple[str, str], deque[Pending]] = defaultdict(deque)
@@ -159,6 +197,7 @@ class LiveItems:
         self.counters: dict[str, int] = defaultdict(int)
         self.turns = Turns()
         self.reused = 0
+        self.restarted = 0
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -176,12 +215,28 @@ class LiveItems:
     def begin(self, position: int, item: Item, size: int, records: Records = NO_RECORDS) -> None:
         """Begin an item, or resume it: its program is sent what was recorded.
 
+        If the recipe's file has changed, and the program does not ask what was recorded, the item begins its next life.
+
         Raises:
-            NotDeterministic: the program asks something else than it did before.
+            NotDeterministic: the program asks something else than it did before, and the file is the same.
         """
         started_at = time.time()
+        before_sha256 = self._created_sha256
+        if records is not NO_RECORDS:
+            life, before_sha256 = records.life(position)
+            item = replace(item, life=life)
+        if (position, item.life) in self._hung:
+            turn, message = self._hung[position, item.life]
+            self._fail(position, item, turn, started_at, RecipeError(message, "recipe_hangs"))
+            return
+        if before_sha256 != self._recipe_sha256:
+            if records is not NO_RECORDS and not self._asks_the_same(position, item, records):
+                item, records = self._next_life(item), NO_RECORDS
+            value = orjson.dumps({"recipe_sha256": self._recipe_sha256})
+            self.judged.append(Judged(position, item.life, 0, 0, RECIPE, value))
         try:
-            program = Program(self._recipe, self._options, item, self._max_requests)
+            with self.step(position, item.life, 0):
+                program = Program(self._recipe, self._options, item, self._max_requests)
         except RecipeError as error:
             self._fail(position, item, 0, started_at, error)
             return
@@ -234,7 +289,7 @@ class LiveItems:
         """Forget what the records have taken up."""
         self.ended.clear()
         self.judged.clear()
-        self.reused = 0
+        self.reused = self.restarted = 0
         self.counters.clear()
 
     def pending(self) -> int:
@@ -270,7 +325,8 @@ class LiveItems:
             self.turns[program.turn].complete += 1
             live.outcomes = []
             try:
-                program.send(outcomes)
+                with self.step(live.position, program.item.life, program.turn):
+                    program.send(outcomes)
             except RecipeError as error:
                 self._drop(live)
                 self._fail(live.position, program.item, program.turn, live.started_at, error)
@@ -289,16 +345,13 @@ class LiveItems:
                 self._call(live, index, want, records)
 
     def _ask(self, live: _LiveItem, index: int, request: Request, records: Records) -> None:
-        item, turn = live.program.item, live.program.turn
-        judgement = records.judgement(live.position, turn, index)
-        if judgement is not None:
-            self._settle(live, index, Answer(**judgement[1]))
+        item = live.program.item
+        outcome = _judgement(live.program, live.position, index, records)
+        if outcome is not None:
+            self._settle(live, index, outcome)
             return
-        prepared = self._prepare(item, live.position, request, 0)
-        issued = records.request(live.position, request.stage, request.visit, request.sample)
+        prepared, issued = self._issued(item, live.position, request, records)
         if issued is not None:
-            if isinstance(prepared, Answer) or prepared.ask != issued.ask:
-                raise NotDeterministic(item.custom_id, turn)
             live.retries[index] = issued.retry
             if issued.answer is None:
                 self._note_out(request.stage, issued.line, live.position, index, request.model)
@@ -316,6 +369,53 @@ class LiveItems:
         else:
             self.buffers[request.stage, request.model].append(prepared)
 
+    def _issued(
+        self, item: Item, position: int, request: Request, records: Records
+    ) -> tuple[Pending | Answer, Issued | None]:
+        """Return a prepared request, and the record of it. Raises NotDeterministic if that is of another one."""
+        prepared = self._prepare(item, position, request, 0)
+        issued = records.request(position, request.stage, request.visit, request.sample)
+        if issued is not None and (isinstance(prepared, Answer) or prepared.ask != issued.ask):
+            raise NotDeterministic(item.custom_id, request.turn)
+        return prepared, issued
+
+    def _asks_the_same(self, position: int, item: Item, records: Records) -> bool:
+        """True if an item's program asks all that was recorded of it. It is sent that, and nothing is noted."""
+        used = 0
+        try:
+            with self.step(position, item.life, 0):
+                program = Program(self._recipe, self._options, item, self._max_requests)
+            while program.result is None:
+                outcomes: list[Any] = []
+                for index, want in enumerate(program.wants):
+                    outcome = _judgement(program, position, index, records)
+                    used += outcome is not None
+                    if outcome is None and isinstance(want, Request):
+                        _, issued = self._issued(item, position, want, records)
+                        used += issued is not None
+                        if issued is not None and issued.answer is not None:
+                            answer = answer_of(*issued.answer, want)
+                            again = issued.retry < self._options.retries and may_better(answer)
+                            outcome = None if again else answer
+                    if outcome is not None:
+                        outcomes.append(outcome)
+                if len(outcomes) < len(program.wants):
+                    break
+                with self.step(position, item.life, program.turn):
+                    program.send(outcomes)
+        except NotDeterministic:
+            return False
+        except RecipeError:
+            pass  # the item may have ended so
+        return used == records.count(position)
+
+    def _next_life(self, item: Item) -> Item:
+        """Return an item in its next life. Raises NotDeterministic after MOST_LIVES."""
+        if item.life >= MOST_LIVES:
+            raise NotDeterministic(item.custom_id, 1)
+        self.restarted += 1
+        return replace(item, life=item.life + 1)
+
     def _ask_again(self, live: _LiveItem, index: int, request: Request, answer: Answer) -> bool:
         """Put a request that failed for now into its buffer again, if it may be. Return True if it is there."""
         if live.retries[index] >= self._options.retries or not may_better(answer):
@@ -328,15 +428,13 @@ class LiveItems:
         return True
 
     def _call(self, live: _LiveItem, index: int, call: Call, records: Records) -> None:
-        turn = live.program.turn
-        judgement = records.judgement(live.position, turn, index)
-        if judgement is not None:
-            kind = Scored if isinstance(call, Score) else Checked
-            self._settle(live, index, kind(**judgement[1]))
+        recorded = _judgement(live.program, live.position, index, records)
+        if recorded is not None:
+            self._settle(live, index, recorded)
             return
         outcome = self._inline(call, live.program.item)
         if outcome is None:
-            self.calls.append((live.position, turn, index, call, live.program.item))
+            self.calls.append((live.position, live.program.turn, index, call, live.program.item))
             return
         self._note(live, index, outcome)
         self._settle(live, index, outcome)
@@ -393,14 +491,29 @@ class LiveItems:
         again: Program | None = None
         turn = 1
         try:
-            again = Program(self._recipe, self._options, item, self._max_requests)
+            with self.step(live.position, item.life, 0):
+                again = Program(self._recipe, self._options, item, self._max_requests)
             for turn, (wants, outcomes) in enumerate(live.history or [], start=1):
                 if again.wants != wants:
                     raise NotDeterministic(item.custom_id, turn)
-                again.send(outcomes)  # type: ignore[arg-type]  # outcomes of the same turn
+                with self.step(live.position, item.life, turn):
+                    again.send(outcomes)  # type: ignore[arg-type]  # outcomes of the same turn
         except RecipeError as error:
             raise NotDeterministic(item.custom_id, turn) from error
         result, before = again.result, first.result
         if result is None or before is None or vars(result) != vars(before):
             raise NotDeterministic(item.custom_id, turn + 1)
         self._all_checked = True
+
+
+def _judgement(program: Program, position: int, index: int, records: Records) -> Outcome | None:
+    """Return the recorded outcome of what a program wants. Raises NotDeterministic if it is of another kind."""
+    judgement = records.judgement(position, program.turn, index)
+    if judgement is None:
+        return None
+    kind, values = judgement
+    want = program.wants[index]
+    outcome = next(kinds.get(kind) for wanted, kinds in _OUTCOMES.items() if isinstance(want, wanted))
+    if outcome is None:
+        raise NotDeterministic(program.item.custom_id, program.turn)
+    return outcome(**values)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from store.jobs import stages
 from tasks.jobs.live import Issued
 
 Positions = npt.NDArray[np.int64]
-_PLACE = ["line", "position", "visit", "sample", "retry", "ask"]
+_PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
 
 
 @dataclass
@@ -40,21 +42,38 @@ class StageRecords:
 class Recorded:
     """What was recorded of the items that have begun and not ended (tasks.jobs.live.Records).
 
+    What earlier lives of an item have asked is no part of it: nobody waits for their answers.
+
     Attributes:
         positions: of these items, rising.
+        created_sha256: of the recipe's file when the job was created.
         lines: the next line of each stage.
+        hung: by position and life, the turn after which a step has hung, and what to say of it; of all items.
     """
 
     positions: Positions
+    created_sha256: str
     lines: dict[str, int] = field(default_factory=dict)
+    hung: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
+    _lives: dict[int, tuple[int, str]] = field(default_factory=dict)
     _requests: dict[tuple[int, str, int, int], Issued] = field(default_factory=dict)
     _judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def life(self, position: int) -> tuple[int, str]:
+        return self._lives.get(position, (1, self.created_sha256))
+
+    def count(self, position: int) -> int:
+        return self._counts[position]
 
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
         return self._requests.get((position, stage, visit, sample))
 
     def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
         return self._judgements.get((position, turn, index))
+
+    @cached_property
+    def _counts(self) -> Counter[int]:
+        return Counter(place[0] for places in (self._requests, self._judgements) for place in places)
 
 
 def stage_records(session: Session, job_id: str) -> list[StageRecords]:
@@ -75,12 +94,14 @@ def read(
     stages: list[StageRecords],
     results: list[str],
     judgements: list[str],
+    created_sha256: str,
 ) -> Recorded:
     """Read the records of a job's live items.
 
     Args:
         admitted: items that have begun, the first ones by position.
         results, judgements: SHA-256 of the job's chunks of each kind.
+        created_sha256: see Recorded.
 
     Raises:
         UnavailableError: the store does not have a file or cannot be reached.
@@ -89,15 +110,25 @@ def read(
     ended = np.zeros(admitted, np.bool_)
     for sha256 in results:
         ended[job_chunks.read(artifacts, sha256, ["position"])["position"].to_numpy()] = True
-    recorded = Recorded(np.flatnonzero(~ended))
+    recorded = Recorded(np.flatnonzero(~ended), created_sha256)
     live = pa.array(recorded.positions, pa.int64())
-    for stage in stages:
-        _read_stage(artifacts, stage, live, recorded)
+    judged: list[dict[str, Any]] = []
     for sha256 in judgements:
-        table = job_chunks.read(artifacts, sha256, ["position", "turn", "index", "kind", "value"])
-        for row in table.filter(pc.is_in(table["position"], live)).to_pylist():
+        table = job_chunks.read(artifacts, sha256)
+        hangs = pc.equal(table["kind"], job_chunks.HANGS)
+        for row in table.filter(hangs).to_pylist():
+            message = orjson.loads(row["value"])["message"]
+            recorded.hung[row["position"], row["life"]] = (row["turn"], message)
+        judged += table.filter(pc.and_(pc.invert(hangs), pc.is_in(table["position"], live))).to_pylist()
+    for row in judged:
+        if row["kind"] == job_chunks.RECIPE and row["life"] >= recorded.life(row["position"])[0]:
+            recorded._lives[row["position"]] = (row["life"], orjson.loads(row["value"])["recipe_sha256"])
+    for row in judged:
+        if row["kind"] != job_chunks.RECIPE and row["life"] == recorded.life(row["position"])[0]:
             place = (row["position"], row["turn"], row["index"])
             recorded._judgements[place] = (row["kind"], orjson.loads(row["value"]))
+    for stage in stages:
+        _read_stage(artifacts, stage, live, recorded)
     return recorded
 
 
@@ -119,5 +150,7 @@ def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recor
                 answers[line] = (answer, seconds)
     # Of several attempts at a request the last one counts: it comes last.
     for row in requests.sort_by("retry").to_pylist():
+        if row["life"] != recorded.life(row["position"])[0]:
+            continue
         place = (row["position"], stage.name, row["visit"], row["sample"])
         recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answers.get(row["line"]))

@@ -70,6 +70,14 @@ def dice(item: Item, options: Debate) -> Flow:
     yield [Ask("only", str(random.random()), model=options.model)]
     return Result()
 
+@recipe("hanging", Debate, stages=("only",))
+def hanging(item: Item, options: Debate) -> Flow:
+    """Never end."""
+    (answer,) = yield [Ask("only", item.chat(), model=options.model)]
+    while item.number == 3:
+        pass
+    return Result(text=answer.text)
+
 @reward("acme", data_sources=("acme/qa",), columns=("answer",))
 def acme(data_source, solution_str, ground_truth, extra_info=None):
     return float(solution_str == ground_truth)
@@ -134,7 +142,8 @@ def jobs(start_stack: Callable[..., RunningStack], tmp_path_factory: pytest.Temp
     (recipes / "debate.py").write_text(DEBATE)
     (folder / "calls").touch()
     models = MODELS.replace("{log}", str(folder / "calls"))
-    stack = start_stack(models, BATCHYARD_ALLOW_SIMULATED="true", BATCHYARD_RECIPES=str(recipes))
+    settings = {"BATCHYARD_RECIPES": str(recipes), "BATCHYARD_JUDGE_SECONDS": "5"}
+    stack = start_stack(models, BATCHYARD_ALLOW_SIMULATED="true", **settings)
     return Jobs(stack, folder / "calls")
 
 
@@ -196,6 +205,18 @@ def test_a_recipe_that_depends_on_chance_fails_with_item_and_turn(jobs: Jobs) ->
     (error,) = job["errors"]["data"]
     assert error["code"] == "recipe_not_deterministic"
     assert "turn 1" in error["message"]
+
+
+def test_a_recipe_that_hangs_fails_its_item_alone_with_the_line(jobs: Jobs) -> None:
+    (pid,) = (process.pid for process in jobs.stack.processes("webhooks")[:1])
+    job = jobs.ended(jobs.create(rows(20), recipe="hanging"))
+    assert job["status"] == "completed"
+    assert (job["request_counts"]["completed"], job["request_counts"]["failed"]) == (19, 1)
+    result = jobs.results(job)[3]
+    assert (result["state"], result["error"]["code"]) == ("failed", "recipe_hangs")
+    assert "took longer than 5 seconds (debate.py, line " in result["error"]["message"]
+    assert not psutil.pid_exists(pid)
+    assert sum(stage["issued"] for stage in job["batchyard"]["stages"]) == 20
 
 
 def test_bad_rows_are_named_before_anything_runs(jobs: Jobs) -> None:

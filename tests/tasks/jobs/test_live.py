@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import zlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -15,7 +18,8 @@ from hypothesis import strategies as st
 
 from batchyard.models import ModelSpec
 from batchyard.recipes import Ask, Check, Checked, Flow, Item, Options, Recipe, Result, Score, Scored, recipe
-from tasks.jobs.live import NO_RECORDS, Issued, LiveItems, NotDeterministic
+from store.formats.job_chunks import RECIPE
+from tasks.jobs.live import MOST_LIVES, NO_RECORDS, Issued, LiveItems, NotDeterministic
 from tasks.jobs.requests import Pending, Preparer
 
 MODELS = {"echo": ModelSpec(name="echo", engine="echo")}
@@ -36,12 +40,29 @@ def three(item: Item, options: Options) -> Flow:
     return Result(text=final.text, counters={"rounds": rounds}, scores=[score.score for score in scores])
 
 
-def items_of(flow: Recipe[Any] = three, **options: Any) -> LiveItems:
-    return LiveItems(flow, Options(**options), Preparer(MODELS, 100).prepare)
+@recipe("three", Options, stages=("draft", "review", "vote", "final"), loops=True)
+def changed(item: Item, options: Options) -> Flow:
+    """The same after a change: who has reviews is asked for a vote instead, others see no difference."""
+    drafts = yield [Ask("draft", f"{item.custom_id} draft {n}", model="echo", temperature=0.5) for n in range(3)]
+    yield [Score("length", "words", draft.text, 5) for draft in drafts if draft.ok]
+    votes = []
+    if item.random("rounds").randint(0, 2):
+        votes = yield [Ask("vote", f"{item.custom_id} vote {n}", model="echo") for n in range(2)]
+    (final,) = yield [Ask("final", f"{item.custom_id} final", model="echo")]
+    return Result(text=final.text, votes=[vote.text for vote in votes])
 
 
-def an_item(position: int) -> Item:
-    return Item(position, f"item-{position}", {"prompt": "hello"})
+FILES = {"a": three, "b": changed}
+"""The recipe by what stands for the SHA-256 of its file."""
+
+
+def items_of(flow: Recipe[Any] = three, recipe_sha256: str = "a", **options: Any) -> LiveItems:
+    prepare = Preparer(MODELS, 100).prepare
+    return LiveItems(flow, Options(**options), prepare, recipe_sha256=recipe_sha256, created_sha256="a")
+
+
+def an_item(position: int, life: int = 1) -> Item:
+    return Item(position, f"item-{position}", {"prompt": "hello"}, life=life)
 
 
 def output_line(text: str | None, status: int = 200) -> str:
@@ -57,7 +78,9 @@ class Core:
     def __init__(self) -> None:
         self.requests: dict[str, list[Pending]] = {}
         self.answers: dict[tuple[str, int], str] = {}
-        self.judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = {}
+        self.judgements: dict[tuple[int, int, int, int], tuple[str, Mapping[str, Any]]] = {}
+        self.lives: dict[int, tuple[int, str]] = {}
+        self.restarted = 0
         self.ended: dict[int, tuple[str, bytes]] = {}
         self.admitted = 0
 
@@ -69,20 +92,39 @@ class Core:
             lines.extend(buffer)
             buffer.clear()
         for judged in items.judged:
-            key = (judged.position, judged.turn, judged.index)
+            key, value = (judged.position, judged.life, judged.turn, judged.index), orjson.loads(judged.value)
+            if judged.kind == RECIPE:
+                self.lives[judged.position] = (judged.life, value["recipe_sha256"])
+                continue
             assert key not in self.judgements
-            self.judgements[key] = (judged.kind, orjson.loads(judged.value))
+            self.judgements[key] = (judged.kind, value)
+        self.restarted += items.restarted
         for ended in items.ended:
             assert ended.position not in self.ended, "an item ended twice"
             self.ended[ended.position] = (ended.state, ended.result)
+            assert ended.life == self.life(ended.position)[0]
         items.taken()
 
+    def life(self, position: int) -> tuple[int, str]:
+        return self.lives.get(position, (1, "a"))
+
+    def count(self, position: int) -> int:
+        life, _ = self.life(position)
+        requests = {
+            (stage, request.visit, request.sample)
+            for stage, requests in self.requests.items()
+            for request in requests
+            if (request.position, request.life) == (position, life)
+        }
+        judgements = [key for key in self.judgements if key[:2] == (position, life)]
+        return len(requests) + len(judgements)
+
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
-        place = (position, visit, sample)
+        place = (position, self.life(position)[0], visit, sample)
         issued = [
             Issued(request.retry, line, request.ask, self._answer(stage, line))
             for line, request in enumerate(self.requests.get(stage, []))
-            if (request.position, request.visit, request.sample) == place
+            if (request.position, request.life, request.visit, request.sample) == place
         ]
         return max(issued, key=lambda attempt: attempt.retry, default=None)
 
@@ -91,42 +133,67 @@ class Core:
         return None if text is None else (text, None)
 
     def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
-        return self.judgements.get((position, turn, index))
+        return self.judgements.get((position, self.life(position)[0], turn, index))
 
-    def rebuild(self) -> LiveItems:
-        items = items_of()
+    def rebuild(self, recipe_sha256: str = "a") -> LiveItems:
+        items = items_of(FILES[recipe_sha256], recipe_sha256)
         for position in range(self.admitted):
             if position not in self.ended:
                 items.begin(position, an_item(position), 0, self)
         return items
 
 
-def run(draws: random.Random, *, crashes: float) -> Core:
-    """Run 12 items with answers in any order; before a commit everything in memory may be lost."""
+def run(draws: random.Random, *, crashes: float, files: Sequence[str] = ("a",)) -> Core:
+    """Run 12 items with answers in any order; before a commit everything in memory may be lost.
+
+    After a crash the recipe is one of `files`, which changes a few times.
+    """
     core, items, admitted = Core(), items_of(), 0
+    file, changes = "a", MOST_LIVES - 2
     for _ in range(10_000):
         if draws.random() < crashes:
-            items, admitted = core.rebuild(), core.admitted
+            if changes and draws.random() < 0.5:
+                file, changes = draws.choice(files), changes - 1
+            items, admitted = core.rebuild(file), core.admitted
         while admitted < 12 and len(items) < 4:
             items.begin(admitted, an_item(admitted), 0)
             admitted += 1
-        for position, turn, index, call, _ in items.calls:
-            items.judging += 1
-            items.judge(position, turn, index, judged(call))
-        items.calls = []
+        judge_calls(items)
         if draws.random() < 0.5:
             core.commit(items, admitted)
         waiting = [(stage, line) for stage, lines in items.out.items() for line in lines]
-        for stage, line in draws.sample(waiting, min(len(waiting), 3)):
-            request = core.requests[stage][line]
-            fails = request.retry < 1 and zlib.crc32(request.custom_id.encode()) % 5 == 0
-            text = orjson.loads(request.body)["messages"][-1]["content"]
-            core.answers.setdefault((stage, line), output_line(None if fails else text, 503 if fails else 200))
-            items.answer(stage, line, core.answers[stage, line], None)
+        answer(core, items, draws.sample(waiting, min(len(waiting), 3)))
         if admitted == 12 and not len(items):
             core.commit(items, admitted)
             return core
     raise AssertionError("the items did not end")
+
+
+def judge_calls(items: LiveItems) -> None:
+    calls, items.calls = items.calls, []
+    for position, turn, index, call, _ in calls:
+        items.judging += 1
+        items.judge(position, turn, index, judged(call))
+
+
+def answer(core: Core, items: LiveItems, places: list[tuple[str, int]]) -> None:
+    """Answer requests by stage and line. One in five fails the first time."""
+    for stage, line in places:
+        request = core.requests[stage][line]
+        fails = request.retry < 1 and zlib.crc32(request.custom_id.encode()) % 5 == 0
+        text = orjson.loads(request.body)["messages"][-1]["content"]
+        core.answers.setdefault((stage, line), output_line(None if fails else text, 503 if fails else 200))
+        items.answer(stage, line, core.answers[stage, line], None)
+
+
+def finish_turns(core: Core, items: LiveItems, admitted: int) -> None:
+    """Go on until the items want what is in a new stage, or have ended."""
+    stages = {stage for stage, requests in core.requests.items() if requests}
+    while len(items) and stages == {stage for stage, requests in core.requests.items() if requests}:
+        core.commit(items, admitted)
+        answer(core, items, [(stage, line) for stage, lines in items.out.items() for line in list(lines)])
+        judge_calls(items)
+        core.commit(items, admitted)
 
 
 def judged(call: Score | Check) -> Scored | Checked:
@@ -147,6 +214,126 @@ def test_crashes_change_no_result_and_ask_nothing_twice(seed: int, crashes: floa
         names = [request.custom_id for request in requests]
         assert len(names) == len({*names}), "a request was issued twice"
         assert sorted(names) == sorted(request.custom_id for request in undisturbed.requests[stage])
+
+
+@functools.cache
+def alone(recipe_sha256: str, position: int, life: int) -> tuple[frozenset[tuple[str, bytes]], bytes]:
+    """What an item asks and gets in one life, without a crash."""
+    core, items = Core(), items_of(FILES[recipe_sha256], recipe_sha256)
+    core.lives[position] = (life, recipe_sha256)
+    items.begin(position, an_item(position, life), 0)
+    while len(items):
+        finish_turns(core, items, 1)
+    core.commit(items, position + 1)
+    asked = {(request.custom_id, request.ask) for requests in core.requests.values() for request in requests}
+    return frozenset(asked), core.ended[position][1]
+
+
+@given(st.integers(0, 2**32), st.floats(0.02, 0.3))
+def test_a_recipe_that_changes_gives_items_another_life_and_mixes_none(seed: int, crashes: float) -> None:
+    core = run(random.Random(seed), crashes=crashes, files=("a", "b"))
+    asked: dict[tuple[int, int], set[tuple[str, bytes]]] = defaultdict(set)
+    for requests in core.requests.values():
+        for request in requests:
+            assert (request.custom_id, request.ask) not in asked[request.position, request.life], "asked twice"
+            asked[request.position, request.life].add((request.custom_id, request.ask))
+    assert len(core.ended) == 12
+    for position, (_, result) in core.ended.items():
+        last, _ = core.life(position)
+        for life in range(1, last):
+            assert any(asked[position, life] <= alone(file, position, life)[0] for file in FILES)
+        assert (asked[position, last], result) in [alone(file, position, last) for file in FILES]
+    assert core.restarted == sum(life - 1 for life, _ in core.lives.values())
+
+
+def test_an_item_goes_on_in_its_life_if_the_change_makes_no_difference_to_it() -> None:
+    core, items = Core(), items_of()
+    for position in range(12):
+        items.begin(position, an_item(position), 0)
+    core.commit(items, 12)
+    assert core.rebuild("b").restarted == 0
+
+
+def test_an_item_whose_recorded_requests_the_changed_recipe_does_not_ask_begins_again_without_them() -> None:
+    core, items = Core(), items_of()
+    position = next(number for number in range(12) if an_item(number).random("rounds").randint(0, 2))
+    items.begin(position, an_item(position), 0)
+    finish_turns(core, items, 1)
+    core.commit(items, 0)
+    assert [request.stage for request in core.requests["review"]] == ["review"]
+    resumed = items_of(changed, "b")
+    resumed.begin(position, an_item(position), 0, core)
+    assert resumed.restarted == 1 and not any(resumed.out.values())
+    drafts = resumed.buffers["draft", "echo"]
+    assert [request.custom_id for request in drafts] == [f"item-{position}#2/draft.1.{n}" for n in range(3)]
+    assert {request.ask for request in drafts}.isdisjoint(request.ask for request in core.requests["draft"])
+
+
+def test_a_changed_recipe_that_takes_another_way_each_time_ends_its_job() -> None:
+    words = map(str, itertools.count())
+
+    @recipe("words", Options, stages=("only",))
+    def changing(item: Item, options: Options) -> Flow:
+        yield [Ask("only", next(words), model="echo")]
+        return Result()
+
+    core, items = Core(), items_of(changing)
+    items.begin(0, an_item(0), 0)
+    core.commit(items, 1)
+    resumed = items_of(changing, "b")
+    resumed.begin(0, an_item(0), 0, core)
+    core.commit(resumed, 1)
+    assert core.life(0) == (2, "b")
+    with pytest.raises(NotDeterministic, match="turn 1"):
+        items_of(changing, "b").begin(0, an_item(0), 0, core)
+    for life in range(3, MOST_LIVES + 1):
+        resumed = items_of(changing, f"file {life}")
+        resumed.begin(0, an_item(0), 0, core)
+        core.commit(resumed, 1)
+        assert core.life(0)[0] == life
+    with pytest.raises(NotDeterministic):
+        items_of(changing, "one more").begin(0, an_item(0), 0, core)
+
+
+def test_an_item_that_hangs_fails_without_another_step() -> None:
+    begun = []
+
+    @recipe("slow", Options, stages=("only",))
+    def slow(item: Item, options: Options) -> Flow:
+        begun.append(item.custom_id)
+        yield [Ask("only", "x", model="echo")]
+        return Result()
+
+    items = LiveItems(slow, Options(), Preparer(MODELS, 100).prepare, hung={(1, 1): (3, "took too long")})
+    for position in range(3):
+        items.begin(position, an_item(position), 0)
+    assert begun == ["item-0", "item-2"]
+    (ended,) = items.ended
+    assert (ended.custom_id, ended.state, ended.life, ended.turns) == ("item-1", "failed", 1, 3)
+    assert orjson.loads(ended.error or b"") == {"code": "recipe_hangs", "message": "took too long"}
+
+
+def test_every_step_of_a_recipe_is_watched() -> None:
+    steps: list[tuple[int, int, int]] = []
+
+    @contextmanager
+    def step(position: int, life: int, turn: int) -> Iterator[None]:
+        steps.append((position, life, turn))
+        yield
+
+    core, items = Core(), items_of()
+    items.step = step
+    items.begin(0, an_item(0), 0)
+    while len(items):
+        finish_turns(core, items, 1)
+    turns = max(turn for _, _, turn in steps)
+    once = [(0, 1, turn) for turn in range(turns + 1)]
+    assert turns > 1 and steps == once + once  # the first item that ends is run again
+    steps.clear()
+    resumed = items_of(three, "b")
+    resumed.step = step
+    resumed.begin(0, an_item(0), 0, core)
+    assert steps == [*once, *once, *once]  # whether its recipe has changed, its replay, and the check again
 
 
 def test_a_request_that_failed_for_now_is_asked_again_with_the_same_body() -> None:

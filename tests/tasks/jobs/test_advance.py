@@ -1,0 +1,356 @@
+"""The ticks of a job over its records: a recipe that hangs, and one whose file changes."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import redis
+from sqlalchemy import select
+
+from batchyard import output_lines
+from batchyard.models import ModelSpec
+from batchyard.settings import Settings
+from store import leases, projects
+from store.artifacts import Artifacts
+from store.database import Database
+from store.formats import asks, chunks, items, job_chunks
+from store.jobs import lifecycle
+from store.jobs import stages as stage_records
+from store.jobs.records import Job
+from store.records import ResultChunk, Segment
+from tasks import messages
+from tasks.context import AppContext
+from tasks.jobs import advance, finish, reading, stages, watchdog
+from tests.support.jobs import create_job
+from tests.support.stacks import ROOT
+
+HEAD = """
+import re
+from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
+"""
+TWO = """
+@recipe("two", Options, stages=("draft", "final"))
+def two(item: Item, options: Options) -> Flow:
+    (draft,) = yield [Ask("draft", item.chat(), model="echo")]
+    (final,) = yield [Ask("final", f"final {item.number}", model="echo")]
+    return Result(text=final.text)
+"""
+CHANGED = """
+@recipe("two", Options, stages=("outline", "draft", "check", "final"))
+def two(item: Item, options: Options) -> Flow:
+    (draft,) = yield [Ask("draft", item.chat(), model="echo")]
+    checks = yield [Ask("check", f"check {item.number} {n}", model="echo") for n in range(2)]
+    (final,) = yield [Ask("final", f"better {item.number}", model="echo")]
+    return Result(text=final.text, checks=len(checks))
+"""
+HANGING = """
+@recipe("two", Options, stages=("draft",))
+def two(item: Item, options: Options) -> Flow:
+    if item.columns["prompt"] == "hang":
+        re.match("(a+)+$", 40 * "a" + "b")
+    (draft,) = yield [Ask("draft", item.chat(), model="echo")]
+    return Result(text=draft.text)
+"""
+
+
+class Running:
+    """A job of recipe `two` with an item for each prompt, and its engine."""
+
+    def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
+        self.context = context
+        with context.artifacts.create() as file:
+            writer = items.Writer(file)
+            for number, prompt in enumerate(prompts):
+                writer.add(number, f"item-{number}", orjson.dumps({"prompt": prompt}))
+            writer.close()
+        with context.database.write() as session:
+            sha256 = context.recipes.sha256("two")
+            self.id = create_job(session, project, recipe="two", recipe_sha256=sha256, options={}).id
+            assert lifecycle.validated(session, self.id, items_sha256=file.sha256, total=len(prompts))
+
+    @property
+    def job(self) -> Job:
+        with self.context.database.read() as session:
+            return session.get_one(Job, self.id)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            advance.run(self.context, self.id, "here/1/task")
+
+    def crash(self, context: AppContext | None = None) -> None:
+        """Lose what is in memory. `context`: with which the job goes on."""
+        advance._states.clear()
+        self.context = context or self.context
+
+    def answer(self, stage: str, *numbers: int) -> None:
+        """Answer the requests of a stage: those of these items, or all."""
+        with self.context.database.write() as session:
+            (batch_id,) = [own.batch_id for own in stage_records.stages(session, self.id) if own.name == stage]
+            for segment in session.scalars(select(Segment).where(Segment.batch_id == batch_id)):
+                table = asks.read(self.context.artifacts, segment.plan_sha256 or "", segment.row_group or 0)
+                rows = [
+                    {"line": row["line"], "ok": True, "answer": _echoed(row["body"]), "seconds": 0.5}
+                    for row in table.to_pylist()
+                    if not numbers or row["position"] in numbers
+                ]
+                sha256 = chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=chunks.SCHEMA))
+                session.add(ResultChunk(batch_id=batch_id, segment_id=segment.id, sha256=sha256, created_at=0.0))
+
+    def issued(self) -> dict[str, list[str]]:
+        """The custom_ids of what was issued, by stage, sorted."""
+        with self.context.database.read() as session:
+            plans = {own.name: stage_records.plans(session, own.batch_id or "") for own in self.stages()}
+        return {
+            name: sorted(
+                custom_id
+                for place in places
+                for custom_id in asks.read(self.context.artifacts, *place)["custom_id"].to_pylist()
+            )
+            for name, places in plans.items()
+        }
+
+    def stages(self) -> list[Any]:
+        with self.context.database.read() as session:
+            return stage_records.stages(session, self.id)
+
+    def ends(self) -> dict[str, dict[str, Any]]:
+        """The result rows, by custom_id. An item that ended twice is an error."""
+        with self.context.database.read() as session:
+            stored = stage_records.chunks(session, self.id, "result")
+        rows = [row for chunk in stored for row in job_chunks.read(self.context.artifacts, chunk.sha256).to_pylist()]
+        assert len({row["custom_id"] for row in rows}) == len(rows)
+        return {row["custom_id"]: row for row in rows}
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Finish the job. Return the rows of its journal."""
+        assert finish.run(self.context, self.id, "here/1/task")
+        with self.context.database.read() as session:
+            files = {artifact.name: file for artifact, file in lifecycle.artifacts(session, [self.id])[self.id]}
+        with self.context.artifacts.open(files["journal.parquet"].sha256) as file:
+            return list(pq.read_table(io.BytesIO(file.read())).to_pylist())
+
+
+def _echoed(body: str) -> str:
+    content = orjson.loads(body)["messages"][-1]["content"]
+    choices = [{"message": {"content": content}, "finish_reason": "stop"}]
+    return output_lines.line("x", 200, orjson.dumps({"choices": choices}), None)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No message leaves the test, and a hungry job waits for nothing."""
+    for name in ("advance_job", "segment"):
+        monkeypatch.setattr(messages, name, lambda *_: None)
+    monkeypatch.setattr(stages, "Release", functools.partial(stages.Release, pause=0.0))
+
+
+@pytest.fixture
+def deployed(new_context: Callable[..., AppContext], tmp_path: Path) -> Callable[[str], AppContext]:
+    """Makes a context whose folder of recipes has this file."""
+
+    def make(text: str) -> AppContext:
+        folder = tmp_path / f"recipes-{len(list(tmp_path.glob('recipes-*')))}"
+        folder.mkdir()
+        (folder / "two.py").write_text(HEAD + text)
+        return new_context(recipes=str(folder))
+
+    return make
+
+
+def test_items_begin_their_next_life_when_the_recipes_file_asks_something_else(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    running = Running(deployed(TWO), project, ["a", "b", "c"])
+    running.tick()
+    running.answer("draft", 0, 1)
+    running.tick()
+    assert running.issued()["final"] == ["item-0/final.1.0", "item-1/final.1.0"]
+    for _ in range(2):  # the second time it is read from what the first has recorded
+        running.crash(deployed(CHANGED))
+        running.tick()
+    assert running.job.restarted == 2
+    assert running.issued()["draft"] == [f"item-{n}/draft.1.0" for n in ("0#2", "0", "1#2", "1", "2")]
+    running.answer("final")  # of a life that is over
+    for stage in ("draft", "check", "final"):
+        running.answer(stage)
+        running.tick()
+        running.crash()
+    job, ends = running.job, running.ends()
+    assert (job.status, job.completed, job.failed, job.restarted) == ("finalizing", 3, 0, 2)
+    assert [end["life"] for _, end in sorted(ends.items())] == [2, 2, 1]
+    assert orjson.loads(ends["item-0"]["result"]) == {"text": "better 0", "checks": 2}
+    assert len({own.number for own in running.stages()}) == len({own.batch_id for own in running.stages()}) == 3
+
+
+def test_the_journal_says_of_each_request_in_which_life_and_turn_it_was(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    running = Running(deployed(TWO), project, ["a", "b"])
+    running.tick()
+    running.answer("draft")
+    running.tick()
+    running.crash(deployed(CHANGED))
+    running.tick()
+    for stage in ("draft", "check", "final"):
+        running.answer(stage)
+        running.tick()
+    page = reading.item(running.context, running.job, 1)
+    assert [(turn.life, turn.turn, [one.stage for one in turn.requests]) for turn in page.turns] == [
+        (1, 1, ["draft"]),
+        (1, 2, ["final"]),
+        (2, 1, ["draft"]),
+        (2, 2, ["check", "check"]),
+        (2, 3, ["final"]),
+    ]
+    rows = [row for row in running.journal() if row["number"] == 1]
+    assert [(row["life"], row["turn"], row["kind"], row["stage"], row["sample"]) for row in rows] == [
+        (1, 1, "request", "draft", 0),
+        (1, 2, "request", "final", 0),
+        (2, 0, "recipe", None, 0),
+        (2, 1, "request", "draft", 0),
+        (2, 2, "request", "check", 0),
+        (2, 2, "request", "check", 1),
+        (2, 3, "request", "final", 0),
+    ]
+
+
+def test_a_recipe_that_differs_without_a_change_of_its_file_fails_its_job(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    running = Running(deployed(TWO), project, ["a"])
+    running.tick()
+    running.crash(deployed(TWO.replace("item.chat()", "'another'")))
+    with running.context.database.write() as session:
+        session.get_one(Job, running.id).recipe_sha256 = running.context.recipes.sha256("two")
+    running.tick()
+    (error,) = running.job.errors or []
+    assert (running.job.outcome, error["code"]) == ("failed", "recipe_not_deterministic")
+
+
+def test_an_item_in_which_the_recipe_hangs_ends_its_worker_once_and_fails_alone(
+    sqlite_url: str, artifacts: Artifacts, tmp_path: Path
+) -> None:
+    """A regular expression lets no other thread of the process run: not even one that watches."""
+    folder = tmp_path / "recipes-hanging"
+    folder.mkdir()
+    (folder / "two.py").write_text(HEAD + HANGING)
+    (tmp_path / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
+    database = Database(sqlite_url)
+    settings = Settings(redis_url="redis://127.0.0.1:1/0", recipes=str(folder))
+    broker = redis.Redis.from_url(settings.redis_url, decode_responses=True)
+    context = AppContext(settings, {"echo": ModelSpec(name="echo", engine="echo")}, database, artifacts, broker)
+    with database.write() as session:
+        project = projects.get_or_create(session, "default").id
+    running, other = (Running(context, project, prompts) for prompts in (["a", "hang", "b"], ["c"]))
+    script = """
+import sys
+from store.leases import acquire_job
+from tasks.context import context
+from tasks.heartbeat import holder
+from tasks.jobs import advance
+with context().database.write() as session:
+    acquire_job(session, sys.argv[2], holder("other"), 600)
+advance.run(context(), sys.argv[1], holder("task"))
+"""
+    environment = {
+        **os.environ,
+        "DATABASE_URL": sqlite_url,
+        "ARTIFACTS_URL": context.artifacts.url,
+        "REDIS_URL": context.settings.redis_url,
+        "BATCHYARD_RECIPES": str(folder),
+        "BATCHYARD_MODELS": str(tmp_path / "models.toml"),
+        "BATCHYARD_ALLOW_SIMULATED": "true",
+        "BATCHYARD_JUDGE_SECONDS": "1",
+    }
+    command = [sys.executable, "-c", script, running.id, other.id]
+    worker = subprocess.run(command, env=environment, cwd=ROOT, timeout=60, check=False)
+    assert worker.returncode == -signal.SIGKILL
+    for job in (running.job, other.job):
+        assert (job.status, job.holder, job.attempts) == ("in_progress", None, 0)
+    running.tick()
+    other.tick()
+    (end,) = running.ends().values()
+    error = orjson.loads(end["error"])
+    assert (end["custom_id"], end["state"], error["code"]) == ("item-1", "failed", "recipe_hangs")
+    assert error["message"] == "a step of the recipe took longer than 1 seconds (two.py, line 8)"
+    assert running.issued() == {"draft": ["item-0/draft.1.0", "item-2/draft.1.0"]}
+    assert other.issued() == {"draft": ["item-0/draft.1.0"]}
+    running.answer("draft")
+    running.tick()
+    assert (running.job.outcome, running.job.completed, running.job.failed) == ("completed", 2, 1)
+    database.close()
+
+
+def hang(running: Running, *positions: int) -> None:
+    """Let the watchdog record that a step of each of these items hangs."""
+    with running.context.database.write() as session:
+        lease = leases.acquire_job(session, running.id, "here/7/task", 60)
+        assert lease is not None
+    steps = [watchdog.Step(1, 0, lease.epoch, position, 1, 0, running.id) for position in positions]
+    record = functools.partial(watchdog.record, running.context.database, running.context.artifacts)
+    record("here/7/", dict.fromkeys(steps, "too long"))
+
+
+def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:
+    running = Running(deployed(HANGING), project, ["a"] * (advance.MOST_HUNG + 1))
+    hang(running, *range(advance.MOST_HUNG - 1))
+    running.tick()
+    assert (running.job.status, running.job.failed) == ("in_progress", advance.MOST_HUNG - 1)
+    hang(running, advance.MOST_HUNG - 1)
+    running.tick()
+    (error,) = running.job.errors or []
+    assert (running.job.outcome, error["code"]) == ("failed", "recipe_hangs")
+    assert "hangs in 10 items, the last one is 'item-9': too long" in error["message"]
+
+
+def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    running = Running(deployed(HANGING), project, ["a"])
+    with running.context.database.write() as session:
+        lost = leases.acquire_job(session, running.id, "here/7/task", -1)
+        lease = leases.acquire_job(session, running.id, "there/8/task", 60)
+        assert lost is not None and lease is not None
+    step = watchdog.Step(1, 0, lost.epoch, 0, 1, 0, running.id)
+    watchdog.record(running.context.database, running.context.artifacts, "here/7/", {step: "too long"})
+    with running.context.database.write() as session:
+        lease.guard(session)
+        assert stage_records.chunks(session, running.id) == []
+
+
+def test_a_step_hangs_when_the_watchdog_sees_it_longer_than_it_may_take() -> None:
+    patience = watchdog.Patience(looks=3)
+    slow, quick = (watchdog.Step(number, 0, 1, 0, 1, 0, "job") for number in (1, 2))
+    assert [patience.hung([slow]) for _ in range(3)] == [[], [], []]
+    assert patience.hung([quick]) == []
+    assert [patience.hung([slow, quick]) for _ in range(2)] == [[], []]
+    assert patience.hung([slow, quick]) == [quick]
+    assert patience.hung([slow, quick]) == [slow, quick]
+
+
+def test_the_place_of_a_hanging_recipe_is_that_of_its_own_thread() -> None:
+    dump = """Thread 0x00007f0000000001 (most recent call first):
+  File "/lib/re/__init__.py", line 166 in match
+  File "/recipes/own.py", line 12 in helper
+  File "/recipes/own.py", line 34 in own
+  File "/app/batchyard/program.py", line 112 in _advance
+  File "/app/batchyard/program.py", line 90 in send
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/app/tasks/app.py", line 1 in wait
+"""
+    assert watchdog.place(dump, 0x7F0000000001) == "own.py, line 34"
+    assert watchdog.place(dump, 0x7F0000000002) is None
+    assert watchdog.place("", 1) is None
