@@ -231,7 +231,13 @@ def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
 
 
 @pytest.fixture(scope="session")
-def stack(start_stack: StartStack, tmp_path_factory: pytest.TempPathFactory) -> RunningStack:
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of model `logged` of the shared stack: a line for each request that its engine has computed."""
+    return tmp_path_factory.getbasetemp() / "calls"
+
+
+@pytest.fixture(scope="session")
+def stack(start_stack: StartStack, tmp_path_factory: pytest.TempPathFactory, calls: Path) -> RunningStack:
     """The stack that most tests share: simulated models, `nano` on engine transformers, and recipes."""
     models = f"""
 [models.echo]
@@ -250,6 +256,12 @@ latency_ms = 200
 engine = "echo"
 [models.failing.engine_args]
 fail_every = 3
+[models.logged]
+engine = "echo"
+max_in_flight = 16
+[models.logged.engine_args]
+latency_ms = 10
+call_log = "{calls}"
 [models.late]
 engine = "echo"
 [models.late.engine_args]

@@ -10,7 +10,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
-from batchyard.cli import admin, batches, jobs, oneshot, schedules, webhooks
+from batchyard.cli import admin, batches, jobs, map, oneshot, schedules, webhooks
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import commands
 from batchyard.cli.recipes.group import RecipeGroup
@@ -46,7 +46,7 @@ def cli() -> None:
 
 
 for command in (
-    *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo),
+    *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
     *(jobs.job, commands.config_group, schedules.schedule, webhooks.webhook),
 ):

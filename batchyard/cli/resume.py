@@ -17,21 +17,43 @@ _NOT_RESUMED = ("failed", "expired", "cancelling", "cancelled")
 
 def mark(server: Client, *parts: Any) -> dict[str, str]:
     """Return metadata that is equal for the same command: a hash of `parts` and of the models as they are served."""
-    fingerprint = hashlib.sha256(json.dumps([*parts, server.models()], sort_keys=True).encode()).hexdigest()
-    return {KEY: fingerprint}
+    return fingerprint(*parts, server.models())
+
+
+def fingerprint(*parts: Any) -> dict[str, str]:
+    """Return metadata that is equal for equal `parts`, which are JSON."""
+    return {KEY: hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}
+
+
+class Earlier:
+    """The batches or jobs of earlier commands, newest first, fetched as far as it takes to find one.
+
+    One that has failed, expired or was cancelled is none of them. A retry has the metadata of what it retries, and only
+    a part of its rows, so it is none either.
+    """
+
+    def __init__(self, objects: Iterable[dict[str, Any]]) -> None:
+        self._objects = iter(objects)
+        self._newest = dict[str, dict[str, Any]]()
+
+    def find(self, mark: dict[str, str], remedy: str | None = "--again makes a new one") -> dict[str, Any] | None:
+        """Return the newest one with that mark; None if there is none.
+
+        Standard error says which it is, unless `remedy`, which tells how to get another, is None.
+        """
+        while mark[KEY] not in self._newest:
+            document = next(self._objects, None)
+            if document is None:
+                return None
+            if document["status"] not in _NOT_RESUMED and document["batchyard"]["retry_of"] is None:
+                self._newest.setdefault((document["metadata"] or {}).get(KEY, ""), document)
+        document = self._newest[mark[KEY]]
+        if remedy is not None:
+            words = f"{document['object']} {document['id']} ({document['status']})"
+            click.echo(f"taking up {words}; {remedy}", err=True)
+        return document
 
 
 def earlier(objects: Iterable[dict[str, Any]], mark: dict[str, str]) -> dict[str, Any] | None:
-    """Return the newest batch or job with that mark that did not fail, expire or get cancelled; None if there is none.
-
-    A retry has the metadata of what it retries, and only a part of its rows, so it is none. Says on standard error
-    which it is.
-    """
-    for document in objects:
-        if document["batchyard"]["retry_of"] is not None or document["status"] in _NOT_RESUMED:
-            continue
-        if (document["metadata"] or {}).get(KEY) == mark[KEY]:
-            words = f"{document['object']} {document['id']} ({document['status']})"
-            click.echo(f"taking up {words}; --again makes a new one", err=True)
-            return document
-    return None
+    """Return the newest batch or job with that mark, as Earlier finds it."""
+    return Earlier(objects).find(mark)

@@ -40,13 +40,15 @@ def follow(
     fetch: Callable[[], Batches],
     draw: Callable[[Batches], str],
     brief: Callable[[dict[str, Any]], str] = view.brief,
+    quiet: bool = False,
 ) -> Batches:
     """Fetch batches or jobs until all have ended, and return them.
 
     Progress goes to standard error. A terminal shows the text of `draw`, redrawn at each fetch and erased at the end;
-    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended.
+    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended. With
+    `quiet` nothing is shown.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=quiet)
     printed, printed_at = "", 0.0
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
@@ -55,7 +57,7 @@ def follow(
             line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
             if live is not None:
                 live.update(Text(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
-            elif line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
+            elif not quiet and line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
                 click.echo(line, err=True)
                 printed, printed_at = line, time.monotonic()
             if ended == len(batches):

@@ -27,6 +27,7 @@ from sqlalchemy import make_url
 
 from batchyard.cli import main
 from batchyard.cli.recipes.group import RecipeCommand
+from batchyard.client.answers import Structure
 from batchyard.models import ModelSpec
 from batchyard.statuses import JOB_TRANSITIONS, TRANSITIONS
 from inference import catalog
@@ -91,7 +92,7 @@ BLOCKS = [
 def clone(stack: RunningStack, tmp_path: Path) -> Path:
     """A folder like a clone in which `batchyard up` runs; its data are the shared stack's."""
     (tmp_path / "examples").mkdir()
-    for name in ("quickstart.jsonl", "rollout.jsonl", "panel.jsonl", "panel.yaml"):
+    for name in ("quickstart.jsonl", "rollout.jsonl", "panel.jsonl", "panel.yaml", "reviews.csv"):
         text = (ROOT / "examples" / name).read_text()
         (tmp_path / "examples" / name).write_text(
             text.replace('"mini"', '"nano"').replace("model: mini", "model: nano")
@@ -132,9 +133,10 @@ def test_every_block_is_run_or_told_why_not() -> None:
     excused = [block for block in blocks("sh") if block.why_not_run]
     assert len(excused) == len(NOT_RUN), "an excuse is for one block that is there"
     run = {block.document for block in blocks("sh") if block not in excused}
-    assert run == {"README.md", "docs/api.md", "docs/operations.md", "docs/quickstart.md"}, "each has its test below"
+    shell = ("README.md", "docs/api.md", "docs/operations.md", "docs/python.md", "docs/quickstart.md")
+    assert run == set(shell), "each has its test below"
     assert {block.document for block in blocks("python")} == {
-        *("README.md", "docs/api.md", "docs/extending.md", "docs/quickstart.md", "docs/recipes.md")
+        *("README.md", "docs/api.md", "docs/extending.md", "docs/python.md", "docs/quickstart.md", "docs/recipes.md")
     }
 
 
@@ -202,11 +204,28 @@ def test_the_client_in_python_works_as_it_is_written(
 ) -> None:
     monkeypatch.chdir(clone)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    (block,) = blocks("python", document)
+    (block,) = (block for block in blocks("python", document) if "OpenAI(" in block.text)
     if document == "README.md":
         assert block.text.count("\n") <= 10
     exec(compile(block.text.replace("http://127.0.0.1:8000", stack.url), document, "exec"), {})
     assert capsys.readouterr().out.count('"status_code":200') == 8
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+def test_data_frames_get_their_answers_as_it_is_written(
+    document: str, clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clone)
+    monkeypatch.setattr(Structure, "response_format", None)  # which engine transformers does not take
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks("python", document):
+        if "OpenAI(" not in block.text:
+            exec(compile(block.text.replace("mini", "nano"), document, "exec", dont_inherit=True), namespace)
+    answers = namespace["reviews"]["answer"]
+    assert answers.isna().tolist() == [False, False, False, True, False, False]
+    assert answers[0] == '{"sentiment": "positive"}'
+    if document == "docs/python.md":
+        assert namespace["reviews"]["sentiment"][0] == "positive"
 
 
 def test_the_receiver_of_webhooks_in_python_takes_what_is_signed_and_nothing_else() -> None:
@@ -254,6 +273,11 @@ def test_the_commands_of_the_quick_start_run_one_after_the_other(run_shell: Call
     assert "8 of 8 requests answered: answers.jsonl" in printed
     assert len((clone / "answers.jsonl").read_text().splitlines()) == 8
     assert json.loads(printed.splitlines()[-1]) == {"total": 8, "completed": 8, "failed": 0}
+
+
+def test_the_commands_of_the_python_page_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
+    assert "5 of 6 rows answered: reviews.parquet" in run_shell("docs/python.md")
+    assert (clone / "reviews.parquet").exists()
 
 
 def test_the_commands_of_the_operations_page_back_up_and_restore(

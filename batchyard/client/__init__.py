@@ -1,0 +1,4 @@
+"""What Python programs call: `batchyard.map`, from the rows of a table to the answers of a model.
+
+A kind of table is known in `frames` alone, a template in `template`, an output line in `answers`.
+"""

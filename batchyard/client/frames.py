@@ -1,0 +1,207 @@
+"""Kinds of tables: cells out of each as Python values, answers back as the same kind.
+
+Libraries are asked for only if the caller has imported them already, so none of them is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple, Protocol
+
+from batchyard.errors import ConfigurationError
+
+Kind = Literal["string", "integer", "number", "boolean"]
+
+
+class Column(NamedTuple):
+    """Values of a new column, None where there is none, and their type; None for a type that the values show."""
+
+    values: list[Any]
+    kind: Kind | None = "string"
+
+
+class Frame(Protocol):
+    """A table of the caller's."""
+
+    columns: list[str]
+
+    def __len__(self) -> int: ...
+
+    def cells(self, column: str) -> Sequence[Any]:
+        """Return the cells of a column; None where there is no value."""
+        ...
+
+    def column(self, name: str, column: Column) -> Any:
+        """Return a new column of the caller's kind, to be assigned to the table."""
+        ...
+
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        """Return a new table of the caller's kind."""
+        ...
+
+
+def of(data: Any) -> Frame:
+    """Return a table as a Frame. Raises ConfigurationError if it is none that is known."""
+    if _is(data, "pandas", "DataFrame"):
+        return _Pandas(data)
+    if _is(data, "polars", "DataFrame"):
+        return _Polars(data)
+    if _is(data, "datasets", "Dataset"):
+        return _Dataset(data)
+    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+        return _Rows(data)
+    if hasattr(data, "__arrow_c_stream__") and not _is_column(data):
+        return _Arrow(data)
+    remedies = {
+        "LazyFrame": "collect() it first",
+        "DatasetDict": "name one of its splits",
+        "Series": "make it a column of a data frame, with to_frame()",
+    }
+    remedy = remedies.get(
+        type(data).__name__,
+        "pass a data frame of pandas or polars, an Arrow table, a dataset of Hugging Face or a list of dicts",
+    )
+    raise ConfigurationError(f"{type(data).__name__} is no table that map can read; {remedy}")
+
+
+def _is(data: Any, library: str, name: str) -> bool:
+    module = sys.modules.get(library)
+    return module is not None and isinstance(data, getattr(module, name))
+
+
+def _is_column(data: Any) -> bool:
+    return _is(data, "pandas", "Series") or _is(data, "polars", "Series") or _is(data, "pyarrow", "ChunkedArray")
+
+
+def _without_nan(cells: Sequence[Any]) -> Sequence[Any]:
+    """Return cells with None for each NaN."""
+    return [None if isinstance(cell, float | Decimal) and cell != cell else cell for cell in cells]
+
+
+def _arrow(columns: Mapping[str, Column]) -> Any:
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), None: None}
+
+    def array(column: Column) -> Any:
+        try:
+            return pa.array(column.values, types[column.kind])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+            # Values of different shapes, which no type of Arrow has.
+            return pa.array([None if value is None else json.dumps(value) for value in column.values], pa.string())
+
+    return pa.table({name: array(column) for name, column in columns.items()})
+
+
+class _Pandas:
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+        self._labels = {str(label): label for label in frame.columns}
+        self.columns = list(self._labels)
+        if len(self.columns) < len(frame.columns):
+            twice = sorted({str(label) for label in frame.columns[frame.columns.duplicated()]})
+            raise ConfigurationError(f"the table has columns of the same name: {', '.join(twice)}; rename them")
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def cells(self, column: str) -> Sequence[Any]:
+        series = self._frame[self._labels[column]]
+        return [None if empty else cell for cell, empty in zip(series.tolist(), series.isna().tolist(), strict=True)]
+
+    def column(self, name: str, column: Column) -> Any:
+        return self.table({name: column})[name]
+
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        import pandas as pd
+        import pyarrow as pa
+
+        # NumPy has no missing integer and no missing truth value, pandas has.
+        types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+        table = _arrow(columns).to_pandas(types_mapper=types.get)
+        table.index = self._frame.index
+        return table
+
+
+class _Polars:
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+        self.columns = list(frame.columns)
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def cells(self, column: str) -> Sequence[Any]:
+        return _without_nan(self._frame.get_column(column).to_list())
+
+    def column(self, name: str, column: Column) -> Any:
+        return self.table({name: column}).get_column(name)
+
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        return sys.modules["polars"].from_arrow(_arrow(columns))
+
+
+class _Arrow:
+    """A table of pyarrow, or of any library with Arrow's PyCapsule interface; new ones are pyarrow's."""
+
+    def __init__(self, data: Any) -> None:
+        import pyarrow as pa
+
+        self._table = pa.table(data)
+        self.columns = self._table.column_names
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def cells(self, column: str) -> Sequence[Any]:
+        return _without_nan(self._table.column(column).to_pylist())
+
+    def column(self, name: str, column: Column) -> Any:
+        return self.table({name: column}).column(name)
+
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        return _arrow(columns)
+
+
+class _Dataset:
+    """A dataset of Hugging Face, whose `add_column` takes a list."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset.with_format(None)
+        self.columns = list(dataset.column_names)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def cells(self, column: str) -> Sequence[Any]:
+        return _without_nan(list(self._dataset[column]))
+
+    def column(self, name: str, column: Column) -> Any:
+        return column.values
+
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        return sys.modules["datasets"].Dataset(_arrow(columns))
+
+
+class _Rows:
+    """A list of mappings. A row without a column has no value there."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+        self.columns = list(dict.fromkeys(name for row in rows for name in row))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def cells(self, column: str) -> Sequence[Any]:
+        return _without_nan([row.get(column) for row in self._rows])
+
+    def column(self, name: str, column: Column) -> Any:
+        return column.values
+
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        values = [column.values for column in columns.values()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

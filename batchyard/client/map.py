@@ -1,0 +1,259 @@
+"""`batchyard.map`: a request for each row of a table, and its answers as a column of the table's kind."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+
+from batchyard import durations
+from batchyard.cli import requests, resume, view, watch
+from batchyard.cli.client import Client, connect
+from batchyard.cli.options import load_settings
+from batchyard.client import answers, frames
+from batchyard.client.answers import Answer, Structure
+from batchyard.client.frames import Column, Frame
+from batchyard.client.template import Template
+from batchyard.errors import ConfigurationError, RequestError
+from batchyard.statuses import TERMINAL
+from batchyard.wording import MAX_LIST, cut, nearest, quoted
+
+MAX_REQUESTS = 50_000
+MAX_BYTES = 200_000_000
+"""Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
+ENDPOINT = "/v1/chat/completions"
+DETAILS = ("error", "tokens")
+_EMPTY = "column {} is empty"
+
+
+def map(
+    data: Any,
+    template: str,
+    *,
+    model: str,
+    system: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    schema: type[BaseModel] | Mapping[str, Any] | None = None,
+    response_format: Mapping[str, Any] | None = None,
+    window: str = "24h",
+    details: bool = False,
+    again: bool = False,
+    progress: bool = True,
+    server: Client | None = None,
+    name: str = "map",
+    **parameters: Any,
+) -> Any:
+    """Ask a model about each row of a table, and return the answers in the order of the rows.
+
+    The same call again, also after a crash, takes up the batches of the first: nothing is computed twice.
+    A row with an empty cell (None, NaN, NA) in a column that a template names is not sent.
+
+    Args:
+        data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
+            Hugging Face, or a list of dicts. It is not changed.
+        template: the user's message, with columns in braces: "Translate {text} to {lang}". `{{` and `}}` are braces.
+        system: a template of the system's message.
+        schema: a class of pydantic or a JSON schema of an object. Answers have this form, and become its columns.
+        response_format: another form of answers, as OpenAI's API has it.
+        window: until when all must be answered, such as "24h".
+        details: return a table with columns `error` and `tokens` beside the answers.
+        again: compute everything anew, also where the same was asked before.
+        progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
+        server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
+        name: of the batches' input files.
+        parameters: any others of the requests' bodies, such as `seed` or `top_p`.
+
+    Returns:
+        A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
+        or a list. With `schema` or `details` a table of the kind of `data`, its columns those of the schema, or
+        `answer`; then `error` and `tokens`. What has no answer is None, or what the library has for it.
+
+    Raises:
+        ConfigurationError: a template, the schema or the table cannot be used; or no server is known. Nothing was sent.
+        RequestError: the server refuses the requests.
+        UnavailableError: the server cannot be reached; the same call goes on once it can.
+    """
+    frame = frames.of(data)
+    messages = _messages(frame, template, system)
+    structure = None if schema is None else Structure(schema)
+    if structure is not None:
+        if response_format is not None:
+            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
+        if details and (clash := [column for column in DETAILS if column in structure.columns]):
+            raise ConfigurationError(
+                f"schema: its property {clash[0]} has the name of a column of the details; rename it"
+            )
+        response_format = structure.response_format
+    options = {"temperature": temperature, "max_tokens": max_tokens, "response_format": response_format, **parameters}
+    body = {"model": model, **{key: value for key, value in options.items() if value is not None}}
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise ConfigurationError(f"a parameter is no JSON: {error}") from error
+
+    server = server or connect(load_settings().data)
+    spec = _served(server, model)
+    results = _Results(len(frame))
+    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+        earlier = resume.Earlier(() if again else server.batches())
+        batches = []
+        for file in _files(_lines(frame, messages, body, results), Path(folder), name):
+            mark = resume.fingerprint("map", requests.sha256(file), spec)
+            batch = earlier.find(mark, "again=True makes a new one" if progress else None)
+            if batch is None:
+                batch = server.create(server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark)
+            batches.append(batch)
+        for batch in _wait(server, batches, progress):
+            results.take(server, batch, Path(folder) / "answers.jsonl")
+    columns = results.columns(structure)
+    if details:
+        return frame.table({**columns, "error": Column(results.errors), "tokens": Column(results.tokens, "integer")})
+    return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
+
+
+async def amap(data: Any, template: str, **options: Any) -> Any:
+    """Do what `map` does in a thread, so that the event loop goes on meanwhile."""
+    return await asyncio.to_thread(map, data, template, **options)
+
+
+def is_unsent(error: str) -> bool:
+    """True for the error of a row that was not sent, since a cell of its is empty."""
+    before, after = _EMPTY.split("{}")
+    return error.startswith(before) and error.endswith(after)
+
+
+class _Results:
+    """What became of each row: its text or why it has none, and its tokens."""
+
+    def __init__(self, rows: int) -> None:
+        self.answers: list[Answer | None] = [None] * rows
+        self.errors: list[str | None] = [None] * rows
+        self.tokens: list[int | None] = [None] * rows
+
+    def take(self, server: Client, batch: dict[str, Any], scratch: Path) -> None:
+        """Add the answers and errors of an ended batch, by way of a file."""
+        for file_id in (batch["output_file_id"], batch["error_file_id"]):
+            if file_id is None:
+                continue
+            server.download(file_id, scratch)
+            with scratch.open("rb") as lines:
+                for line in lines:
+                    answer = answers.read(line)
+                    row = int(answer.custom_id.removeprefix("row-"))
+                    self.answers[row], self.errors[row], self.tokens[row] = answer, answer.error, answer.tokens
+
+    def columns(self, structure: Structure | None) -> dict[str, Column]:
+        """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""
+        if structure is None:
+            return {"answer": Column([answer and answer.text for answer in self.answers])}
+        columns = {name: Column([None] * len(self.answers), kind) for name, kind in structure.columns.items()}
+        for row, answer in enumerate(self.answers):
+            if answer is not None:
+                properties, self.errors[row] = structure.parse(answer)
+                for name, column in columns.items():
+                    column.values[row] = properties.get(name)
+        return columns
+
+
+def _messages(frame: Frame, template: str, system: str | None) -> list[tuple[str, Template]]:
+    """Return the roles and templates of a request's messages. Raises ConfigurationError."""
+    messages = [("user", Template(template, frame.columns))]
+    if system is not None:
+        messages.insert(0, ("system", Template(system, frame.columns, "system")))
+    if not any(message.columns for _, message in messages):
+        columns = cut(", ".join(frame.columns), MAX_LIST) or "none"
+        raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {columns}")
+    return messages
+
+
+def _served(server: Client, model: str) -> dict[str, Any]:
+    """Return what the server says of a model. Raises ConfigurationError if it does not serve chats with it."""
+    models = {entry["id"]: entry for entry in server.models()}
+    if model not in models:
+        remedy = f"did you mean {close}?" if (close := nearest(model, models, 0.6)) else "it serves"
+        raise ConfigurationError(f"{server.url} does not serve {quoted(model)}; {remedy} {', '.join(sorted(models))}")
+    endpoints = models[model]["batchyard"]["endpoints"]
+    if ENDPOINT not in endpoints:
+        raise ConfigurationError(f"model {model} does not take chats, only {', '.join(endpoints)}; name another")
+    return models[model]
+
+
+def _lines(
+    frame: Frame, messages: Sequence[tuple[str, Template]], body: Mapping[str, Any], results: _Results
+) -> Iterator[bytes]:
+    """Yield a request for each row; note those with an empty cell in `results` instead."""
+    cells = {column: frame.cells(column) for _, message in messages for column in message.columns}
+    for row in range(len(frame)):
+        values = {column: of_column[row] for column, of_column in cells.items()}
+        empty = [column for column, value in values.items() if value is None]
+        if empty:
+            results.errors[row] = _EMPTY.format(empty[0])
+            continue
+        chat = [{"role": role, "content": message.fill(values)} for role, message in messages]
+        request = {"custom_id": f"row-{row}", "method": "POST", "url": ENDPOINT, "body": {**body, "messages": chat}}
+        try:
+            line = orjson.dumps(request)
+        except orjson.JSONEncodeError as error:  # half a surrogate pair, which is no text
+            results.errors[row] = f"the prompt is no JSON: {error}"
+        else:
+            yield line + b"\n"
+
+
+def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
+    """Write lines to files that a batch may have, each of which is deleted before the next is written."""
+    line, number = next(lines, None), 0
+    while line is not None:
+        number += 1
+        count = size = 0
+        file = folder / f"{name}-{number}.jsonl"
+        with file.open("wb") as stream:
+            while line is not None and (count == 0 or (count < MAX_REQUESTS and size + len(line) <= MAX_BYTES)):
+                stream.write(line)
+                count, size = count + 1, size + len(line)
+                line = next(lines, None)
+        yield file
+        file.unlink()
+
+
+def _wait(server: Client, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
+    """Return the batches when all have ended. Raises RequestError as soon as the server has refused one."""
+    latest = {batch["id"]: batch for batch in batches}
+
+    def fetch() -> list[dict[str, Any]]:
+        for batch_id, batch in latest.items():
+            if batch["status"] not in TERMINAL:
+                latest[batch_id] = batch = server.batch(batch_id)
+            if batch["status"] == "failed":
+                reasons = "; ".join(view.problems(batch, 1)) or "no reason"
+                raise RequestError(f"batch {batch_id} of the rows is refused: {reasons}")
+        return [_sum(latest.values())]
+
+    watch.follow(fetch, lambda sums: _drawn(sums[0]), _drawn, quiet=not progress)
+    return list(latest.values())
+
+
+def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return status, counts and ETA of several batches as of one."""
+    all_of_them = list(batches)
+    counts = {
+        key: sum(batch["request_counts"][key] for batch in all_of_them) for key in ("total", "completed", "failed")
+    }
+    unfinished = [batch for batch in all_of_them if batch["status"] not in TERMINAL]
+    etas = [batch["batchyard"]["eta_seconds"] for batch in unfinished]
+    return {
+        "status": unfinished[0]["status"] if unfinished else "completed",
+        "request_counts": counts,
+        "eta_seconds": None if None in etas else max(etas, default=None),
+    }
+
+
+def _drawn(sums: dict[str, Any]) -> str:
+    eta = sums["eta_seconds"]
+    text = f"{sums['status']:11}  {view.bar(sums)}  {view.counts(sums)}"
+    return text if eta is None else f"{text}  done in {durations.text(eta)}"

@@ -1,0 +1,122 @@
+"""`batchyard map`: files of rows in, the same rows with answers out; killed and called again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.rows import until
+from tests.support.stacks import RunningStack
+
+ROWS = 2_000
+COMMAND = str(Path(sys.executable).parent / "batchyard")
+
+
+@pytest.fixture
+def environment(stack: RunningStack) -> dict[str, str]:
+    return {**os.environ, "BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+
+
+@pytest.fixture
+def terminal(environment: dict[str, str], tmp_path: Path) -> Any:
+    """Runs `batchyard map` against the shared stack, in a folder of the test."""
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        ended = subprocess.run(
+            [COMMAND, "map", *arguments], capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment
+        )
+        assert ended.returncode == code, ended.stderr
+        return ended
+
+    return run
+
+
+def read_csv(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as text:
+        return list(csv.DictReader(text))
+
+
+def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_computes_nothing_twice(
+    terminal: Any, environment: dict[str, str], tmp_path: Path, calls: Path
+) -> None:
+    empty = set(range(7, ROWS, ROWS // 20))
+    with (tmp_path / "in.csv").open("w", newline="") as text:
+        writer = csv.writer(text)
+        writer.writerow(["id", "text", "note"])
+        writer.writerows([f"{n:05}", "NaN" if n in empty else f"word {n}, killed", 'a "note"\n'] for n in range(ROWS))
+    arguments = ("in.csv", "-t", "Sentiment of: {text}", "-m", "logged", "-o", "out.csv")
+    with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env=environment) as running:
+        until(lambda: calls.exists() and len(calls.read_text().splitlines()) > ROWS // 10)
+        running.kill()
+    assert len(calls.read_text().splitlines()) < ROWS - len(empty), "it was killed in the middle"
+    assert not (tmp_path / "out.csv").exists()
+
+    again = terminal(*arguments)
+    assert f"{ROWS - len(empty)} of {ROWS} rows answered: out.csv" in again.stdout
+    assert "taking up batch" in again.stderr
+    assert f"{len(empty)} without an answer: column text is empty" in again.stderr
+    rows = read_csv(tmp_path / "out.csv")
+    assert list(rows[0]) == ["id", "text", "note", "answer", "error", "tokens"]
+    assert [row["id"] for row in rows] == [f"{n:05}" for n in range(ROWS)]
+    assert {row["note"] for row in rows} == {'a "note"\n'}
+    for n, row in enumerate(rows):
+        if n in empty:
+            assert (row["text"], row["answer"], row["error"]) == ("NaN", "", "column text is empty")
+        else:
+            assert (row["answer"], row["error"]) == (f"Sentiment of: word {n}, killed", "")
+    logged = calls.read_text().splitlines()
+    assert len(logged) == len(set(logged)) == ROWS - len(empty)
+
+
+def test_columns_of_parquet_keep_their_types_and_an_earlier_answer_its_name(terminal: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1, 2, None], "answer": [0.5, None, 2.0]}), tmp_path / "in.parquet")
+    refused = terminal("in.parquet", "-t", "{n}", "-m", "echo", "-o", "out.parquet", code=2)
+    assert "has a column answer already; --prefix gives the new columns other names" in refused.stderr
+    arguments = ("in.parquet", "-t", "{n}", "-m", "echo", "--prefix", "new_")
+    terminal(*arguments, "-o", "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").to_pydict() == {
+        "n": [1, 2, None],
+        "answer": [0.5, None, 2.0],
+        "new_answer": ["1", "2", None],
+        "new_error": [None, None, "column n is empty"],
+        "new_tokens": [2, 2, None],
+    }
+    terminal(*arguments, "-o", "out.jsonl.gz")
+
+
+def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": {"of": n}}) + "\n" for n in range(6)))
+    ended = terminal("in.jsonl", "-t", "fail {n}", "-m", "failing", "-o", "out.jsonl", "--json", code=1)
+    report = json.loads(ended.stdout)
+    assert report["rows"] == 6 and report["answered"] < 6
+    assert f"{6 - report['answered']} of 6 rows failed; the column error of out.jsonl tells why" in ended.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["n"] for row in rows] == [{"of": n} for n in range(6)]
+    assert sum(row["error"] is None for row in rows) == report["answered"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("in.csv", "-t", "{txt}", "-m", "echo", "-o", "out.csv"), "no column 'txt'; did you mean 'text'?"),
+        (("in.csv", "-t", "{text}", "-m", "echo", "-o", "out.xls"), "out.xls: its name does not tell what it holds"),
+        (("in.csv", "-t", "{text}", "-m", "echo", "-o", "no/out.csv"), "no/out.csv cannot be written"),
+        (("in.csv", "-t", "{text}", "-m", "echo", "-o", "o.csv", "--schema", "in.csv"), "in.csv is no JSON schema"),
+    ],
+)
+def test_what_cannot_be_mapped_is_one_line_with_the_remedy(
+    terminal: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "in.csv").write_text("text\na\n")
+    ended = terminal(*arguments, code=2)
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -1,0 +1,118 @@
+"""Output lines become text, error and tokens; answers by a schema become columns."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from batchyard import output_lines
+from batchyard.client import answers
+from batchyard.client.answers import Answer, Structure
+from batchyard.errors import ConfigurationError
+
+
+class Mood(StrEnum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Review(BaseModel):
+    mood: Mood
+    stars: int = Field(ge=1, le=5)
+    price: float | None = None
+    words: list[str] = []
+
+    @field_validator("words")
+    @classmethod
+    def _few(cls, words: list[str]) -> list[str]:
+        if len(words) > 2:
+            raise ValueError("too many words")
+        return words
+
+
+def line(choice: dict[str, Any] | None, status: int = 200, error: dict[str, str] | None = None) -> bytes:
+    body = {"choices": [choice], "usage": {"total_tokens": 7}} if choice else {"error": error}
+    return output_lines.line("row-3", status, orjson.dumps(body), None).encode()
+
+
+def test_a_line_becomes_text_tokens_and_error() -> None:
+    good = {"message": {"content": "yes"}, "finish_reason": "stop"}
+    assert answers.read(line(good)) == Answer("row-3", "yes", None, 7)
+    cut = {"message": {"content": "ye"}, "finish_reason": "length"}
+    assert answers.read(line(cut)) == Answer("row-3", "ye", None, 7, truncated=True)
+    silent = {"message": {"content": None}, "finish_reason": "tool_calls"}
+    assert answers.read(line(silent)).error == "the answer has no text (finish_reason tool_calls)"
+    refused = line(None, 400, {"code": "too_long", "message": "Too long."})
+    assert answers.read(refused) == Answer("row-3", None, "too_long: Too long.", None)
+    (unanswered,) = output_lines.unanswered([4], ["row-3"], "batch_expired", "It expired.")
+    assert answers.read(unanswered.encode()) == Answer("row-3", None, "batch_expired: It expired.", None)
+
+
+def test_the_properties_of_a_pydantic_class_are_columns_with_their_types() -> None:
+    structure = Structure(Review)
+    assert structure.columns == {"mood": "string", "stars": "integer", "price": "number", "words": None}
+    text = '{"mood": "good", "stars": 4, "words": ["a"]}'
+    assert structure.parse(Answer("", text, None, 1)) == (
+        {"mood": "good", "stars": 4, "price": None, "words": ["a"]},
+        None,
+    )
+    assert structure.response_format["json_schema"]["name"] == "Review"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "mood": {"enum": ["good", "bad"]},
+        "stars": {"type": ["integer", "null"], "minimum": 1},
+        "any": True,
+    },
+    "required": ["mood"],
+}
+
+
+@pytest.mark.parametrize("schema", [Review, SCHEMA])
+@pytest.mark.parametrize(
+    ("text", "truncated", "error"),
+    [
+        ('{"mood": "so", "stars": 4}', False, "mood"),
+        ('{"mood": "good", "stars": 0}', False, "stars"),
+        ("[]", False, "the answer does not fit the schema"),
+        ("good", False, "the answer does not fit the schema"),
+        ('{"mood": "go', True, "the answer ends at max_tokens before its JSON does; raise max_tokens"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_an_error_that_says_where(
+    schema: Any, text: str, truncated: bool, error: str
+) -> None:
+    properties, reason = Structure(schema).parse(Answer("", text, None, 1, truncated))
+    assert properties == {}
+    assert reason is not None and error in reason
+
+
+def test_validators_of_a_pydantic_class_judge_answers() -> None:
+    text = '{"mood": "good", "stars": 4, "words": ["a", "b", "c"]}'
+    assert "words: Value error, too many words" in str(Structure(Review).parse(Answer("", text, None, 1))[1])
+
+
+def test_a_json_schema_gives_columns_and_an_answer_without_a_property_none() -> None:
+    structure = Structure(SCHEMA)
+    assert structure.columns == {"mood": None, "stars": "integer", "any": None}
+    assert structure.parse(Answer("", '{"mood": "bad"}', None, 1)) == ({"mood": "bad"}, None)
+    assert structure.parse(Answer("", None, "it failed", None)) == ({}, "it failed")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "string"}, 'its type must be "object", with properties'),
+        ({"type": "object", "properties": {"a": {"type": "text"}}}, "no JSON schema"),
+        ("Review", "pass a class of pydantic or a JSON schema as a dict"),
+    ],
+)
+def test_a_schema_that_gives_no_columns_is_refused(schema: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Structure(schema)

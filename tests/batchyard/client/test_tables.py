@@ -1,0 +1,77 @@
+"""Files of rows are read by their suffix and written whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchyard.client import tables
+from batchyard.errors import ConfigurationError
+
+ROWS: list[dict[str, Any]] = [{"id": "007", "text": 'two\nlines, "ä"'}, {"id": "1.50", "text": "NA"}]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.ndjson", "t.csv.gz", "t.jsonl.zst", "T.CSV"])
+def test_rows_are_read_as_they_were_written(tmp_path: Path, name: str) -> None:
+    tables.write(tmp_path / name, ROWS)
+    assert tables.read(tmp_path / name) == ROWS
+    assert [file.name for file in tmp_path.iterdir()] == [name], "nothing half written stays"
+
+
+def test_parquet_keeps_its_types_and_compressed_files_are_compressed(tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2], "at": [None, 1.5]})
+    tables.write(tmp_path / "t.parquet", table)
+    assert tables.read(tmp_path / "t.parquet") == table
+    tables.write(tmp_path / "u.parquet", [{"a": 1}, {"b": [2]}])
+    assert pq.read_table(tmp_path / "u.parquet").to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": [2]}]
+    tables.write(tmp_path / "t.csv.gz", table)
+    assert gzip.decompress((tmp_path / "t.csv.gz").read_bytes()) == b"id,at\r\n1,\r\n2,1.5\r\n"
+
+
+def test_only_cells_of_csv_are_empty_where_they_say_so_and_their_text_stays(tmp_path: Path) -> None:
+    assert tables.cells(tmp_path / "t.csv", ROWS)[1] == {"id": "1.50", "text": None}
+    assert tables.cells(tmp_path / "t.jsonl", ROWS) == ROWS
+    assert ROWS[1]["text"] == "NA"
+
+
+def test_new_columns_stand_beside_the_old_ones() -> None:
+    assert tables.beside([{"a": 1}], [{"b": 2}], "my_") == [{"a": 1, "my_b": 2}]
+    beside = tables.beside(pa.table({"a": [1]}), pa.table({"b": [2]}), "")
+    assert beside.to_pylist() == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.xls", b"", "name it .csv, .tsv, .jsonl or .parquet"),
+        ("t.parquet.gz", b"", "name it .csv, .tsv, .jsonl or .parquet"),
+        ("t.csv", b"a,b\n1\n", "line 2 has not 2 cells"),
+        ("t.csv", b"a,a\n1,2\n", "two columns have one name: a, a"),
+        ("t.csv", b"a\n\xff\n", "is not csv"),
+        ("t.jsonl", b'{"a": 1}\n[]\n', "line 2 is no object"),
+        ("t.jsonl", b'{"a": 1}\n{"a"\n', "line 2: "),
+        ("t.parquet", b"nothing", "is not parquet"),
+        ("t.csv.gz", b"a,b\n", "t.csv.gz"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_by_its_name_and_line(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tables.read(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_text("old")
+    with pytest.raises(ConfigurationError, match="do not fit parquet"):
+        tables.write(tmp_path / "t.parquet", [{"a": 1}, {"a": "text"}])
+    assert (tmp_path / "t.parquet").read_text() == "old"
+    with pytest.raises(ConfigurationError, match="name a file that can be written"):
+        tables.write(tmp_path / "no folder" / "t.csv", ROWS)
