@@ -108,6 +108,9 @@ class JobOptions(BaseModel):
     name: wire.Name | None = None
     metadata: wire.Metadata | None = None
     output_expires_after: wire.ExpiresAfter | None = None
+    post_process: wire.Steps = Field(
+        default_factory=list, max_length=16, description="steps with a row an item: its columns, and its result's text"
+    )
 
 
 class Dependency(BaseModel):
@@ -204,6 +207,7 @@ class JobExtension(BaseModel):
     metrics: dict[str, Any] | None = Field(description="null until it has ended")
     report: dict[str, Any] | None
     artifacts: list[wire.ArtifactObject]
+    post_process: list[dict[str, Any]] = Field(description="with the outcome of each step once it has run")
     stages: list[StageObject]
     depends_on: list[dict[str, Any]]
     answers_from: str | None

@@ -87,7 +87,7 @@ _COPIED = [
 _OURS = (
     *("sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
     *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "counters", "metrics"),
-    *("report", "depends_on", "answers_from", "retry_of", "parent_id", "child_key", "variant"),
+    *("report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id", "child_key", "variant"),
 )
 
 
@@ -227,6 +227,7 @@ def request_of(body: job_wire.CreateJob) -> JobRequest:
         output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
         depends_on=[dependency.model_dump() for dependency in body.depends_on],
         answers_from=body.answers_from,
+        post_process=body.post_process,
     )
 
 

@@ -98,6 +98,8 @@ def _seconds(context: AppContext, new: JobDraft, stages: Sequence[StageOutlook])
     """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
     recipe = context.recipes.recipe(new.columns["recipe"])
     options = recipe.options.model_validate(new.columns["options"])
+    if new.columns.get("answers_from"):
+        return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
     shares = job_options.shares(recipe, options, new.stages, new.columns["models"])
     for stage, by_model in zip(stages, shares, strict=True):
         if stage.expected is None or not by_model:

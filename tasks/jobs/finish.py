@@ -18,9 +18,10 @@ import pyarrow as pa
 from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report
-from store.artifacts import Artifacts
+from store.artifacts import Artifacts, Writer
 from store.formats import items as items_file
 from store.formats import job_chunks
+from store.formats.results import Row
 from store.jobs import lifecycle
 from store.jobs import stages as stage_records
 from store.jobs.records import Job
@@ -29,6 +30,7 @@ from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.jobs import journal, progress, replay
 from tasks.jobs.rows import tables
+from tasks.steps import registry
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +97,10 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
                 ended.add_journal(stages, judgements)
             report = _report(context, job, ended) if job.total else Report()
             _write_own(ended, job, report)
+            steps = job.post_process
+            if job.total and outcome != "cancelled":  # then the client wants no more work on it
+                steps = [_run_step(context.artifacts, ended, job, registry.request(entry)) for entry in steps]
+            _write_manifest(ended, job)
         with context.database.write() as session:
             lease.guard(session)
             record = session.get_one(Job, job_id)
@@ -102,6 +108,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
                 return False  # a cancellation has won; its message does this again
             record.metrics = dict(report.metrics)
             record.report = ended.status
+            record.post_process = steps
             record.expired_items = record.unended if outcome == "expired" else 0
             record.cancelled_items = record.unended if outcome != "expired" else 0
             if lifecycle.transition(session, job_id, job.status, outcome):
@@ -131,7 +138,7 @@ def _report(context: AppContext, job: Job, results: Results) -> Report:
 
 
 def _write_own(results: Results, job: Job, report: Report) -> None:
-    """Write what every job has: results, metrics, view, configuration and manifest."""
+    """Write what every job has: results, metrics, view and configuration."""
     if job.total:
         with results.create(RESULTS) as file:
             for item in results.items():
@@ -146,6 +153,21 @@ def _write_own(results: Results, job: Job, report: Report) -> None:
     _write_json(results, "metrics.json", report.metrics)
     _write_json(results, "view.json", list(report.view))
     _write_json(results, "config.json", configuration(job))
+
+
+def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
+    """Run a post-processing step. Return its entry with its outcome; a step that fails fails alone."""
+    try:
+        registry.run(entry, _StepResults(artifacts, results))
+    except (LeaseLost, UnavailableError):
+        raise
+    except Exception as error:
+        log.exception("step failed", extra={"job_id": job.id, "step": entry["step"]})
+        return entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    return entry | {"status": "completed"}
+
+
+def _write_manifest(results: Results, job: Job) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -278,3 +300,33 @@ class Results:
         self._file.flush()
         self._starts = starts
         return starts
+
+
+@dataclass
+class _StepResults:
+    """The items of a job as post-processing steps see them (tasks.steps.step.Results)."""
+
+    _artifacts: Artifacts
+    _results: Results
+
+    def rows(self) -> Iterator[Row]:
+        """Stream a row for each item in the order of the input: its columns as body, its result's text as answer."""
+        for item in self._results.items():
+            text = item.result.get("text")
+            completed = item.state == "completed"
+            yield Row(
+                line=item.number + 1,
+                custom_id=item.custom_id,
+                body=dict(item.columns),
+                status_code=200 if completed else None,
+                response={"choices": [{"message": {"content": text}}]} if completed and text is not None else None,
+                error=None if completed else dict(item.error or {"code": item.state, "message": None}),
+            )
+
+    def create(self) -> Writer:
+        return self._artifacts.create()
+
+    def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
+        if name in self._results.artifacts:
+            raise ValueError(f"the job has an artifact {name!r} already")
+        self._results.artifacts[name] = (sha256, size, lines)

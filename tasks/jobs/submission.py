@@ -27,6 +27,7 @@ from tasks.intake import submission
 from tasks.intake.submission import NewInput
 from tasks.jobs import dependencies, identity, journal, reading, rows
 from tasks.jobs import options as job_options
+from tasks.steps import registry
 
 PURPOSES = ("user_data", "batch")
 Uncompleted = Literal["failed", "stuck", "expired", "cancelled"]
@@ -64,6 +65,7 @@ class JobRequest:
     output_expires_after: int | None = None
     answers_from: str | None = None
     depends_on: Sequence[Mapping[str, Any]] = ()
+    post_process: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         "completion_window": request.completion_window,
         "metadata": request.metadata,
         "output_expires_after": request.output_expires_after,
+        "post_process": request.post_process,
         "depends_on": depends_on,
     }
     if request.answers_from is not None:
@@ -158,6 +161,7 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
         "completion_window": source.completion_window,
         "metadata": source.request_metadata,
         "output_expires_after": source.output_expires_after,
+        "post_process": [registry.request(entry) for entry in source.post_process],
         "answers_from": source.id,
         "input_file_id": source.input_file_id,
         "input_name": source.input_name,
@@ -212,6 +216,7 @@ def retry(
         "completion_window": window,
         "metadata": source.request_metadata,
         "output_expires_after": source.output_expires_after,
+        "post_process": [registry.request(entry) for entry in source.post_process],
         "retry_of": source.id,
     }
     return JobDraft(project_id, file, stages, job_options.expected(recipe, options, stages), columns)

@@ -28,6 +28,7 @@ from tasks.intake.validation import Report
 from tasks.jobs import item_events, progress
 from tasks.jobs.requests import Preparer
 from tasks.jobs.rows import RowError, rows
+from tasks.steps import registry
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Checker:
         self._max_requests = context.settings.max_item_requests
         specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
         self._preparer = Preparer(specs, context.settings.max_requests)
+        self._step_checks = registry.checks(job.post_process)
         self._hashes: list[int] = []
         self._first: dict[str, int] = {}
 
@@ -151,6 +153,9 @@ class Checker:
                 self._check_columns(row)
             except InvalidItem as error:
                 raise LineError(error.code, error.message) from None
+            for check in self._step_checks:
+                if unusable := check(row):
+                    raise LineError("invalid_request", unusable[1], unusable[0].removeprefix("body."))
             if probed and not self._report.count:
                 self._probe(item)
         except LineError as error:

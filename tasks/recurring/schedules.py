@@ -169,6 +169,7 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
         own = {name: options[name] for name in ("endpoint", "post_process")}
         return submission.draft(context, schedule.project_id, source, **own, **common)
     own = {name: options[name] for name in ("recipe", "options", "seed", "name")}
+    own["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
     try:
         return job_submission.draft(context, schedule.project_id, JobRequest(input=source, **own, **common))
     except RequestError as error:  # the deployment has another recipe by now, or no such model

@@ -134,7 +134,7 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
         ({"depends_on": [{"id": "job_1"}]}, "invalid_value", "depends_on.0.id", "job_1"),
         ({"depends_on": [{"id": "job_1", "when": "after"}]}, "invalid_value", "depends_on.0.when", "'afterok'"),
         ({"depends_on": [{"id": "job_1"}] * 17}, "invalid_value", "depends_on", "at most 16"),
-        ({"post_process": []}, "unknown_parameter", "post_process", "post_process"),
+        ({"post_process": [{"step": "scor"}]}, "invalid_value", "post_process.0", "there are: parquet, score"),
         ({"options": {**OPTIONS, "template": "a\0"}}, "invalid_value", "options.template", "NUL"),
     ],
 )

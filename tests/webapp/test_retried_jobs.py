@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
 
-from store.formats import items, job_chunks
-from store.jobs import lifecycle, stages
+from store.formats import items
 from store.jobs.records import Job
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import advance, finish, validation
+from tasks.jobs import advance, finish
+from tests.support.ended_jobs import EndedJobs
 from tests.support.recipes import write_recipes
-from tests.support.webapps import client_of, context_in, upload
+from tests.support.webapps import client_of, context_in
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "Why 0?"},
@@ -48,51 +45,12 @@ def client(context: AppContext) -> FlaskClient:
     return client_of(context)
 
 
-class Jobs:
-    """Jobs that are validated and finished as they are, and whose items end as a test says."""
+class Jobs(EndedJobs):
+    """Jobs of ROWS, and their retries."""
 
-    def __init__(self, context: AppContext, client: FlaskClient) -> None:
-        self.context = context
-        self.client = client
-
-    def create(self, content: bytes | None = None, file: str = "in.jsonl", **changes: Any) -> dict[str, Any]:
-        """A job that has begun."""
-        content = content or b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
-        file_id = upload(self.client, content, name=file, purpose="user_data").get_json()["id"]
-        body = {"recipe": "debate", "options": {"model": "echo"}, "input_file_id": file_id} | changes
-        return self.begun(self.client.post("/v1/jobs", json=body).get_json())
-
-    def begun(self, job: dict[str, Any]) -> dict[str, Any]:
-        assert job.get("status") == "validating", job
-        assert validation.run(self.context, job["id"], "here/1/task")
-        return self.look(job)
-
-    def end(
-        self, job: dict[str, Any], states: Mapping[int, str] = STATES, outcome: str = "completed"
-    ) -> dict[str, Any]:
-        """End the job, and before it the items with these numbers."""
-        with self.context.database.read() as session:
-            record = session.get_one(Job, job["id"])
-        rows = [
-            {
-                **{"position": row.position, "number": row.number, "custom_id": row.custom_id, "life": 1, "turns": 1},
-                **{"state": states[row.number], "result": '{"text": null}', "error": None},
-                **{"started_at": time.time(), "ended_at": time.time()},
-            }
-            for row in items.Reader(self.context.artifacts, record.items_sha256 or "").read(0, 100)
-            if row.number in states
-        ]
-        sha256 = job_chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, job_chunks.RESULT))
-        with self.context.database.write() as session:
-            stages.add_chunk(session, job["id"], "result", sha256, len(rows))
-            counts = Counter(row["state"] for row in rows)
-            values = {state: counts[state] for state in ("completed", "failed", "stuck")}
-            lifecycle.transition(session, job["id"], "in_progress", "finalizing", outcome=outcome, **values)
-        assert finish.run(self.context, job["id"], "here/1/task")
-        return self.look(job)
-
-    def look(self, job: dict[str, Any]) -> dict[str, Any]:
-        return dict(self.client.get(f"/v1/jobs/{job['id']}").get_json())
+    def of_rows(self, **changes: Any) -> dict[str, Any]:
+        """A job whose items have ended with STATES."""
+        return self.end(self.create(ROWS, **changes), STATES)
 
     def retry(self, job: dict[str, Any], **body: Any) -> dict[str, Any]:
         answer = self.client.post(f"/v1/jobs/{job['id']}/retry", json=body)
@@ -124,7 +82,7 @@ def jobs(context: AppContext, client: FlaskClient) -> Jobs:
 
 
 def test_a_retry_has_the_items_that_did_not_complete_as_they_were(jobs: Jobs, client: FlaskClient) -> None:
-    first = jobs.end(jobs.create(seed=7, name="mine", metadata={"team": "a"}, options={"model": "echo", "shuffle": 3}))
+    first = jobs.of_rows(seed=7, name="mine", metadata={"team": "a"}, options={"model": "echo", "shuffle": 3})
     assert first["request_counts"]["cancelled"] == 1
     made = jobs.retry(first)
     assert (made["status"], made["request_counts"]["total"]) == ("validating", 0)
@@ -149,34 +107,32 @@ def test_a_retry_has_the_items_that_did_not_complete_as_they_were(jobs: Jobs, cl
     [
         ("completed", ["failed"], [1, 4]),
         ("completed", ["stuck", "stuck"], [3]),
-        ("failed", ["cancelled"], [5]),
+        ("cancelled", ["cancelled"], [5]),
         ("expired", ["expired", "stuck"], [3, 5]),
     ],
 )
 def test_the_states_of_the_items_are_chosen(jobs: Jobs, outcome: str, states: list[str], numbers: list[int]) -> None:
-    first = jobs.end(jobs.create(), outcome=outcome)
+    first = jobs.end(jobs.create(ROWS), STATES, outcome)
     assert first["status"] == outcome
     retry = jobs.begun(jobs.retry(first, states=states))
     assert [number for number, _ in jobs.items(retry)] == numbers
 
 
 def test_options_and_window_may_be_others_and_the_rest_stays(jobs: Jobs) -> None:
-    first = jobs.end(jobs.create(options={"model": "echo", "n": 4, "temperature": 0.5}))
+    first = jobs.of_rows(options={"model": "echo", "n": 4, "temperature": 0.5})
     retry = jobs.retry(first, options={"n": 2}, completion_window="2h")
     options = first["batchyard"]["options"]
     assert retry["batchyard"]["options"] == options | {"n": 2}
     assert retry["completion_window"] == "2h"
 
 
-def test_a_retry_can_be_retried_and_adds_up(jobs: Jobs, client: FlaskClient) -> None:
-    second = jobs.end(jobs.begun(jobs.retry(jobs.end(jobs.create()))), {1: "completed", 3: "failed", 4: "completed"})
+def test_a_retry_can_be_retried_and_adds_up(jobs: Jobs) -> None:
+    second = jobs.end(jobs.begun(jobs.retry(jobs.of_rows())), {1: "completed", 3: "failed", 4: "completed"})
     counts = {"total": 4, "completed": 2, "failed": 1, "stuck": 0, "expired": 0, "cancelled": 1}
     assert second["request_counts"] == counts
-    artifacts = {artifact["name"]: artifact["file_id"] for artifact in second["batchyard"]["artifacts"]}
-    lines = client.get(f"/v1/files/{artifacts['results.jsonl']}/content").data.splitlines()
-    assert [json.loads(line)["number"] for line in lines] == [1, 3, 4, 5]
-    config = json.loads(client.get(f"/v1/files/{artifacts['config.json']}/content").data)
-    assert config["items_sha256"] == second["batchyard"]["items_sha256"]
+    artifacts = jobs.artifacts(second)
+    assert [json.loads(line)["number"] for line in artifacts["results.jsonl"].splitlines()] == [1, 3, 4, 5]
+    assert json.loads(artifacts["config.json"])["items_sha256"] == second["batchyard"]["items_sha256"]
     third = jobs.begun(jobs.retry(second))
     assert jobs.items(third) == [(3, "d"), (5, "item-5")]
     ended = jobs.end(third, dict.fromkeys((3, 5), "completed"))
@@ -186,7 +142,7 @@ def test_a_retry_can_be_retried_and_adds_up(jobs: Jobs, client: FlaskClient) -> 
     assert "create a new job" in message
 
 
-def test_a_retry_keeps_the_columns_of_a_table_for_the_rows_that_it_has(jobs: Jobs, client: FlaskClient) -> None:
+def test_a_retry_keeps_the_columns_of_a_table_for_the_rows_that_it_has(jobs: Jobs) -> None:
     table = pa.table(
         {
             "prompt": [f"{number} + 1?" for number in range(6)],
@@ -197,21 +153,19 @@ def test_a_retry_keeps_the_columns_of_a_table_for_the_rows_that_it_has(jobs: Job
     pq.write_table(table, buffer := io.BytesIO(), row_group_size=2)
     options = {"model": "echo", "reward": "exact", "ground_truth": "answer", "limit": 5}
     job = jobs.create(buffer.getvalue(), "in.parquet", recipe="rollout", options=options)
-    first = jobs.end(job)
+    first = jobs.end(job, STATES)
     retry = jobs.begun(jobs.retry(first))
     assert jobs.items(retry) == [(1, "item-1"), (3, "item-3"), (4, "item-4")]
     ended = jobs.end(retry, {3: "failed"})
     assert ended["batchyard"]["report"] == {"status": "completed"}
-    artifacts = {artifact["name"]: artifact["file_id"] for artifact in ended["batchyard"]["artifacts"]}
-    content = client.get(f"/v1/files/{artifacts['rollouts.parquet']}/content").data
-    rollouts = pq.read_table(io.BytesIO(content))
+    rollouts = pq.read_table(io.BytesIO(jobs.artifacts(ended)["rollouts.parquet"]))
     kept = table.take([1, 3, 4])
     assert rollouts.select(["answer", "weight"]).equals(kept.select(["answer", "weight"]))
     assert [prompt[0]["content"] for prompt in rollouts["prompt"].to_pylist()] == kept["prompt"].to_pylist()
 
 
 def test_other_options_are_checked_with_the_rows_of_these_items(jobs: Jobs) -> None:
-    first = jobs.end(jobs.create(recipe="rollout", options={"model": "echo", "reward": GRADER}))
+    first = jobs.of_rows(recipe="rollout", options={"model": "echo", "reward": GRADER})
     failed = jobs.begun(jobs.retry(first, options={"reward": "exact", "ground_truth": "answer"}))
     assert failed["status"] == "failed"
     errors = failed["errors"]["data"]
@@ -221,7 +175,7 @@ def test_other_options_are_checked_with_the_rows_of_these_items(jobs: Jobs) -> N
 
 
 def test_a_retry_that_is_cancelled_before_it_began_has_no_items(jobs: Jobs, client: FlaskClient) -> None:
-    made = jobs.retry(jobs.end(jobs.create()))
+    made = jobs.retry(jobs.of_rows())
     client.post(f"/v1/jobs/{made['id']}/cancel")
     assert finish.run(jobs.context, made["id"], "here/1/task")
     job = jobs.look(made)
@@ -246,7 +200,7 @@ def test_a_retry_that_is_cancelled_before_it_began_has_no_items(jobs: Jobs, clie
 def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
     jobs: Jobs, client: FlaskClient, body: dict[str, Any], param: str, says: str
 ) -> None:
-    first = jobs.end(jobs.create())
+    first = jobs.of_rows()
     status, place, message = jobs.refused(first, **body)
     assert (status, place) == (400, param)
     assert says in message
@@ -254,18 +208,18 @@ def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
 
 
 def test_a_job_that_has_not_ended_and_one_whose_input_is_gone_are_not_retried(jobs: Jobs, client: FlaskClient) -> None:
-    job = jobs.create()
+    job = jobs.create(ROWS)
     status, param, message = jobs.refused(job)
     assert (status, param) == (409, "job_id")
     assert "is in_progress; wait for its end, or cancel it" in message
-    first = jobs.end(job)
+    first = jobs.end(job, STATES)
     assert client.delete(f"/v1/files/{first['input_file_id']}").status_code == 200
     status, _, message = jobs.refused(first)
     assert (status, "upload it again" in message) == (409, True)
 
 
 def test_the_same_key_and_body_make_one_retry(jobs: Jobs, client: FlaskClient) -> None:
-    first = jobs.end(jobs.create())
+    first = jobs.of_rows()
 
     def post(**body: Any) -> Any:
         return client.post(f"/v1/jobs/{first['id']}/retry", json=body, headers={"Idempotency-Key": "k"})
@@ -279,7 +233,7 @@ def test_the_same_key_and_body_make_one_retry(jobs: Jobs, client: FlaskClient) -
 
 
 def test_a_job_is_retried_by_its_own_project_only(jobs: Jobs, context: AppContext) -> None:
-    first = jobs.end(jobs.create())
+    first = jobs.of_rows()
     stranger = client_of(context, project="other")
     theirs, nobodys = (stranger.post(f"/v1/jobs/{id}/retry", json={}) for id in (first["id"], "job_0"))
     assert theirs.status_code == nobodys.status_code == 404
