@@ -7,17 +7,16 @@ import importlib.util
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
 
 from batchyard.errors import ConfigurationError
+from batchyard.statuses import Endpoint
 from batchyard.wording import nearest
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 CAPACITY = 128
 """Requests that an engine runs at once, if it states no other number."""
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 
 
 class ModelSpec(BaseModel):

@@ -46,6 +46,28 @@ def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, messa
     ]
 
 
+def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
+    """Return the output line, as JSON, of an input line that is no valid request. Its id depends on `line` alone.
+
+    Args:
+        custom_id: None if it cannot be read.
+        error: code, message and param.
+    """
+    answer = {
+        "id": f"batch_req_{line:024x}",
+        "custom_id": custom_id,
+        "response": None,
+        "error": {**error, "line": line},
+    }
+    return orjson.dumps(answer).decode()
+
+
+def invalid_line(answer: Mapping[str, Any]) -> int | None:
+    """Return the number of the input line if a parsed output line says that this is no valid request, else None."""
+    line = (answer.get("error") or {}).get("line")
+    return line if isinstance(line, int) else None
+
+
 def error(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the error of a parsed output line: its own, or the one in its response body. Empty if it has none."""
     response = answer.get("response") or {}

@@ -1,8 +1,11 @@
-"""The statuses of a batch, with OpenAI's names, and of a job, and the allowed transitions."""
+"""OpenAI's names: the endpoints of requests, the statuses of a batch and of a job, and the allowed transitions."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
+
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 JobStatus = Literal[

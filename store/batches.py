@@ -52,12 +52,14 @@ def create(
     due_after: int | None = None,
     retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
+    on_invalid: str = "fail",
 ) -> Batch:
     """Create a batch, `validating`. It keeps its input's content by SHA-256 even if the file is deleted.
 
     Args:
         due_after: seconds from now until it is due; None for the end of its window.
         idempotency: the client's key and the SHA-256 of its request, see `repeated`.
+        on_invalid: `fail`, or `skip` lines that are no valid requests.
     """
     created_at = now()
     expires_at = created_at + durations.seconds(completion_window)
@@ -76,6 +78,7 @@ def create(
         post_process=post_process,
         output_expires_after=output_expires_after,
         retry_of=retry_of,
+        on_invalid=on_invalid,
         idempotency_key=idempotency[0] if idempotency else None,
         idempotency_sha256=idempotency[1] if idempotency else None,
         lease_expires_at=time.time() + MESSAGE_SECONDS,
@@ -128,13 +131,19 @@ def get(session: Session, project_id: str, batch_id: str) -> Batch:
     return batch
 
 
-def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Batch], bool]:
+def page(
+    session: Session, project_id: str, *, after: str | None, limit: int, status: str | None = None
+) -> tuple[Sequence[Batch], bool]:
     """Return the project's batches after the one with id `after`, newest first, and True if there are more.
 
+    Args:
+        status: only batches with this status.
+
     Raises:
-        RequestError: `after` is not one of them.
+        RequestError: `after` is not one of the project's.
     """
-    return listing.page(session, Batch, Batch.project_id == project_id, after=after, limit=limit, descending=True)
+    own, shown = Batch.project_id == project_id, None if status is None else Batch.status == status
+    return listing.page(session, Batch, own, after=after, limit=limit, descending=True, shown=shown)
 
 
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:

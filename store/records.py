@@ -149,7 +149,8 @@ class Batch(Leased, Answered, Base):
     there was no such file. `timeline` is stored at
     the end (store.segments.timeline), before the result chunks are deleted. `latencies` has the histogram
     (batchyard.histogram) of the seconds of its requests, by model and request class. `seconds_sha256` is the artifact
-    with the seconds of each (store.formats.seconds).
+    with the seconds of each (store.formats.seconds). `on_invalid` says what lines that are no valid requests do: `fail`
+    the batch, or are skipped and become error lines (`skip`).
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
     segments. Such a batch has no input file before it is merged, and no plan of its own.
@@ -185,6 +186,7 @@ class Batch(Leased, Answered, Base):
     request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     output_expires_after: Mapped[int | None]
+    on_invalid: Mapped[str] = mapped_column(String(8), default="fail", server_default="fail")
     errors: Mapped[list[dict[str, Any]] | None]
     planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))

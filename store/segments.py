@@ -287,6 +287,15 @@ def withdraw(session: Session) -> None:
     )
 
 
+def page(session: Session, batch_id: str, *, after: int | None, limit: int) -> tuple[Sequence[Segment], bool]:
+    """Return at most `limit` segments of a batch after the one with number `after`, and True if there are more."""
+    statement = select(Segment).where(Segment.batch_id == batch_id).order_by(Segment.number).limit(limit + 1)
+    if after is not None:
+        statement = statement.where(Segment.number > after)
+    records = session.scalars(statement).all()
+    return records[:limit], len(records) > limit
+
+
 def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
     """Return (SHA-256, lines) of every result chunk of a batch, in the order of appending."""
     rows = session.execute(

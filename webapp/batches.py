@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard import latency
-from batchyard.statuses import TERMINAL
-from store import batches, holds, schedules
+from batchyard.statuses import TERMINAL, Status
+from store import batches, holds, schedules, segments
 from store.records import Artifact, Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
@@ -34,6 +34,7 @@ routes = Blueprint("batches", __name__)
 
 
 class ListBatches(BaseModel):
+    status: Status | None = Field(None, description="only batches with this status")
     after: str | None = Field(None, description="the id of the last batch of the page before")
     limit: int = Field(20, ge=1, le=100)
 
@@ -116,6 +117,7 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             models={name: config["engine"] for name, config in batch.models.items()},
             post_process=batch.post_process,
+            on_invalid=cast(wire.OnInvalid, batch.on_invalid),
             artifacts=[
                 wire.ArtifactObject(
                     name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
@@ -184,6 +186,7 @@ def create() -> wire.BatchObject:
             metadata=body.metadata,
             post_process=body.post_process,
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
+            on_invalid=body.on_invalid,
         )
 
     return create_once(idempotency.of_request(body), draft).to_wire()
@@ -228,7 +231,9 @@ def list_() -> wire.BatchPage:
     owner = caller()
     params = query(ListBatches)
     with current_context().database.read() as session:
-        records, has_more = batches.page(session, owner.project_id, after=params.after, limit=params.limit)
+        records, has_more = batches.page(
+            session, owner.project_id, after=params.after, limit=params.limit, status=params.status
+        )
     return wire.BatchPage.of(to_wire(records), has_more=has_more)
 
 
@@ -269,6 +274,24 @@ def results(batch_id: str) -> Response:
     params = query(ListResults)
     lines = result_stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
     return Response(lines, mimetype="application/jsonl")
+
+
+class ListSegments(BaseModel):
+    after: int | None = Field(None, ge=0, le=2**53, description="the number of the last segment of the page before")
+    limit: int = Field(100, ge=1, le=100)
+
+
+@routes.get("/v1/batches/<batch_id>/segments")
+@operation(wire.SegmentPage, query=ListSegments, refusals=(404,))
+def list_segments(batch_id: str) -> wire.SegmentPage:
+    """List the segments of a batch by number: how far each is, and why one was tried again."""
+    batch = get_batch(batch_id)
+    params = query(ListSegments)
+    with current_context().database.read() as session:
+        records, has_more = segments.page(session, batch.id, after=params.after, limit=params.limit)
+    data = [wire.SegmentObject.model_validate(record) for record in records]
+    last = data[-1].number if data else None
+    return wire.SegmentPage(data=data, last_id=last, has_more=has_more)
 
 
 @routes.post("/v1/batches/<batch_id>/retry")

@@ -11,8 +11,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
+from batchyard.statuses import ENDPOINTS
 
 log = logging.getLogger(__name__)
+
+_BATCHES_ONLY = (
+    "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
+    "and make a batch of it with POST /v1/batches; or send prompts to POST /start."
+)
 
 
 def is_page() -> bool:
@@ -58,7 +64,10 @@ def register(app: Flask) -> None:
     def _http(error: HTTPException) -> Response:
         status = error.code or 500
         kind = "invalid_request_error" if status < 500 else "server_error"
-        response = error_response(status, error.description or error.name, kind)
+        if flask.request.path in (*ENDPOINTS, "/v1/responses"):
+            response = error_response(404, _BATCHES_ONLY.format(flask.request.path), kind, code="batches_only")
+        else:
+            response = error_response(status, error.description or error.name, kind)
         for name, value in error.get_headers():
             if name.lower() == "allow":
                 response.headers[name] = value

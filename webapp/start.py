@@ -11,7 +11,7 @@ from flask import Blueprint, url_for
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchyard.errors import RequestError
-from batchyard.models import Endpoint
+from batchyard.statuses import Endpoint
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import Writer
 from store.records import Batch, File
@@ -33,7 +33,7 @@ from webapp.requests import caller, current_context, form, parse_body
 routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop")
-OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "post_process", *PARAMETERS}
+OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "post_process", "on_invalid", *PARAMETERS}
 
 
 class Started(BaseModel):
@@ -69,6 +69,7 @@ class Start(BaseModel):
     completion_window: wire.Window = "24h"
     metadata: Annotated[wire.Metadata | None, JsonText] = None
     post_process: Annotated[wire.Steps, JsonText] = Field(default_factory=list, max_length=16)
+    on_invalid: wire.OnInvalid = Field("fail", description=wire.ON_INVALID)
 
 
 class StartForm(Start):
@@ -164,6 +165,7 @@ def make(options: Start, source: File | NewInput, idempotency: Idempotency = Non
             metadata=options.metadata,
             post_process=options.post_process,
             output_expires_after=None,
+            on_invalid=options.on_invalid,
         )
 
     return create_once(idempotency, draft).batch

@@ -9,8 +9,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from batchyard import durations
-from batchyard.models import Endpoint
-from batchyard.statuses import Status
+from batchyard.statuses import Endpoint, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
 from tasks.steps import registry
@@ -40,6 +39,8 @@ Window = Annotated[
 Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
+OnInvalid = Literal["fail", "skip"]
+ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
 Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Short], Field(max_length=16)]
 
 
@@ -81,6 +82,7 @@ class BatchOptions(BaseModel):
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
     post_process: Steps = Field(default_factory=list, max_length=16)
+    on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
 
 
 class InputFile(BaseModel):
@@ -253,6 +255,7 @@ class Extension(BaseModel):
     input_sha256: str | None = Field(description="null: there was no such file")
     models: dict[str, str] = Field(description="engine of each model")
     post_process: list[dict[str, Any]]
+    on_invalid: OnInvalid = Field(description="what a line that cannot be run does")
     artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")
@@ -308,6 +311,29 @@ class FilePage(Page[FileObject]):
 
 class BatchPage(Page[BatchObject]):
     pass
+
+
+class SegmentObject(BaseModel):
+    """A run of a batch's requests that is executed as one task."""
+
+    model_config = ConfigDict(from_attributes=True)
+    number: int
+    model: str
+    state: Literal["pending", "dispatched", "running", "done"]
+    requests: int
+    answered: int
+    attempts: int = Field(description="that failed since its last answer")
+    error: str | None = Field(description="why the last attempt failed")
+    engine: dict[str, Any] | None = Field(description="what answered it, once it is done")
+
+
+class SegmentPage(BaseModel):
+    """A page of segments; `after=last_id` asks for the next one."""
+
+    object: Literal["list"] = "list"
+    data: list[SegmentObject]
+    last_id: int | None
+    has_more: bool
 
 
 class ErrorDetail(BaseModel):

@@ -7,14 +7,16 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchyard import durations
-from batchyard.cli.client import Client
 from batchyard.errors import ConfigurationError
-from batchyard.models import ENDPOINTS
+from batchyard.statuses import ENDPOINTS
+
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
 
 endpoint_option = click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
@@ -42,6 +44,15 @@ post_process_option = click.option(
     multiple=True,
     metavar="STEP[:KEY=VALUE,…]",
     help="A step over the finished answers, such as `score` or `score:method=numeric`; may be given several times.",
+)
+
+
+on_invalid_option = click.option(
+    "--on-invalid",
+    type=click.Choice(("fail", "skip")),
+    default="fail",
+    show_default=True,
+    help="A line that cannot be run fails the batch before anything runs, or is skipped: an error line, the rest runs.",
 )
 
 

@@ -82,13 +82,13 @@ class PlanWriter:
         self._sizes = sizes
         self._artifacts = artifacts
         self._sorter = RequestSorter()
-        self._queues: dict[tuple[str, bool], int] = {}
+        self._queues: dict[tuple[str | None, bool], int] = {}
         self.segments: list[PlannedSegment] = []
         self.refused: dict[int, str] = {}
 
     def add(
         self,
-        model: str,
+        model: str | None,
         line: int,
         custom_id: str,
         body: bytes,
@@ -101,6 +101,7 @@ class PlanWriter:
         """Add a request.
 
         Args:
+            model: None for a line that is no valid request; it counts among the requests of the plan's first model.
             body: the request body as JSON.
             answer: the output line if the request is refused; refused requests form segments of their own.
             output_limit: most tokens of the answer; None if the request sets no limit.
@@ -114,11 +115,12 @@ class PlanWriter:
         self._sorter.add((queue, order_key, fingerprint, line, tokens, custom_id.encode(), body, refused))
 
     def close(self) -> None:
-        """Write the plan."""
+        """Write the plan. It has at least one valid request."""
+        first = next(model for model, _ in self._queues if model is not None) if self._queues else ""
         with closing(self._sorter) as sorter:
             totals = sorter.queues()
             for (model, _), queue in self._queues.items():
-                self._cut(model, totals[queue], sorter.sorted(queue))
+                self._cut(model or first, totals[queue], sorter.sorted(queue))
         self._writer.close()
 
     def discard(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 import orjson
 
+from batchyard import output_lines
 from batchyard.errors import BatchyardError
 from store.formats import seconds as seconds_file
 
@@ -16,7 +17,8 @@ from store.formats import seconds as seconds_file
 class Row:
     """One request of a finished batch and what became of it.
 
-    `seconds` is its time in the engine; None if it was in none, or nobody measured it.
+    `custom_id` is empty if the line is no valid request and has none. `seconds` is its time in the engine; None if it
+    was in none, or nobody measured it.
     """
 
     line: int
@@ -82,6 +84,29 @@ class AnswerReader:
         return line
 
 
+def readable(raw: bytes) -> tuple[str, dict[str, Any]]:
+    """Return custom_id and body of an input line; empty where a line that is no valid request has none."""
+    try:
+        request = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        request = None
+    custom_id, body = (request.get("custom_id"), request.get("body")) if isinstance(request, dict) else (None, None)
+    return custom_id if isinstance(custom_id, str) else "", body if isinstance(body, dict) else {}
+
+
+def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> Row | None:
+    """Return the request on an input line with its answer, taken from its reader. None if no reader has it next."""
+    invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
+    if invalid is not None:
+        answer = invalid.take()
+        return Row.of(line, answer["custom_id"] or "", readable(raw)[1], answer)
+    request = orjson.loads(raw)
+    taken = take_answer(request["custom_id"], readers)
+    if taken is None:
+        return None
+    return Row.of(line, request["custom_id"], request["body"], taken, seconds_file.read(seconds, line))
+
+
 def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, Any] | None:
     """Take a request's line from the reader whose next line it is. None if it is neither's."""
     reader = next((reader for reader in readers if reader.next.get("custom_id") == custom_id), None)
@@ -103,8 +128,7 @@ def rows(
     for number, raw in enumerate(source, 1):
         if not raw.strip():
             continue
-        request = orjson.loads(raw)
-        answer = take_answer(request["custom_id"], readers)
-        if answer is None:
+        row = take_row(number, raw, readers, seconds)
+        if row is None:
             raise BatchyardError(f"line {number}: no answer in either file")
-        yield Row.of(number, request["custom_id"], request["body"], answer, seconds_file.read(seconds, number))
+        yield row

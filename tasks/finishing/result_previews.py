@@ -19,10 +19,9 @@ from batchyard import output_lines
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from store import files, segments
 from store.artifacts import Artifacts
-from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
 from store.formats.lines import MAX_LINE_BYTES
-from store.formats.results import AnswerReader, Row, take_answer
+from store.formats.results import AnswerReader, Row, readable, take_row
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing import result_stream, stage_input
@@ -85,10 +84,9 @@ def _side_by_side(
     while (raw := source.readline(MAX_LINE_BYTES)) and len(rows) < limit and at - began < MAX_BYTES:
         at, lines = at + len(raw), lines + 1
         if raw.strip():
-            request = orjson.loads(raw)
-            answer = take_answer(request["custom_id"], readers) or {}
-            measured = seconds_file.read(seconds, lines)
-            rows.append(Row.of(lines, request["custom_id"], request["body"], answer, measured))
+            row = take_row(lines, raw, readers, seconds)
+            if row is not None:
+                rows.append(row)
     return rows, Cursor(lines, at, *(reader.offset for reader in readers)) if raw else None
 
 
@@ -111,7 +109,7 @@ def as_they_came(context: AppContext, batch: Batch, after: int, limit: int) -> t
     rows = []
     for line, entry in answers.items():
         answer = orjson.loads(entry["answer"])
-        rows.append(Row.of(line, answer["custom_id"], bodies.get(line, {}), answer, entry["seconds"]))
+        rows.append(Row.of(line, answer["custom_id"] or "", bodies.get(line, {}), answer, entry["seconds"]))
     return rows, stop if stop < available else None
 
 
@@ -125,7 +123,7 @@ def _bodies(artifacts: Artifacts, sha256: str, lines: Iterable[int]) -> dict[int
                 break
             if number in missing:
                 missing.remove(number)
-                bodies[number] = orjson.loads(raw)["body"]
+                bodies[number] = readable(raw)[1]
     return bodies
 
 
@@ -195,7 +193,7 @@ def _failed(artifacts: Artifacts, sha256: str) -> Iterator[tuple[str, Example]]:
         for entry in table.filter(pc.invert(table["ok"])).to_pylist():
             answer = orjson.loads(entry["answer"])
             code, message = output_lines.reason(answer)
-            yield code, Example(entry["line"], answer["custom_id"], message)
+            yield code, Example(entry["line"], answer["custom_id"] or "", message)
 
 
 @functools.lru_cache(maxsize=64)
@@ -207,13 +205,15 @@ def of_file(artifacts: Artifacts, errors_sha256: str, source_sha256: str) -> Pro
     """
     with artifacts.open(errors_sha256) as file:
         problems = _grouped(_of_lines(file))
-    examples = {example.custom_id: example for group in problems.groups for example in group.examples}
+    examples = {
+        example.custom_id: example for group in problems.groups for example in group.examples if example.line is None
+    }
     try:
         with artifacts.open(source_sha256) as source:
             for number, raw in _first_lines(source):
                 if not examples:
                     break
-                if raw.strip() and (example := examples.pop(orjson.loads(raw)["custom_id"], None)):
+                if raw.strip() and (example := examples.pop(readable(raw)[0], None)):
                     example.line = number
     except UnavailableError as error:
         log.info("failed requests are shown without their lines: %s", error)
@@ -229,7 +229,7 @@ def _of_lines(file: IO[bytes]) -> Iterator[tuple[str, Example]]:
             return
         answer = orjson.loads(raw)
         code, message = output_lines.reason(answer)
-        yield code, Example(None, answer["custom_id"], message)
+        yield code, Example(output_lines.invalid_line(answer), answer["custom_id"] or "", message)
 
 
 def _grouped(failures: Iterable[tuple[str, Example]]) -> Problems:

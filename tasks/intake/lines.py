@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ def parse_with_body(number: int, raw: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
+        _refuse_not_a_number(raw)
         reason = error.msg if raw.isascii() else _encoding_error(raw) or error.msg
         if b"\r" in raw.rstrip():
             reason += "; a line ends with a line feed, a carriage return alone does not end it"
@@ -54,6 +56,49 @@ def parse_with_body(number: int, raw: bytes) -> tuple[dict[str, Any], bytes]:
     except (orjson.JSONEncodeError, RecursionError):
         raise LineError("invalid_json_line", "The line is nested more than 254 levels deep.") from None
     return request, body
+
+
+def custom_id(raw: bytes) -> str | None:
+    """Return the custom_id of a line that is no valid request, None if it cannot be read."""
+    try:
+        request = json.loads(raw)
+        name = request.get("custom_id")
+        return name if isinstance(name, str) and name.encode() else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True)
+class _NotANumber:
+    """NaN, Infinity or -Infinity, which Python writes as JSON and others do not read."""
+
+    name: str
+
+
+def _refuse_not_a_number(raw: bytes) -> None:
+    """Raise LineError, with the place, if nothing but NaN or an infinity keeps the line from being JSON."""
+    try:
+        value = json.loads(raw, parse_constant=_NotANumber, parse_int=float)
+        place, constant = next(_not_numbers(value, ""), (None, None))
+    except (ValueError, RecursionError):
+        return
+    if constant is not None:
+        raise LineError(
+            "invalid_json_line",
+            f"The line has {constant.name} at {quoted(place or '')}. {constant.name} is not JSON; write null or leave "
+            "it out.",
+        )
+
+
+def _not_numbers(value: Any, place: str) -> Iterator[tuple[str, _NotANumber]]:
+    if isinstance(value, _NotANumber):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield from _not_numbers(child, f"{place}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _not_numbers(child, f"{place}[{index}]")
 
 
 def _refuse_repeated_keys(raw: bytes, colons: int) -> None:

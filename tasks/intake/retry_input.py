@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import IO
+
 import orjson
 
+from batchyard import output_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from store import batches, files
 from store.artifacts import Writer
+from store.formats.results import readable
 from store.records import Batch, File
 from tasks.context import AppContext
 
 
 def write(context: AppContext, batch: Batch) -> Writer:
     """Store the lines of the batch's input that failed, expired or were cancelled, byte for byte and in input order.
+
+    Lines that are no valid requests, which the batch has skipped, are left out: they would be no better this time.
 
     The error file has one line for each of these requests in the same order, so one pass reads both side by side.
 
@@ -30,7 +37,10 @@ def write(context: AppContext, batch: Batch) -> Writer:
     with context.database.read() as session:
         source = files.find(session, batch.project_id, batch.input_file_id)
         errors = files.find(session, batch.project_id, batch.error_file_id)
-    return _select(context, _content(source, "input"), _content(errors, "error"))
+    unanswered = _select(context, _content(source, "input"), _content(errors, "error"))
+    if not unanswered.size:
+        raise _conflict("Every line without an answer is no valid request; correct those that the error file names.")
+    return unanswered
 
 
 def _content(file: File | None, name: str) -> str:
@@ -50,15 +60,20 @@ def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> Writ
         context.artifacts.open(errors_sha256) as errors,
         context.artifacts.create() as target,
     ):
-        next_id = _next_id(errors.readline())
+        custom_ids = _valid(errors)
+        next_id = next(custom_ids, None)
         for raw in source:
             if next_id is None:
                 break
-            if raw.strip() and orjson.loads(raw)["custom_id"] == next_id:
+            if raw.strip() and readable(raw)[0] == next_id:
                 target.write(raw.rstrip(b"\r\n") + b"\n")
-                next_id = _next_id(errors.readline())
+                next_id = next(custom_ids, None)
     return target
 
 
-def _next_id(raw: bytes) -> str | None:
-    return orjson.loads(raw)["custom_id"] if raw else None
+def _valid(errors: IO[bytes]) -> Iterator[str]:
+    """Yield the custom_ids of an error file's lines that are about valid requests."""
+    for raw in errors:
+        answer = orjson.loads(raw)
+        if output_lines.invalid_line(answer) is None:
+            yield answer["custom_id"]

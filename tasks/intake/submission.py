@@ -146,6 +146,7 @@ def repeat(
         post_process=[registry.request(entry) for entry in old.post_process],
         output_expires_after=old.output_expires_after,
         retry_of=retry_of,
+        on_invalid=old.on_invalid,
     )
 
 

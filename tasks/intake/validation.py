@@ -30,7 +30,7 @@ from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
-from tasks.intake.lines import LineError, parse, parse_with_body
+from tasks.intake.lines import LineError, custom_id, parse, parse_with_body
 from tasks.scheduling.throughput import measured_throughputs
 from tasks.steps import registry as steps
 
@@ -49,21 +49,29 @@ JOB_SIZE = SegmentSize(500_000, 2**30)
 
 
 class Report:
-    """The errors of a file: the first MAX_ERRORS by line, and the total."""
+    """The errors of a file: the first MAX_ERRORS by line, and the total.
+
+    Attributes:
+        count: number of errors.
+        of_file: True if one of them is of the whole file.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.of_file = False
         self._first: list[tuple[int, dict[str, Any]]] = []
 
-    def add(self, line: int | None, error: LineError) -> None:
-        """Add an error; `line` is None for one of the whole file, which sorts first."""
+    def add(self, line: int | None, error: LineError) -> dict[str, Any]:
+        """Add an error and return it; `line` is None for one of the whole file, which sorts first."""
         self.count += 1
-        if len(self._first) == MAX_ERRORS and (line or 0) >= self._first[-1][0]:
-            return
+        self.of_file |= line is None
         message, param = cut(error.message, MAX_MESSAGE), error.param and cut(error.param, MAX_NAME)
         entry = {"code": error.code, "line": line, "message": message, "param": param}
+        if len(self._first) == MAX_ERRORS and (line or 0) >= self._first[-1][0]:
+            return entry
         bisect.insort(self._first, (line or 0, entry), key=lambda numbered: numbered[0])
         del self._first[MAX_ERRORS:]
+        return entry
 
     @property
     def errors(self) -> list[dict[str, Any]]:
@@ -94,14 +102,15 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
             settings.max_requests,
             settings.max_embedding_inputs,
             batch.post_process,
+            skip_invalid=batch.on_invalid == "skip",
         )
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
-            validator.run(source, plan, report)
-            plan.discard() if report.count else plan.close()
+            runs = validator.run(source, plan, report)
+            plan.close() if runs else plan.discard()
         with context.database.write() as session:
             lease.release(session)
-            if report.count:
+            if not runs:
                 batches.reject(session, batch_id, report.errors)
             else:
                 specs = {segment.model: context.models[segment.model] for segment in plan.segments}
@@ -115,7 +124,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                     simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
-    for number in () if report.count else plan.refused:
+    for number in plan.refused if runs else ():
         progress.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(context, batch_id)
     return True
@@ -161,7 +170,11 @@ class _Model:
 
 
 class Validator:
-    """Checks the lines of one file. Keeps 8 bytes per line, and nothing else of it, in memory."""
+    """Checks the lines of one file. Keeps 8 bytes per line, and nothing else of it, in memory.
+
+    By default one invalid line fails the file, as OpenAI does it. With `skip_invalid` such lines are planned as
+    requests that were refused, and the others run.
+    """
 
     def __init__(
         self,
@@ -170,7 +183,10 @@ class Validator:
         max_requests: int,
         max_embedding_inputs: int | None = None,
         post_process: Iterable[dict[str, Any]] = (),
+        *,
+        skip_invalid: bool = False,
     ) -> None:
+        self._skip_invalid = skip_invalid
         self._specs = models
         self._endpoint = endpoint
         self._max_requests = max_requests
@@ -178,29 +194,44 @@ class Validator:
         self._models: dict[str, _Model] = {}
         self._step_checks = steps.checks(post_process)
 
-    def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> None:
-        """Add every valid line to `plan`, if any, and every error to `report`."""
+    def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> bool:
+        """Add every valid line to `plan`, if any, and every error to `report`. Return True if the batch can run."""
         hashes = array.array("q")
-        requests = inputs = 0
+        # A line is skipped when it is read, so what repeats has to be known before.
+        unique = None
+        if self._skip_invalid:
+            unique = _Unique(_repeated(_hashes(source)))
+            source.seek(0)
+        requests = inputs = valid = 0
         for number, raw in numbered_lines(source):
             requests += 1
             try:
                 request, body_json = parse_with_body(number, raw)
-                if isinstance(request.get("custom_id"), str):
+                if unique is not None:
+                    unique.check(number, request)
+                elif isinstance(request.get("custom_id"), str):
                     hashes.append(hash(request["custom_id"]))
                 model = self.check(request)
             except LineError as error:
-                report.add(number, error)
+                entry = report.add(number, error)
+                if plan and self._skip_invalid:
+                    name = custom_id(raw)
+                    plan.add(None, number, name or "", b"", output_lines.invalid(number, name, _of_line(entry)))
                 continue
+            valid += 1
             if self._endpoint == "/v1/embeddings":
                 inputs += len(bodies.prompts(request["body"]["input"]))
-            if plan and not report.count and requests <= self._max_requests:  # after an error the plan is discarded
+            # After an error that fails the file the plan is discarded.
+            if plan and (self._skip_invalid or not report.count) and requests <= self._max_requests:
                 self._plan(plan, model, number, request, body_json)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
         self._report_limit(report, requests, self._max_requests, "requests")
         self._report_limit(report, inputs, self._max_embedding_inputs, "embedding_inputs")
-        self._report_duplicates(source, hashes, report)
+        if unique is not None:
+            return valid > 0 and not report.of_file
+        self._report_duplicates(source, _repeated(hashes), report)
+        return not report.count
 
     def check(self, request: dict[str, Any]) -> str:
         """Check a request and return its model's name. Raises LineError."""
@@ -274,28 +305,63 @@ class Validator:
             )
             report.add(None, LineError("too_many_tasks", message))
 
-    def _report_duplicates(self, source: IO[bytes], hashes: array.array[int], report: Report) -> None:
-        """Report repeated custom_ids: compare the hashes of all lines, then the ids of the few whose hash repeats."""
-        values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64) if hashes else np.empty(0), return_counts=True)
-        repeated = set(values[counts > 1].tolist())
+    def _report_duplicates(self, source: IO[bytes], repeated: set[int], report: Report) -> None:
+        """Report repeated custom_ids, whose hashes are `repeated`."""
         if not repeated:
             return
         source.seek(0)
-        first_lines: dict[str, int] = {}
+        unique = _Unique(repeated)
         for number, raw in numbered_lines(source):
             try:
                 request = parse(number, raw)
-                custom_id = request.get("custom_id")
-                if not isinstance(custom_id, str) or hash(custom_id) not in repeated:
-                    continue
-                line = first_lines.setdefault(custom_id, number)
-                if line == number:
-                    continue
-                self.check(request)
+                try:
+                    unique.check(number, request)
+                except LineError as duplicate:
+                    self.check(request)
+                    report.add(number, duplicate)
             except LineError:
                 continue  # it has an error already, and each line is reported once
-            message = f"The custom_id {quoted(custom_id)} is used on line {line} already; it must be unique."
-            report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
+
+
+class _Unique:
+    """Finds repeated custom_ids. Keeps only the ids whose hash is `repeated`."""
+
+    def __init__(self, repeated: set[int]) -> None:
+        self._repeated = repeated
+        self._first_lines: dict[str, int] = {}
+
+    def check(self, number: int, request: dict[str, Any]) -> None:
+        """Raise LineError if an earlier line has the request's custom_id."""
+        name = request.get("custom_id")
+        if not isinstance(name, str) or hash(name) not in self._repeated:
+            return
+        line = self._first_lines.setdefault(name, number)
+        if line != number:
+            message = f"The custom_id {quoted(name)} is used on line {line} already; it must be unique."
+            raise LineError("duplicate_custom_id", message, "custom_id")
+
+
+def _hashes(source: IO[bytes]) -> array.array[int]:
+    """Return the hashes of the custom_ids of all lines that have one."""
+    hashes = array.array("q")
+    for number, raw in numbered_lines(source):
+        try:
+            request = parse(number, raw)
+        except LineError:
+            continue
+        if isinstance(request.get("custom_id"), str):
+            hashes.append(hash(request["custom_id"]))
+    return hashes
+
+
+def _repeated(hashes: array.array[int]) -> set[int]:
+    """Return the hashes that stand there more than once."""
+    values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64) if hashes else np.empty(0), return_counts=True)
+    return set(values[counts > 1].tolist())
+
+
+def _of_line(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("code", "message", "param")}
 
 
 def check_envelope(request: dict[str, Any], endpoint: str) -> None:

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from batchyard.errors import RequestError
-from batchyard.models import ENDPOINTS, ModelSpec
+from batchyard.models import ModelSpec
 from batchyard.program import Request
 from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, Item, Options, Recipe, Stage
+from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from tasks.context import AppContext
 from tasks.jobs.requests import Preparer

@@ -30,8 +30,8 @@ from tasks.rewards import graders
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 # fmt: off
 COMMANDS = frozenset({
-    "cancel", "config", "demo", "job", "key", "list", "migrate", "models", "project", "results", "retry", "run",
-    "schedule", "status", "submit", "tune", "up", "webhook",
+    "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open", "project",
+    "results", "retry", "run", "schedule", "status", "submit", "top", "tune", "up", "webhook",
 })
 # fmt: on
 """Commands of the terminal. A recipe has a command of its own name, so it cannot take one of these."""

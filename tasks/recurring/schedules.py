@@ -167,6 +167,7 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
     source = run_templates.source(context, schedule, times, at)
     if schedule.job is None:
         own = {name: options[name] for name in ("endpoint", "post_process")}
+        own["on_invalid"] = options.get("on_invalid", "fail")  # older schedules do not say
         return submission.draft(context, schedule.project_id, source, **own, **common)
     own = {name: options[name] for name in ("recipe", "options", "seed", "name")}
     own["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 
 from tests.support.stacks import RunningStack, a_chat
@@ -121,3 +122,57 @@ def test_a_thousand_errors_are_listed_and_the_rest_is_counted(stack: RunningStac
     last = batch.errors.data[-1]
     assert (last.code, last.line) == ("too_many_errors", None)
     assert "1500" in last.message.replace(",", "")
+
+
+@pytest.fixture(scope="module")
+def skipping(stack: RunningStack) -> Any:
+    """An ended batch that has skipped lines: valid ones at 1, 4 and 6, of which that at 6 fails."""
+    failing = [a_chat(f"f{number}", "x", model="failing") for number in range(3)]
+    lines = [
+        json.dumps(a_chat("a", "hello", metadata={"expected": "x"})),
+        "{nope}",
+        json.dumps(a_chat("nan", "hello", temperature=float("nan"))),
+        json.dumps(a_chat("b", "hello")),
+        json.dumps(a_chat("b", "hello")),
+        *map(json.dumps, failing),
+    ]
+    steps = [{"step": "score"}, {"step": "parquet"}]
+    return stack.wait(stack.submit("\n".join(lines), extra_body={"on_invalid": "skip", "post_process": steps}))
+
+
+def test_lines_that_cannot_be_run_are_skipped_where_that_is_asked_for(stack: RunningStack, skipping: Any) -> None:
+    assert (skipping.status, skipping.errors, skipping.batchyard["on_invalid"]) == ("completed", None, "skip")
+    errors, output = stack.lines(skipping.error_file_id), stack.lines(skipping.output_file_id)
+    counts = skipping.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (8, len(output), len(errors))
+    invalid = [line for line in errors if "line" in (line["error"] or {})]
+    assert [(line["custom_id"], line["error"]["line"], line["error"]["code"]) for line in invalid] == [
+        (None, 2, "invalid_json_line"),
+        ("nan", 3, "invalid_json_line"),
+        ("b", 5, "duplicate_custom_id"),
+    ]
+    assert errors[:3] == invalid
+    assert "NaN" in invalid[1]["error"]["message"]
+    assert [step["status"] for step in skipping.batchyard["post_process"]] == ["completed", "completed"]
+
+
+def test_a_retry_of_a_batch_leaves_the_lines_out_that_it_has_skipped(stack: RunningStack, skipping: Any) -> None:
+    failed = [line["custom_id"] for line in stack.lines(skipping.error_file_id) if line["response"]]
+    assert failed
+    answer = stack.client.post(f"/batches/{skipping.id}/retry", cast_to=object, body={})
+    new = stack.wait(stack.client.batches.retrieve(answer["id"]))
+    source = stack.client.files.content(new.input_file_id).content.splitlines()
+    assert [json.loads(line)["custom_id"] for line in source] == failed
+    assert new.batchyard["on_invalid"] == "skip"
+
+
+def test_a_retry_of_nothing_but_skipped_lines_is_refused(stack: RunningStack) -> None:
+    source = json.dumps(a_chat("a", "hello")) + "\n{nope}"
+    batch = stack.wait(stack.submit(source, extra_body={"on_invalid": "skip"}))
+    with pytest.raises(openai.ConflictError, match="correct those that the error file names"):
+        stack.client.post(f"/batches/{batch.id}/retry", cast_to=object, body={})
+
+
+def test_another_word_for_invalid_lines_is_refused(stack: RunningStack) -> None:
+    with pytest.raises(openai.BadRequestError, match="on_invalid"):
+        stack.submit([a_chat("a", "hello")], extra_body={"on_invalid": "ignore"})

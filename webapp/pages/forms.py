@@ -11,7 +11,7 @@ import flask
 from pydantic import BaseModel, Field
 
 from batchyard.errors import RequestError
-from batchyard.models import ENDPOINTS
+from batchyard.statuses import ENDPOINTS
 from tasks.steps import registry
 from webapp.idempotency import Idempotency
 from webapp.requests import current_context
@@ -66,11 +66,12 @@ def post_processing() -> list[Step]:
 
 
 def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return `completion_window`, `metadata` and `post_process` as in a request body. Raises RequestError."""
+    """Return a batch's options that all forms have, as in a request body. Raises RequestError."""
     return {
         "completion_window": fields.get("completion_window", "").strip() or "24h",
         "metadata": _metadata(fields.get("metadata", "")),
         "post_process": [_step(step, fields) for step in post_processing() if f"step.{step.name}" in fields],
+        "on_invalid": fields.get("on_invalid", "fail"),
     }
 
 

@@ -71,7 +71,7 @@ def create() -> ResponseReturnValue:
         if source is None:
             raise RequestError("Choose a file, or type or paste something.", param="text")
         input_preview = _preview(options, source)
-        if not input_preview.errors:
+        if not input_preview.errors or options.on_invalid == "skip":
             batch = _submit(options, source)
             return flask.redirect(flask.url_for("pages.batches.show", batch_id=batch.id), 303)
         problem, status = Problem("Some of its lines cannot be run; they are listed below.", "preview"), 400

@@ -20,7 +20,7 @@ from batchyard.cli import engine_flags, main, output, requests, watch
 from batchyard.cli.client import Client
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
-from batchyard.models import ENDPOINTS
+from batchyard.statuses import ENDPOINTS
 from inference import catalog
 from store import keys
 from store.database import Database

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -13,15 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.models import ModelSpec
-from store import speeds
+from store import segments, speeds
 from store.artifacts import Artifacts
 from store.formats import chunks, plan
 from store.formats import lines as jsonl
 from store.formats.plan import PlanWriter
+from store.records import Batch, File
 from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.intake import lines, validation
 from tasks.intake.validation import Report, Validator
+from tests.support.batches import create_batch
 from tests.support.stacks import ROOT
 
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
@@ -440,3 +444,98 @@ def test_a_pattern_that_a_step_cannot_use_is_an_error_of_its_line() -> None:
         io.BytesIO(source), None, report
     )
     assert [(error["line"], error["param"]) for error in report.errors] == [(2, "body.metadata.expected")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            json.dumps(a_request(body={"messages": [{"role": "user", "content": float("nan")}]})),
+            "The line has NaN at 'body.messages[0].content'. NaN is not JSON; write null or leave it out.",
+        ),
+        (json.dumps(a_request(custom_id=float("-inf"))), "The line has -Infinity at 'custom_id'."),
+        ('{"a": NaN', "The line is not valid JSON"),
+        ("NaN", "The line has NaN at ''."),
+    ],
+)
+def test_a_number_that_json_has_not_is_named_with_its_place(line: str, message: str, artifacts: Artifacts) -> None:
+    report, _, _ = validate(joined(a_request("before"), line.encode()), artifacts)
+    (error,) = report.errors
+    assert (error["code"], error["line"], error["param"]) == ("invalid_json_line", 2, None)
+    assert error["message"].startswith(message)
+
+
+def test_invalid_lines_that_are_skipped_are_refused_in_the_plan_and_the_others_run(artifacts: Artifacts) -> None:
+    source = joined(
+        *(case[1] for case in BAD_LINES if case[0] != "a byte order mark"),
+        a_request("good"),
+        a_request("good"),
+        json.dumps(a_request("nan", body={"temperature": float("nan")})).encode(),
+        a_request("other", body={"model": "other"}),
+    )
+    report = Report()
+    with artifacts.create() as file:
+        planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(10, plan.SEGMENT_BYTES)), artifacts)
+        validator = Validator(MODELS, CHAT, 1000, skip_invalid=True)
+        assert validator.run(io.BytesIO(source), planned, report)
+        planned.close()
+    assert {segment.model for segment in planned.segments} == {"echo", "other"}
+    tables = [table for sha256 in planned.refused.values() for table in chunks.read(artifacts, sha256)]
+    answers = {entry["line"]: json.loads(entry["answer"]) for table in tables for entry in table.to_pylist()}
+    assert len(answers) == report.count == len(BAD_LINES) + 1
+    for error in report.errors:
+        answer = answers[error["line"]]
+        assert answer["error"] == error
+        assert (answer["response"], answer["id"]) == (None, f"batch_req_{error['line']:024x}")
+    last = len(BAD_LINES) + 2
+    assert [answers[line]["custom_id"] for line in (last - 1, last)] == ["good", "nan"]
+    assert answers[last - 1]["error"]["code"] == "duplicate_custom_id"
+    assert answers[1]["custom_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("source", "max_requests"),
+    [(joined(b"{nope}", {"a": 1}), 10), (b"", 10), (joined(b"{nope}", a_request("a"), a_request("b")), 2)],
+    ids=["only invalid lines", "no line", "too many lines"],
+)
+def test_a_file_of_which_nothing_can_run_fails_also_where_invalid_lines_are_skipped(
+    source: bytes, max_requests: int
+) -> None:
+    report = Report()
+    assert not Validator(MODELS, CHAT, max_requests, skip_invalid=True).run(io.BytesIO(source), None, report)
+    assert report.errors
+
+
+def test_a_batch_counts_its_skipped_lines_as_failed_before_anything_runs(
+    context: AppContext, upload: Callable[[bytes], File]
+) -> None:
+    source = joined(a_request("a"), b"{nope}", a_request("c"), {"custom_id": "d"})
+    file = upload(source)
+    with context.database.write() as session:
+        batch, failing = create_batch(session, file, on_invalid="skip"), create_batch(session, file)
+    for each in (batch, failing):
+        assert validation.run(context, each.id, "here/1/task")
+    with context.database.read() as session:
+        batch, failing = session.get_one(Batch, batch.id), session.get_one(Batch, failing.id)
+        records, more = segments.page(session, batch.id, after=None, limit=1)
+        (last,), _ = segments.page(session, batch.id, after=records[0].number, limit=1)
+    assert (batch.status, batch.total, batch.failed, batch.model, batch.errors) == ("in_progress", 4, 2, "echo", None)
+    assert (failing.status, [error["line"] for error in failing.errors or []]) == ("failed", [2, 4])
+    assert more
+    assert sorted((record.state, record.requests) for record in (*records, last)) == [("done", 2), ("pending", 2)]
+
+
+def test_many_invalid_lines_are_planned_in_little_memory(artifacts: Artifacts) -> None:
+    good, bad = json.dumps(a_request("%d")).encode(), b'{"custom_id": "%d", "body": NaN}'
+    source = b"\n".join((bad if number % 2 else good) % number for number in range(40_000))
+    with artifacts.create() as file:
+        planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(2000, plan.SEGMENT_BYTES)), artifacts)
+        report = Report()
+        tracemalloc.start()
+        Validator(MODELS, CHAT, 10**6, skip_invalid=True).run(io.BytesIO(source), planned, report)
+        planned.close()
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert report.count == 20_000
+    assert len(planned.refused) == 10
+    assert most < 20 * 2**20
