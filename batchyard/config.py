@@ -1,6 +1,8 @@
 """A recipe's options in the terminal: defaults, files, flags and `key=value`, each over those before it.
 
 A server gets resolved JSON, never files. Everything is checked against the JSON schema of the recipe's options.
+
+OmegaConf, YAML and jsonschema are imported where they are used: `--help` needs a Schema only.
 """
 
 from __future__ import annotations
@@ -11,16 +13,13 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
-
-import yaml
-from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.exceptions import best_match
-from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from batchyard.errors import ConfigurationError
 from batchyard.wording import MAX_NAME, cut, nearest
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 Keys: TypeAlias = tuple[str, ...]
 """A path of keys: ("sampling", "temperature")."""
@@ -123,6 +122,10 @@ class Schema:
         It is what YAML makes of it, such as a number, a list or a mapping; but the text as it is where that is a text,
         or where the schema takes a text and not what YAML makes of it.
         """
+        import yaml
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
         try:
             value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)["value"]  # type: ignore[call-overload,index]
         except (yaml.YAMLError, OmegaConfBaseException):
@@ -144,9 +147,12 @@ class Schema:
         Args:
             complete: options without a default have to be there.
         """
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import best_match
+
         errors = Draft202012Validator(self._document).iter_errors(values)
         return cast(
-            ValidationError | None, best_match(error for error in errors if complete or error.validator != "required")
+            "ValidationError | None", best_match(error for error in errors if complete or error.validator != "required")
         )
 
     def wanted(self, schema: Mapping[str, Any]) -> str:
@@ -164,6 +170,8 @@ class Schema:
 
     def _accepts(self, keys: Keys, value: Any) -> bool:
         """True if a value may stand there. One with an interpolation in it is judged later."""
+        from jsonschema import Draft202012Validator
+
         schemas = self.at(keys)
         return any(Draft202012Validator({**schema, "$defs": self._definitions}).is_valid(value) for schema in schemas)
 
@@ -335,6 +343,9 @@ def _nested(leaves: Iterable[tuple[Keys, Any]]) -> dict[str, Any]:
 
 def _interpolated(settings: Mapping[Keys, Setting]) -> dict[Keys, Setting]:
     """Return the settings with `${…}` filled in. Those that refer to a mapping become several."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
     resolved: dict[Keys, Setting] = {}
     for setting in settings.values():
         where = _place(setting.origin, setting.keys)
@@ -430,6 +441,8 @@ def _expanded(schema: Schema, values: Any, above: Keys) -> Any:
 
 
 def _yaml(text: str) -> Any:
+    from omegaconf import OmegaConf
+
     return OmegaConf.to_container(OmegaConf.create(text), resolve=False)
 
 
@@ -447,6 +460,9 @@ def _parsed(file: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: it cannot be read, or holds something else.
     """
+    import yaml
+    from omegaconf.errors import OmegaConfBaseException
+
     parser = _PARSERS.get(file.suffix.lower())
     if parser is None:
         raise ConfigurationError(f"{file}: a configuration file is named {', '.join(_PARSERS)}")

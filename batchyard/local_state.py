@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 STATE_FILE = Path("run", "stack.json")
 """The state file's path below the data folder."""
 
@@ -16,6 +14,11 @@ def local_state(data: Path) -> dict[str, Any]:
     """Return `url`, `flower`, `pid` and `started` of the stack that runs on a data folder; empty if none runs."""
     try:
         state = dict(json.loads((data / STATE_FILE).read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    import psutil  # only where there is a stack: `--help` is faster without it
+
+    try:
         return state if psutil.Process(state["pid"]).create_time() == state["started"] else {}
-    except (FileNotFoundError, NotADirectoryError, psutil.Error):
+    except psutil.Error:
         return {}

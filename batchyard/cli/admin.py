@@ -13,10 +13,8 @@ import click
 
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
-from batchyard.local.data_folder import write_secret
-from batchyard.local.stack import Stack
 
-if TYPE_CHECKING:  # imported in the functions that use it: the other commands start faster without SQLAlchemy
+if TYPE_CHECKING:
     from store import keys
     from store.database import Database
     from store.records import Project
@@ -33,6 +31,8 @@ _port = click.IntRange(0, 65535)
 @models_option
 def up(host: str, port: int, flower_port: int, data: Path | None, models: Path | None) -> None:
     """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it."""
+    from batchyard.local.stack import Stack
+
     in_force = load_settings(data=data, models=models)
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(message)s", force=True)
     stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
@@ -44,7 +44,7 @@ def up(host: str, port: int, flower_port: int, data: Path | None, models: Path |
         click.echo(f"Admin key: {stack.folder.admin_key_file}")
         click.echo("Ctrl-C ends it.")
 
-    stack.run(ready)
+    stack.run(ready, lambda text: click.echo(text, err=True))
 
 
 @click.group()
@@ -195,6 +195,7 @@ def set_project(
 @data_option
 def migrate(admin_key: bool, data: Path | None) -> None:
     """Bring the database's schema to this version's (`up` does it by itself)."""
+    from batchyard.local.data_folder import write_secret
     from store import keys
 
     with _database(data) as database, database.write(serial=True) as session:

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from batchyard.cli import client
-from batchyard.cli.client import Client
+from batchyard.cli.options import server_runs
 from batchyard.errors import BatchyardError, ConfigurationError
-from batchyard.local import process
 from batchyard.local_state import local_state
+
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
 
 END_SECONDS = 40
 
 
-def runs(data: Path) -> bool:
-    """True if there is a server to use: BATCHYARD_URL names one, or a local stack runs on the folder `data`."""
-    return client.configured_url() is not None or bool(local_state(data))
-
-
 @contextmanager
 def server(data: Path, models: Path) -> Iterator[Client]:
-    """Yield a client of the server that `runs`, or of a new local stack until the block ends; see `stack`."""
-    with nullcontext(client.connect(data)) if runs(data) else stack(data, models) as connected:
+    """Yield a client of the server that runs, or of a new local stack until the block ends; see `stack`."""
+    from batchyard.cli import client
+
+    with nullcontext(client.connect(data)) if server_runs(data) else stack(data, models) as connected:
         yield connected
 
 
@@ -38,6 +36,11 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
     Raises:
         BatchyardError: the stack did not start; the message is its own reason.
     """
+    import subprocess
+
+    from batchyard.cli import client
+    from batchyard.local import process
+
     if local_state(data):
         yield client.connect(data)
         return

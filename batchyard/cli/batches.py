@@ -7,17 +7,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from batchyard.cli import completion, requests, view
-from batchyard.cli.client import Client
 from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import json_option, plain, say, table
+from batchyard.cli.output import json_option, note, plain, say, table
 from batchyard.cli.watch import check_success, follow, interruptible, watch
 from batchyard.errors import ConfigurationError
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import TERMINAL, Status
+
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
 
 
 @click.command()
@@ -25,6 +27,7 @@ from batchyard.statuses import TERMINAL
 @requests.endpoint_option
 @requests.window_option
 @requests.post_process_option
+@requests.on_invalid_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
 @click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
 @data_option
@@ -34,6 +37,7 @@ def submit(
     endpoint: str | None,
     window: str,
     post_process: tuple[str, ...],
+    on_invalid: str,
     metadata: tuple[str, ...],
     wait: bool,
     data: Path | None,
@@ -43,13 +47,16 @@ def submit(
     pairs = requests.pairs(metadata, "--metadata")
     steps = requests.steps(post_process)
     server = connect(data)
-    batch = server.create(
-        server.upload(file),
-        endpoint=endpoint or requests.endpoint_of(file),
-        window=window,
-        metadata=pairs,
-        post_process=steps,
-    )
+    with interruptible("`batchyard list` tells whether there is a batch already"):
+        batch = server.create(
+            server.upload(file),
+            endpoint=endpoint or requests.endpoint_of(file),
+            window=window,
+            metadata=pairs,
+            post_process=steps,
+            on_invalid=on_invalid,
+        )
+    note(server.page(batch["id"]))
     if not wait:
         return say(batch, batch["id"], as_json)
     with interruptible(f"the batch goes on; `batchyard status {batch['id']} --watch` takes it up"):
@@ -85,6 +92,8 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
         click.echo(draw(batches))
         for problem in view.problems(batches[0]) if batch_id else ():
             click.echo(plain(problem), err=True)
+        if batch_id and (more := len((batches[0]["errors"] or {}).get("data") or []) - view.PROBLEMS) > 0:
+            click.echo(f"and {more} more; `--json` has them", err=True)
     for batch in batches:
         if live and batch["id"] in watched:
             check_success(batch)
@@ -145,12 +154,13 @@ def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
 
 
 @click.command("list")
+@click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="Only batches with this status.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
 @data_option
 @json_option
-def list_(limit: int, data: Path | None, as_json: bool) -> None:
+def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> None:
     """The project's batches, newest first."""
-    batches = list(itertools.islice(connect(data).batches(), limit))
+    batches = list(itertools.islice(connect(data).batches(status=status), limit))
     if as_json:
         return say(batches, "", True)
     click.echo(view.overview(batches))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
-from urllib.parse import urlsplit
 
 import openai
-from dotenv import dotenv_values
 
-from batchyard.errors import AuthenticationError, ConfigurationError, NotFoundError, RequestError, UnavailableError
-from batchyard.local_state import local_state
-
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from batchyard.cli import options
+from batchyard.errors import AuthenticationError, NotFoundError, RequestError, UnavailableError
 
 
 class Client:
@@ -42,16 +37,19 @@ class Client:
         window: str = "24h",
         metadata: Mapping[str, str] | None = None,
         post_process: Iterable[Mapping[str, str]] = (),
+        on_invalid: str = "fail",
     ) -> dict[str, Any]:
         """Create a batch and return it as the server's JSON object."""
         steps = [dict(step) for step in post_process]
+        own: dict[str, Any] = {"post_process": steps} if steps else {}
+        own |= {"on_invalid": on_invalid} if on_invalid != "fail" else {}
         with self._errors():
             batch = self._api.batches.create(
                 input_file_id=file_id,
                 endpoint=cast(Any, endpoint),
                 completion_window=cast(Any, window),
                 metadata=dict(metadata) if metadata else openai.omit,
-                extra_body={"post_process": steps} if steps else None,
+                extra_body=own or None,
             )
         return batch.to_dict()
 
@@ -77,11 +75,39 @@ class Client:
         with self._errors():
             return self._api.get(path, cast_to=lines, options=query).content
 
-    def batches(self) -> Iterator[dict[str, Any]]:
-        """Yield all batches of the key's project, newest first, fetched page by page."""
+    def batches(self, **query: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the batches of the key's project, newest first, fetched page by page. `query`: `status`."""
+        return self._list("/batches", **query)
+
+    def events(self, batch_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the events of a batch."""
+        return self._list(f"/batches/{batch_id}/events")
+
+    def segments(self, batch_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the segments of a batch, by number."""
+        return self._list(f"/batches/{batch_id}/segments")
+
+    def files(self, purpose: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the files of the key's project, newest first."""
+        return self._list("/files", purpose=purpose)
+
+    def find_file(self, file_id: str) -> dict[str, Any] | None:
+        """Return a file, None if it was deleted or has expired."""
+        try:
+            with self._errors():
+                return cast(dict[str, Any], self._api.get(f"/files/{file_id}", cast_to=object))
+        except NotFoundError:
+            return None
+
+    def queue(self) -> dict[str, Any]:
+        """Return what waits and what runs."""
         with self._errors():
-            for batch in self._api.batches.list(limit=100):
-                yield batch.to_dict()
+            return cast(dict[str, Any], self._api.get("/queue", cast_to=object))
+
+    def page(self, name: str | None = None) -> str:
+        """Return the address of the page of a batch or a job, or of the page of what runs."""
+        kind = "jobs" if name is not None and name.startswith("job_") else "batches"
+        return f"{self.url}/" + ("" if name is None else f"{kind}/{name}")
 
     def models(self) -> list[dict[str, Any]]:
         with self._errors():
@@ -213,6 +239,15 @@ class Client:
         with self._errors(), self._api.files.with_streaming_response.content(file_id) as response:
             yield from response.iter_bytes(1 << 20)
 
+    def lines(self, file_id: str) -> Iterator[bytes]:
+        """Yield a file's lines, without line feeds."""
+        rest = b""
+        for chunk in self.chunks(file_id):
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from whole
+        if rest:
+            yield rest
+
     def content(self, file_id: str) -> bytes:
         """Return a small file's content, in memory."""
         return b"".join(self.chunks(file_id))
@@ -246,38 +281,16 @@ class Client:
             raise RequestError(_message(error)) from error
 
 
-def configured_url() -> str | None:
-    """The server that BATCHYARD_URL names, in the environment or `.env`; None if unset."""
-    return _environment().get("BATCHYARD_URL")
-
-
-def _environment() -> dict[str, str | None]:
-    return {**dotenv_values(".env"), **os.environ}
-
-
-def connect(data: Path, **options: Any) -> Client:
+def connect(data: Path, **settings: Any) -> Client:
     """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
 
-    Without BATCHYARD_API_KEY it sends the local stack's admin key, but to this machine only.
-
     Args:
-        options: those of Client.
+        settings: those of Client.
 
     Raises:
         ConfigurationError: there is no key to send.
     """
-    environment = _environment()
-    url = configured_url() or local_state(data).get("url") or "http://127.0.0.1:8000"
-    key = environment.get("BATCHYARD_API_KEY")
-    key_file = data / "admin.key"
-    if not key and urlsplit(url).hostname in _LOOPBACK and key_file.is_file():
-        key = key_file.read_text().strip()
-    if not key:
-        raise ConfigurationError(
-            f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with --data "
-            f"({key_file} is not there)"
-        )
-    return Client(url, key, **options)
+    return Client(*options.address(data), **settings)
 
 
 def _message(error: openai.APIStatusError) -> str:

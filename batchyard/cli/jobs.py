@@ -7,17 +7,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchyard.cli import completion, job_view, requests, view
-from batchyard.cli.client import Client
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, plain, say, table, when
 from batchyard.cli.watch import Unsuccessful, follow, interruptible
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL
+
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
 
 ITEM_STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
 RETRIED_STATES = ("failed", "stuck", "expired", "cancelled")
@@ -229,7 +231,7 @@ def check_success(document: dict[str, Any]) -> None:
         return
     name, status, counts = document["id"], document["status"], document["request_counts"]
     if status != "completed":
-        raise Unsuccessful(": ".join([f"job {name} is {status}", *view.problems(document, 1)]))
+        raise Unsuccessful(view.refusal(document, "batchyard job status"))
     report = document["batchyard"]["report"] or {}
     if report.get("status") == "failed":
         raise Unsuccessful(f"job {name}: its artifacts could not be made: {report.get('error')}")

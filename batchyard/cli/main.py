@@ -11,6 +11,8 @@ from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
 from batchyard.cli import admin, batches, jobs, map, oneshot, schedules, webhooks
+from batchyard.cli.__main__ import INTERRUPTED
+from batchyard.cli.console import records, top
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import commands
 from batchyard.cli.recipes.group import RecipeGroup
@@ -19,8 +21,8 @@ from batchyard.errors import BatchyardError, ConfigurationError, RequestError, U
 
 # Exit codes for scripts, beside 0 and Unsuccessful's 1. `batchyard --help` lists them.
 USAGE, UNREACHABLE, REFUSED, BROKEN = 2, 3, 4, 5
-# Shells give these codes to processes that a signal ended.
-INTERRUPTED, CUT_OFF = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+# The code that shells give to a process that wrote to a pipe which its reader has closed.
+CUT_OFF = 128 + signal.SIGPIPE
 
 _EPILOG = """\b
 Tab completes commands, batches and models once ~/.bashrc holds:
@@ -48,6 +50,7 @@ def cli() -> None:
 for command in (
     *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
+    *(top.top, records.open_, records.files, records.logs),
     *(jobs.job, commands.config_group, schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)
@@ -88,7 +91,3 @@ def _exit_code(error: BatchyardError) -> int:
     if isinstance(error, UnavailableError):
         return UNREACHABLE
     return REFUSED if isinstance(error, RequestError) else BROKEN
-
-
-if __name__ == "__main__":
-    main()

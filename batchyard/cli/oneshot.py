@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests, resume
-from batchyard.cli.client import Client
-from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.options import data_option, load_settings, models_option, server_runs
 from batchyard.cli.output import json_option, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.errors import ConfigurationError
-from batchyard.models import vllm_installed
-from batchyard.settings import Settings
-from inference import catalog
-from inference.engines import registry
+
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
+    from batchyard.settings import Settings
 
 SAMPLES = 4
 SAMPLING = {"temperature": 0.8, "max_tokens": 32}
@@ -50,7 +48,10 @@ SAMPLING = {"temperature": 0.8, "max_tokens": 32}
 @engine_flags.options
 @requests.endpoint_option
 @requests.post_process_option
-@click.option("--again", is_flag=True, help="Make a new batch also where one of the same input exists.")
+@requests.on_invalid_option
+@click.option(
+    "--again", is_flag=True, help="Compute all of it anew, as a new batch, where one of the same input exists."
+)
 @data_option
 @models_option
 @json_option
@@ -61,6 +62,7 @@ def run(
     model: str | None,
     endpoint: str | None,
     post_process: tuple[str, ...],
+    on_invalid: str,
     again: bool,
     data: Path | None,
     models: Path | None,
@@ -76,12 +78,14 @@ def run(
     Unlike `vllm run-batch`, files are local, not URLs; lines of failed requests go to --errors; the server always has
     /metrics, so its flags for that are not taken; engine arguments that are not listed here stand in the models file.
     """
+    import tempfile
+
     settings = load_settings(data=data, models=models)
     steps = requests.steps(post_process)
     requests.check_writable(output, errors)
     engine_args = {name: value for name, value in flags.items() if value is not None}
     with (
-        interruptible("the same command again goes on with what has no answer yet"),
+        interruptible(resume.remedy(again)),
         tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
         _server(settings, Path(folder), model, engine_args) as server,
     ):
@@ -90,10 +94,13 @@ def run(
             file = Path(folder) / source.name
             requests.with_model(source, model, file)
         endpoint = endpoint or requests.endpoint_of(file)
-        mark = resume.mark(server, requests.sha256(file), endpoint, steps)
+        skipping = [on_invalid] if on_invalid != "fail" else []
+        mark = resume.mark(server, requests.sha256(file), endpoint, steps, *skipping)
         batch = None if again else resume.earlier(server.batches(), mark)
         if batch is None:
-            batch = server.create(server.upload(file), endpoint=endpoint, metadata=mark, post_process=steps)
+            batch = server.create(
+                server.upload(file), endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid
+            )
         batch = watch(server, batch["id"])
         requests.save(server, batch["output_file_id"], output)
         if errors is not None:
@@ -163,7 +170,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
 @contextmanager
 def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
     """Yield a client of a server that serves `model`: one that runs already, or a local stack until the block ends."""
-    runs = background.runs(settings.data)
+    runs = server_runs(settings.data)
     models_file = settings.models
     if model is not None and not runs and not _is_listed(settings, model):
         models_file = engine_flags.models_file(folder, model, engine_args)
@@ -182,6 +189,8 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
 
 def _is_listed(settings: Settings, model: str) -> bool:
     """True if the models file exists and names the model."""
+    from inference import catalog
+
     if not settings.models.exists():
         return False
     return model in catalog.load(settings.models, allow_simulated=settings.allow_simulated)
@@ -212,6 +221,10 @@ def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, fo
 
 
 def _why(engine: str) -> str:
+    from batchyard.models import vllm_installed
+    from inference import catalog
+    from inference.engines import registry
+
     if registry.capabilities(engine).simulated:
         return "its answers are simulated"
     if engine != catalog.automatic_engine():

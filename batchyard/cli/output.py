@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +27,12 @@ def complain(message: str) -> None:
     click.echo("batchyard: " + " ".join(plain(message).split()), err=True)
 
 
+def note(text: str) -> None:
+    """Print a hint for people on standard error; nothing where that is no terminal."""
+    if sys.stderr.isatty():
+        click.echo(plain(text), err=True)
+
+
 def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -> None:
     """Print `document` as JSON for scripts, or `text` for people."""
     click.echo(json.dumps(document, default=str) if as_json else plain(text))
@@ -44,6 +51,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     click.echo(lines_of(columns, rows))
 
 
-def when(seconds: int | None) -> str | None:
-    """Unix seconds as date and time in UTC."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+def when(seconds: int | None, timezone: str = "UTC") -> str | None:
+    """Unix seconds as date and time in a time zone, by default UTC."""
+    if seconds is None:
+        return None
+    if timezone == "UTC":
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    from zoneinfo import ZoneInfo
+
+    return datetime.fromtimestamp(seconds, ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M:%S %Z")

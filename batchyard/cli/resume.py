@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli.client import Client
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
+
 
 KEY = "batchyard.run"
 _NOT_RESUMED = ("failed", "expired", "cancelling", "cancelled")
+
+
+def remedy(again: bool) -> str:
+    """How to go on with a command that Ctrl-C has ended: with `--again` it would begin anew."""
+    command = "the same command without --again" if again else "the same command again"
+    return f"{command} goes on with what has no answer yet"
 
 
 def mark(server: Client, *parts: Any) -> dict[str, str]:
@@ -36,7 +44,7 @@ class Earlier:
         self._objects = iter(objects)
         self._newest = dict[str, dict[str, Any]]()
 
-    def find(self, mark: dict[str, str], remedy: str | None = "--again makes a new one") -> dict[str, Any] | None:
+    def find(self, mark: dict[str, str], remedy: str | None = "--again computes all of it anew") -> dict[str, Any] | None:
         """Return the newest one with that mark; None if there is none.
 
         Standard error says which it is, unless `remedy`, which tells how to get another, is None.

@@ -33,6 +33,7 @@ def schedule() -> None:
 @requests.endpoint_option
 @requests.window_option
 @requests.post_process_option
+@requests.on_invalid_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with each batch; may be given 16 times.")
 @click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="While a batch runs.")
 @click.option("--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Of missed times.")
@@ -47,6 +48,7 @@ def create(
     endpoint: str | None,
     window: str,
     post_process: tuple[str, ...],
+    on_invalid: str,
     metadata: tuple[str, ...],
     overlap: str,
     catch_up: str,
@@ -62,6 +64,7 @@ def create(
         "completion_window": window,
         "metadata": requests.pairs(metadata, "--metadata") or None,
         "post_process": requests.steps(post_process),
+        "on_invalid": on_invalid,
     }
     server = connect(data)
     created = server.create_schedule(
@@ -73,7 +76,8 @@ def create(
         overlap=overlap,
         catch_up=catch_up,
     )
-    say(created, "\n".join([created["id"], *(f"next {when(time)}" for time in created["next_runs"])]), as_json)
+    times = [f"next {when(time, created['timezone'])}" for time in created["next_runs"]]
+    say(created, "\n".join([created["id"], *times]), as_json)
 
 
 def _text(file: Path) -> str:
@@ -106,14 +110,14 @@ def show(schedule_id: str, data: Path | None, as_json: bool) -> None:
     document = connect(data).schedule(schedule_id)
     if as_json:
         return say(document, "", True)
-    last, source = document["last_run"], document["input"]
+    last, source, zone = document["last_run"], document["input"], document["timezone"]
     facts = {
         "schedule": document["id"],
         "name": document["name"],
         "cron": f"{document['cron']} ({document['timezone']})",
-        "next runs": ", ".join(str(when(time)) for time in document["next_runs"]) or _next(document),
+        "next runs": ", ".join(str(when(time, zone)) for time in document["next_runs"]) or _next(document),
         "last run": last
-        and f"{when(last['created_at'])} {last['state']} {last['reason'] or last['batch_id'] or last['job_id']}",
+        and f"{when(last['created_at'], zone)} {last['state']} {last['reason'] or last['batch_id'] or last['job_id']}",
         "input": f"{source['kind']}, {source['bytes']} bytes, sha256 {source['sha256']}",
         "overlap, catch up": f"{document['overlap']}, {document['catch_up']}",
     }
@@ -156,11 +160,19 @@ def run(schedule_id: str, data: Path | None, as_json: bool) -> None:
 @json_option
 def runs(schedule_id: str, limit: int, data: Path | None, as_json: bool) -> None:
     """What has become of a schedule's times, newest first."""
-    history = list(itertools.islice(connect(data).schedule_runs(schedule_id), limit))
+    server = connect(data)
+    history = list(itertools.islice(server.schedule_runs(schedule_id), limit))
     if as_json:
         return say(history, "", True)
+    zone = server.schedule(schedule_id)["timezone"]
     rows = [
-        [when(r["scheduled_at"]), when(r["created_at"]), r["state"], r["batch_id"] or r["job_id"], r["reason"]]
+        [
+            when(r["scheduled_at"], zone),
+            when(r["created_at"], zone),
+            r["state"],
+            r["batch_id"] or r["job_id"],
+            r["reason"],
+        ]
         for r in history
     ]
     table(["due", "made", "state", "batch or job", "reason"], rows)
@@ -176,4 +188,4 @@ def delete(schedule_id: str, data: Path | None, as_json: bool) -> None:
 
 
 def _next(document: dict[str, Any]) -> str | None:
-    return "paused" if document["paused"] else when(document["next_run_at"])
+    return "paused" if document["paused"] else when(document["next_run_at"], document["timezone"])

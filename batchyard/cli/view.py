@@ -11,6 +11,8 @@ from batchyard.cli.output import lines_of, when
 from batchyard.statuses import TERMINAL
 
 BAR_WIDTH = 24
+PROBLEMS = 20
+"""Errors of a file that are listed."""
 
 
 def facts(batch: dict[str, Any]) -> str:
@@ -27,7 +29,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("answered/failed/total", counts(batch)),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
-            ("rows/s, tokens/s", f"{_rate(ours['rows_per_second'])}, {_rate(ours['tokens_per_second'])}"),
+            ("rows/s, tokens/s", f"{rate(ours['rows_per_second'])}, {rate(ours['tokens_per_second'])}"),
             *_latencies(ours.get("latency")),
             ("eta", remaining(batch)),
             ("sla", f"{sla(batch)}, {due(batch)}"),
@@ -47,7 +49,7 @@ def overview(batches: Sequence[dict[str, Any]]) -> str:
         columns,
         [
             (
-                *(b["id"], b["status"], percent(b), counts(b), _rate(b["batchyard"]["rows_per_second"])),
+                *(b["id"], b["status"], percent(b), counts(b), rate(b["batchyard"]["rows_per_second"])),
                 *(eta(b), sla(b), b["model"], when(b["created_at"])),
             )
             for b in batches
@@ -77,12 +79,26 @@ def brief(batch: dict[str, Any]) -> str:
     return " ".join(progress(batch).split())
 
 
-def problems(batch: dict[str, Any], limit: int = 20) -> list[str]:
+def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:
     """The first reasons why a file was refused, by line."""
     return [
         (f"line {problem['line']}: " if problem.get("line") else "") + f"{problem['message']} ({problem['code']})"
         for problem in ((batch["errors"] or {}).get("data") or [])[:limit]
     ]
+
+
+def refusal(document: dict[str, Any], command: str) -> str:
+    """Why a batch or a job has not completed: its status, the first error, how many there are, what lists them."""
+    errors = (document["errors"] or {}).get("data") or []
+    ended = f"{document['object']} {document['id']} is {document['status']}"
+    if not errors:
+        return ended
+    first = problems(document, 1)[0]
+    if len(errors) == 1:
+        return f"{ended}: {first}"
+    whole = next((error["message"].split(";")[0] for error in errors if error["code"] == "too_many_errors"), None)
+    number = whole or f"there are {len(errors)} errors"
+    return f"{ended}: {first}; {number}, which `{command} {document['id']}` lists"
 
 
 def _finished_share(batch: dict[str, Any]) -> float | None:
@@ -179,5 +195,6 @@ def due(batch: dict[str, Any]) -> str:
     return f"due in {durations.text(seconds)}" if seconds > 0 else f"due {durations.text(-seconds)} ago"
 
 
-def _rate(value: float | None) -> str:
+def rate(value: float | None) -> str:
+    """A number a second."""
     return "-" if value is None else f"{value:.1f}"

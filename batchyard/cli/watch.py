@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from batchyard.cli import view
-from batchyard.cli.client import Client
-from batchyard.cli.output import complain
 from batchyard.errors import UnavailableError
 from batchyard.statuses import TERMINAL
 
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
+
 Batches = list[dict[str, Any]]
+T = TypeVar("T")
 POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
 AWAY_SECONDS = 120.0
@@ -48,15 +48,19 @@ def follow(
     elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended. With
     `quiet` nothing is shown.
     """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
     console = Console(stderr=True, quiet=quiet)
     printed, printed_at = "", 0.0
     with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
         while True:
-            batches = _fetch_patiently(fetch)
+            batches = patiently(fetch)
             ended = sum(batch["status"] in TERMINAL for batch in batches)
             line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
             if live is not None:
-                live.update(Text(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
+                live.update(Text.from_ansi(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
             elif not quiet and line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
                 click.echo(line, err=True)
                 printed, printed_at = line, time.monotonic()
@@ -70,10 +74,11 @@ def interruptible(remedy: str) -> Iterator[None]:
     """Print `remedy` on Ctrl-C, at once: the end of a local stack takes a while."""
 
     def interrupt(*_: Any) -> None:
+        os.write(2, message)  # a stream that is just written to takes nothing from a signal handler
         signal.signal(signal.SIGINT, before)
-        complain(f"interrupted: {remedy}")
         raise KeyboardInterrupt
 
+    message = f"batchyard: interrupted: {remedy}\n".encode()
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -87,8 +92,7 @@ def check_success(batch: dict[str, Any]) -> None:
         return
     counts = batch["request_counts"]
     if batch["status"] != "completed":
-        reasons = view.problems(batch, 1)
-        raise Unsuccessful(": ".join([f"batch {batch['id']} is {batch['status']}", *reasons]))
+        raise Unsuccessful(view.refusal(batch, "batchyard status"))
     if counts["failed"]:
         raise Unsuccessful(
             f"batch {batch['id']}: {counts['failed']} of {counts['total']} requests failed; "
@@ -96,7 +100,7 @@ def check_success(batch: dict[str, Any]) -> None:
         )
 
 
-def _fetch_patiently(fetch: Callable[[], Batches]) -> Batches:
+def patiently(fetch: Callable[[], T]) -> T:
     """Call `fetch` until the server answers, for AWAY_SECONDS at most: batches go on while the web app is away."""
     deadline = time.monotonic() + AWAY_SECONDS
     while True:

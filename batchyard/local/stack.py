@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 
-from batchyard.errors import BatchyardError
+from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import ports, process, programs, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import Child
@@ -53,7 +54,7 @@ class Stack:
         self.folder.hold()
         try:
             self.host, self.port = host, ports.claim(host, port, "--port")
-            self.flower_port = ports.claim("127.0.0.1", flower_port, "--flower-port")
+            self.flower_port = claim_flower(flower_port)
             self.settings = settings
             self._prepare_database()
             self.children = self._children()
@@ -61,6 +62,8 @@ class Stack:
             self.folder.release()
             raise
         self._end = threading.Event()
+        self._say: Callable[[str], None] = log.info
+        self._told = ""
 
     @property
     def url(self) -> str:
@@ -71,14 +74,18 @@ class Stack:
     def flower_url(self) -> str:
         return f"http://127.0.0.1:{self.flower_port}"
 
-    def run(self, ready: Callable[[], None]) -> None:
+    def run(self, ready: Callable[[], None], say: Callable[[str], None] = log.info) -> None:
         """Start all, call `ready` once a batch can run, restart what fails until SIGTERM or SIGINT, then end all.
+
+        Args:
+            say: called with what the start waits for.
 
         Raises:
             BatchyardError: a process ended before all were ready; names it, its exit code and its log's last line.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end.set())
+        self._say = say
         try:
             self._start()
             if not self._end.is_set():
@@ -97,18 +104,33 @@ class Stack:
         for child in self.children.values():
             if child.process is None:
                 child.start()
+        self._tell(f"Started {', '.join(self.children)}; they take about half a minute.")
         for child in self.children.values():
             self._wait_for(child.ready, deadline, child.name)
         self._wait_for(self._ready, deadline, "the stack")
 
     def _wait_for(self, condition: Callable[[], bool], deadline: float, name: str) -> None:
         while not self._end.is_set() and not condition():
+            self._tell(f"Waiting for {self._missing() if name == 'the stack' else name}.")
             self._restart_ended(START_ATTEMPTS)
             if time.monotonic() > deadline:
                 raise BatchyardError(
                     f"{name} was not ready within {START_SECONDS} s: {self._unready_reason()}; see {self.folder.logs}"
                 )
             self._end.wait(0.1)
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self._say(text)
+
+    def _missing(self) -> str:
+        """The parts that do not answer yet, by their names in /readyz."""
+        try:
+            parts = json.loads(self._unready_reason() or "{}").get("parts", {})
+        except (ValueError, AttributeError):
+            return "the web app"
+        return ", ".join(name for name, state in parts.items() if state != "ok") or "the web app"
 
     def _restart_ended(self, attempts: float = math.inf) -> None:
         """Restart ended processes after their delay. Raises BatchyardError if one has ended `attempts` times."""
@@ -238,3 +260,13 @@ class Stack:
             # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
             "SPT_NOENV": "1",
         }
+
+
+def claim_flower(port: int) -> int:
+    """Return the port if Flower can have it, else a free one: nobody waits for Flower."""
+    try:
+        return ports.claim("127.0.0.1", port, "--flower-port")
+    except ConfigurationError as error:
+        other = ports.free()
+        log.warning("Flower takes port %s: %s", other, error)
+        return other

@@ -10,9 +10,8 @@ from typing import Any
 import click
 from click.exceptions import NoSuchCommand
 
-from batchyard.cli import background, client, completion
-from batchyard.cli.options import data_option, load_settings
-from batchyard.cli.recipes import flags
+from batchyard.cli.options import data_option
+from batchyard.cli.recipes import catalogue, flags
 from batchyard.errors import BatchyardError
 
 BUILT_IN = {
@@ -20,6 +19,7 @@ BUILT_IN = {
     "panel": "Let agents propose, criticise and revise, and rank what they propose.",
 }
 """What `--help` says of the recipes that are always there."""
+_HELP = {"-h", "--help"}
 
 
 class RecipeCommand(click.Command):
@@ -69,9 +69,9 @@ class RecipeCommand(click.Command):
     def _recipe(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
         """Return the recipe of this name, from the server that the command will use."""
         name = str(self.name)
-        patience = completion.PATIENCE if ctx.resilient_parsing else {}
+        look_up = catalogue.glance if ctx.resilient_parsing or not _HELP.isdisjoint(args) else catalogue.recipes
         try:
-            recipes = {recipe["name"]: recipe for recipe in _recipes(_data(args), **patience)}
+            recipes = {recipe["name"]: recipe for recipe in look_up(_data(args))}
         except BatchyardError as error:
             if name not in BUILT_IN:
                 error.message = f"{name} is no command, and whether it is a recipe is not known: {error.message}"
@@ -103,26 +103,6 @@ class RecipeGroup(click.Group):
         if command is None and name[:1].isalpha():
             return self._recipe_command(name)
         return command
-
-
-def _recipes(data: Path | None, **patience: Any) -> list[dict[str, Any]]:
-    """Return the recipes of the server that runs; without one, those that a local stack would have."""
-    settings = load_settings(data=data)
-    if background.runs(settings.data):
-        return client.connect(settings.data, **patience).recipes()
-    from tasks.recipes import registry
-
-    catalogue = registry.catalogue(settings)
-    return [
-        {
-            "name": recipe.name,
-            "summary": recipe.summary,
-            "options": recipe.options.model_json_schema(),
-            "main": recipe.main,
-            "sha256": catalogue.sha256(recipe.name),
-        }
-        for recipe in catalogue.recipes.values()
-    ]
 
 
 def _data(args: Sequence[str]) -> Path | None:

@@ -22,6 +22,7 @@ import pytest
 
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
+from batchyard.local import stack as local_stack
 from batchyard.local.data_folder import DataFolder
 from tests.support.stacks import RunningStack, a_chat
 
@@ -185,9 +186,15 @@ def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: 
         assert f"port {port}" in message
         assert f"pid {os.getpid()}" in message
         assert "--port" in message
-        message = refused(up(tmp_path / "data", "--port", "0", "--flower-port", str(port)))
-        assert "--flower-port" in message
     assert process.tagged(str(tmp_path / "data")) == []
+
+
+def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = local_stack.claim_flower(port)
+    assert other not in (0, port)
+    assert f"Flower takes port {other}: port {port} on 127.0.0.1 is taken by" in caplog.text
 
 
 def test_wrong_models_stop_the_start(tmp_path: Path) -> None:

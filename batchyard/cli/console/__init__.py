@@ -1,0 +1,1 @@
+"""What looks at a server and changes nothing: `open`, `files`, `logs` and `top`."""

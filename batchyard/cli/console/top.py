@@ -1,0 +1,98 @@
+"""`top`: what runs, how fast, and what waits, drawn again and again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchyard import durations
+from batchyard.cli import job_view, view
+from batchyard.cli.options import connect, data_option
+from batchyard.cli.output import json_option, lines_of, say
+from batchyard.cli.watch import patiently
+
+if TYPE_CHECKING:
+    from batchyard.cli.client import Client
+
+SHOWN = 15
+"""Batches, and jobs, that are listed."""
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print it once; so it is where the output is no terminal.")
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds between.")
+@data_option
+@json_option
+def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
+    """The queue, the engines and what runs, with their rates, until Ctrl-C. An admin key sees all projects' queue."""
+    server = connect(data)
+    seen = _look(server)
+    if as_json:
+        return say(seen, "", True)
+    from rich.console import Console
+
+    console = Console()
+    if once or not console.is_terminal:
+        return click.echo(draw(seen))
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(Text.from_ansi(f"{server.url}   {time.strftime('%H:%M:%S')}   Ctrl-C ends it\n\n{draw(seen)}"))
+            live.refresh()
+            time.sleep(interval)
+            seen = patiently(lambda: _look(server))
+
+
+def _look(server: Client) -> dict[str, Any]:
+    """Return the queue, and the batches and jobs that run."""
+    return {
+        "queue": server.queue(),
+        "batches": list(itertools.islice(server.batches(status="in_progress"), SHOWN)),
+        "jobs": list(itertools.islice(server.jobs(status="in_progress"), SHOWN)),
+    }
+
+
+def draw(seen: dict[str, Any]) -> str:
+    """The text of what `_look` has seen."""
+    queue = seen["queue"]
+    parts = [_counts(queue), _models(queue["models"]), _engines(queue["engines"])]
+    parts += [view.overview(seen["batches"])] if seen["batches"] else []
+    parts += [job_view.overview(seen["jobs"])] if seen["jobs"] else []
+    return "\n\n".join(part for part in parts if part)
+
+
+def _counts(queue: dict[str, Any]) -> str:
+    """One line: batches by status, those in danger, the next deadline."""
+    counts = {**queue["batches"], **{name: queue["sla"][name] for name in ("at_risk", "late")}}
+    parts = [f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number]
+    deadline = queue["next_deadline_seconds"]
+    parts += [] if deadline is None else [f"next deadline {_in(deadline)}"]
+    return "batches: " + (", ".join(parts) or "none runs or waits")
+
+
+def _in(seconds: float) -> str:
+    return f"in {durations.text(seconds)}" if seconds > 0 else f"{durations.text(-seconds)} ago"
+
+
+def _models(models: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            *(m["model"], m["running_segments"], m["pending_segments"], m["waiting_requests"]),
+            *(view.rate(m["rows_per_second"]), view.rate(m["tokens_per_second"])),
+            *(None if m["oldest_seconds"] is None else durations.text(m["oldest_seconds"]), m["held"]),
+        )
+        for m in models
+    ]
+    columns = ["model", "running", "pending", "requests waiting", "rows/s", "tokens/s", "oldest", "on hold"]
+    return lines_of(columns, rows) if rows else ""
+
+
+def _engines(engines: list[dict[str, Any]] | None) -> str:
+    rows = [(e["name"], e["model"], e["state"], e["in_flight"], e["answered"]) for e in engines or ()]
+    return lines_of(["engine", "model", "state", "in flight", "answered"], rows) if rows else ""

@@ -1,0 +1,127 @@
+"""The start of the command line: `--help` and Tab import nothing that is slow, and Ctrl-C ends it without a word."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.stacks import ROOT
+
+HEAVY = {"alembic", "celery", "flask", "jsonschema", "numpy", "omegaconf", "openai", "orjson", "psutil", "pyarrow"}
+HEAVY |= {"pydantic", "pydantic_settings", "ray", "redis", "rich", "sqlalchemy", "tasks", "store", "inference", "yaml"}
+HELP = (
+    *("--help", "up --help", "run --help", "submit --help", "status --help", "key create --help", "job --help"),
+    *("job create --help", "schedule create --help", "webhook create --help", "logs --help", "top --help"),
+    *("rollout --help", "job create panel --help", "config rollout --help"),
+)
+LOADED = """
+import atexit, sys
+sys.argv[0], heavy = "batchyard", set(sys.argv.pop(1).split(","))
+atexit.register(lambda: sys.stderr.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules} & heavy))))
+from batchyard.cli.__main__ import main
+main()
+"""
+
+
+def loaded(arguments: list[str], folder: Path, **environment: str) -> tuple[str, str]:
+    """Run a command; return what it prints and which of the HEAVY packages it has imported."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
+    inherited |= {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED, ",".join(HEAVY), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=inherited | environment,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def remembering(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the help of a recipe was shown before."""
+    folder = tmp_path_factory.mktemp("remembering")
+    loaded(["rollout", "--help"], folder)
+    return folder
+
+
+@pytest.mark.parametrize("arguments", HELP)
+def test_help_imports_nothing_that_is_slow(arguments: str, remembering: Path) -> None:
+    printed, imported = loaded(arguments.split(), remembering)
+    assert "Usage:" in printed
+    assert imported == ""
+
+
+@pytest.mark.parametrize(
+    "words", ["batchyard sta", "batchyard submit --wi", "batchyard status batch_", "batchyard rollout --mo"]
+)
+def test_tab_imports_nothing_that_is_slow(words: str, remembering: Path) -> None:
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    _, imported = loaded([], remembering, _BATCHYARD_COMPLETE="bash_complete", **environment)
+    assert imported == ""
+
+
+def test_a_recipe_that_changes_has_its_new_options_in_the_help(tmp_path: Path) -> None:
+    from tests.batchyard.cli.test_recipes import RECIPE
+
+    (tmp_path / "own").mkdir()
+    file = tmp_path / "own/debate.py"
+    for option in ("keep_order", "keep_all", "keep_none"):
+        file.write_text(RECIPE.replace("keep_order", option))
+        for _ in range(2):
+            printed, _ = loaded(["debate", "--help"], tmp_path, BATCHYARD_RECIPES=str(tmp_path / "own"))
+            assert f"--{option.replace('_', '-')} " in printed
+
+
+# A module that says that its import has begun, and then takes a while: Ctrl-C comes in the middle of it.
+SLOW = """
+import pathlib, time
+pathlib.Path("begun").touch()
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (["--help"], "click"),
+        (["list"], "openai"),
+        (["rollout", "rows.jsonl", "--model", "m"], "omegaconf"),
+        (["up"], "psutil"),
+    ],
+)
+def test_ctrl_c_during_an_import_ends_a_command_without_a_word(
+    arguments: list[str], module: str, tmp_path: Path
+) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / f"slow/{module}.py").write_text(SLOW)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "hello"}) + "\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
+    environment |= {"PYTHONPATH": f"{tmp_path / 'slow'}:{ROOT}", "BATCHYARD_API_KEY": "by-0-0"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "batchyard.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    ) as running:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "begun").exists():
+            assert running.poll() is None and time.monotonic() < deadline, running.communicate()
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        printed = running.communicate(timeout=10)
+    assert (running.returncode, *(text.strip() for text in printed)) == (130, "", "")
+
+
+def test_the_package_starts_where_ctrl_c_is_caught() -> None:
+    assert 'batchyard = "batchyard.cli.__main__:main"' in (ROOT / "pyproject.toml").read_text()
