@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from batchyard.cli import background, completion, requests
 from batchyard.cli.options import data_option, load_settings, models_option
@@ -109,8 +108,8 @@ def map_(
 
 def _schema(file: Path) -> Any:
     try:
-        return orjson.loads(file.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file} is no JSON schema: {error}") from error
 
 

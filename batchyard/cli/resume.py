@@ -44,7 +44,9 @@ class Earlier:
         self._objects = iter(objects)
         self._newest = dict[str, dict[str, Any]]()
 
-    def find(self, mark: dict[str, str], remedy: str | None = "--again computes all of it anew") -> dict[str, Any] | None:
+    def find(
+        self, mark: dict[str, str], remedy: str | None = "--again computes all of it anew"
+    ) -> dict[str, Any] | None:
         """Return the newest one with that mark; None if there is none.
 
         Standard error says which it is, unless `remedy`, which tells how to get another, is None.

@@ -106,7 +106,7 @@ def test_a_recipe_of_ones_own_is_run_and_the_same_command_takes_up_its_job(
     assert (tmp_path / "all/results.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
 
     assert json.loads(second.stdout)["id"] == job["id"]
-    assert f"taking up job {job['id']} (completed); --again makes a new one" in second.stderr
+    assert f"taking up job {job['id']} (completed); --again computes all of it anew" in second.stderr
     again, changed = terminal(*command, "--again"), terminal(*command, "words=[thanks]")
     ids = {json.loads(result.stdout)["id"] for result in (first, again, changed)}
     assert len(ids) == 3
