@@ -211,7 +211,8 @@ class JobExtension(BaseModel):
     stages: list[StageObject]
     depends_on: list[dict[str, Any]]
     answers_from: str | None
-    retry_of: str | None
+    retry_of: str | None = Field(description="the job whose items that did not complete are these")
+    retries: list[str] = Field(description="the jobs that retry this one")
     parent_id: str | None
     child_key: str | None
     variant: str | None

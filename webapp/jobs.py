@@ -64,6 +64,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
         stages = job_records.stages(session, ids)
         artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
+        retries = job_records.retries(session, ids)
         scheduled = schedules.of_jobs(session, ids)
     forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
     return [
@@ -73,6 +74,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
             stages=stages[job.id],
             artifacts=artifacts[job.id],
             children=children[job.id],
+            retries=retries[job.id],
             schedule_id=scheduled.get(job.id),
         )
         for job in records
@@ -98,6 +100,7 @@ def _object(
     stages: Sequence[tuple[JobStage, Batch | None]] = (),
     artifacts: Sequence[tuple[JobArtifact, File]] = (),
     children: Sequence[str] = (),
+    retries: Sequence[str] = (),
     schedule_id: str | None = None,
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job."""
@@ -129,6 +132,7 @@ def _object(
             ],
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
+            retries=list(retries),
             schedule_id=schedule_id,
             warnings=_warnings(submission.warnings(current_context(), job.models)),
         ),

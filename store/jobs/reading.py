@@ -37,6 +37,16 @@ def children(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
     return by_job
 
 
+def retries(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the jobs that retry each job, oldest first, by its id; without those that judge one anew."""
+    by_job: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    retried = Job.retry_of.in_(job_ids) & Job.answers_from.is_(None)
+    statement = select(Job.retry_of, Job.id).where(retried).order_by(Job.id)
+    for retried_id, job_id in session.execute(statement):
+        by_job[str(retried_id)].append(job_id)
+    return by_job
+
+
 def same(session: Session, project_id: str, config_sha256: str) -> str | None:
     """Return the id of the project's newest job with this `config_sha256`, None if it has none."""
     statement = select(Job.id).where(Job.project_id == project_id, Job.config_sha256 == config_sha256)

@@ -316,7 +316,7 @@ def test_only_options_that_judge_can_be_rescored(jobs: Jobs) -> None:
 def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jobs: Jobs) -> None:
     items = [{"prompt": f"retried {number}"} | ({"custom_id": "own"} if number == 3 else {}) for number in range(12)]
     options = {"model": "echo", "refuse": ["retried 3", "retried 8"]}
-    created = jobs.create(items, recipe="picky", options=options, seed=5)
+    created = jobs.create(items, recipe="picky", options=options, seed=5, post_process=[{"step": "parquet"}])
     early = jobs.call("POST", f"/jobs/{created['id']}/retry", json={})
     assert (early.status_code, early.json()["error"]["param"]) == (409, "job_id")
     first = jobs.ended(created)
@@ -331,6 +331,11 @@ def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jo
     assert retried["request_counts"]["total"] == retried["request_counts"]["completed"] == 2
     results = [(result["number"], result["custom_id"], result["result"]["text"]) for result in jobs.results(retried)]
     assert results == [(3, "own", "again: retried 3"), (8, "item-8", "again: retried 8")]
+    table = pq.read_table(io.BytesIO(jobs.artifact(retried, "results.parquet")))
+    assert table.select(["line", "text"]).to_pylist() == [
+        {"line": 4, "text": "again: retried 3"},
+        {"line": 9, "text": "again: retried 8"},
+    ]
 
     def bodies(job: Any, number: int) -> list[Any]:
         turns = jobs.call("GET", f"/jobs/{job['id']}/items/{number}").json()["turns"]
@@ -341,3 +346,12 @@ def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jo
     nothing = jobs.call("POST", f"/jobs/{retried['id']}/retry", json={})
     assert nothing.status_code == 400
     assert "none of its 2 items is failed" in nothing.json()["error"]["message"]
+
+
+def test_a_dry_run_has_an_eta_once_its_model_was_measured(jobs: Jobs) -> None:
+    jobs.ended(jobs.create(rows(20)))
+    rollout = {"recipe": "rollout", "options": {"model": "echo", "n": 2, "reward": "exact", "ground_truth": "answer"}}
+    plan = jobs.call("POST", "/jobs?dry_run=true", json=rollout | {"input": {"items": rows(100)}}).json()
+    assert plan["stages"][0]["expected"] == 200
+    assert plan["eta_seconds"] > 0.2  # the engine takes as long for each request
+    assert plan["warnings"] == []

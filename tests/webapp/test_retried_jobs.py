@@ -99,7 +99,9 @@ def test_a_retry_has_the_items_that_did_not_complete_as_they_were(jobs: Jobs, cl
     assert (ours["retry_of"], ours["answers_from"], ours["seed"]) == (first["id"], None, 7)
     assert ours["options"] == theirs["options"]
     assert ours["config_sha256"] != theirs["config_sha256"]
-    assert jobs.look(first) == first
+    again = jobs.look(first)
+    assert again["batchyard"]["retries"] == [retry["id"]]
+    assert again == first | {"batchyard": theirs | {"retries": [retry["id"]]}}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,17 @@ def test_a_retry_can_be_retried_and_adds_up(jobs: Jobs) -> None:
     assert (status, param) == (400, "states")
     assert "none of its 2 items is failed or stuck or expired or cancelled" in message
     assert "create a new job" in message
+
+
+def test_a_retry_that_is_judged_anew_keeps_its_items(jobs: Jobs, client: FlaskClient) -> None:
+    first = jobs.of_rows()
+    retry = jobs.end(jobs.begun(jobs.retry(first, states=["failed"])), {1: "completed", 4: "failed"})
+    answer = client.post(f"/v1/jobs/{retry['id']}/rescore", json={"options": {"reward": "exact"}})
+    judged = jobs.begun(answer.get_json())
+    assert jobs.items(judged) == [(1, "b"), (4, "item-4")]
+    ours = judged["batchyard"]
+    assert (ours["answers_from"], ours["work_sha256"]) == (retry["id"], retry["batchyard"]["work_sha256"])
+    assert jobs.look(first)["batchyard"]["retries"] == [retry["id"]]
 
 
 def test_a_retry_keeps_the_columns_of_a_table_for_the_rows_that_it_has(jobs: Jobs) -> None:

@@ -209,6 +209,7 @@ def test_items_that_did_not_complete_are_retried_after_one_more_question_and_onc
     assert answers[0].headers["location"] == answers[1].headers["location"] != path
     made = client.get(answers[0].headers["location"]).text
     assert f'href="{path}"' in made and "validating" in made
+    assert f'href="{answers[0].headers["location"]}"' in client.get(path).text
 
 
 def test_items_are_listed_by_state_and_id_page_by_page(
@@ -338,6 +339,7 @@ def nasty(context: AppContext, client: FlaskClient) -> Job:
     ]
     written.artifact("view.json", json.dumps(view).encode())
     written.finished("completed")
+    written.update(completed=TOTAL - 1, failed=1)
     return written.job
 
 
