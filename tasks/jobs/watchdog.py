@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # what records is imported when something hangs: hardly any watchdog ever needs its 100 MB
+    import psutil
+
     from store.artifacts import Artifacts
     from store.database import Database
 
@@ -36,8 +38,8 @@ log = logging.getLogger("tasks.jobs.watchdog")
 SLOTS = 128
 """Ticks that are watched at once: more than a worker has threads."""
 LONGEST_PAUSE = 1.0
-DUMP_SECONDS = 0.5
-_SLOT = struct.Struct("<QQqqii64s")
+MEASURED_SECONDS = 1.0
+_SLOT = struct.Struct("<QQQqqii64s")
 _DUMP_BYTES = 1 << 20
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 
@@ -46,13 +48,14 @@ class Step(NamedTuple):
     """A step of an item's program. `number` is 0 if there is none, and no two steps of a process have the same.
 
     Attributes:
-        thread: identity of the thread that makes it.
+        thread, native_id: identity of the thread that makes it, in Python and in the operating system.
         epoch: of the lease on the job.
         turn: of which the step is sent the outcomes.
     """
 
     number: int
     thread: int
+    native_id: int
     epoch: int
     position: int
     life: int
@@ -67,18 +70,18 @@ class _Watched(AbstractContextManager[None]):
         self._memory = memory
         self._offset = slot * _SLOT.size
         self._numbers = numbers
-        self._thread = threading.get_ident()
+        self._thread = (threading.get_ident(), threading.get_native_id())
         self._job_id = job_id.encode()
         self._epoch = epoch
 
     def step(self, position: int, life: int, turn: int) -> _Watched:
         """Note that a step begins. It ends with the `with` block that this opens."""
-        values = (next(self._numbers), self._thread, self._epoch, position, life, turn, self._job_id)
+        values = (next(self._numbers), *self._thread, self._epoch, position, life, turn, self._job_id)
         _SLOT.pack_into(self._memory, self._offset, *values)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _SLOT.pack_into(self._memory, self._offset, 0, 0, 0, 0, 0, 0, b"")
+        _SLOT.pack_into(self._memory, self._offset, 0, 0, 0, 0, 0, 0, 0, b"")
 
 
 class Watchdog:
@@ -149,6 +152,10 @@ class Patience:
         self._seen = {step.number: self._seen.get(step.number, 0) + 1 for step in steps}
         return [step for step in steps if self._seen[step.number] > self._looks]
 
+    def forget(self) -> None:
+        """Begin again: the process that makes the steps stood still."""
+        self._seen.clear()
+
 
 def place(dump: str, thread: int) -> str | None:
     """Return file and line at which a thread's recipe is, from what faulthandler dumps; None if it is not there."""
@@ -173,20 +180,40 @@ def main() -> None:
     pause = min(LONGEST_PAUSE, seconds / 4)
     patience = Patience(round(seconds / pause))
     while not select.select([sys.stdin], [], [], pause)[0]:
-        if hung := patience.hung(_steps(memory)):
-            _end(parent, hung, dump_file, seconds)
-            return
+        if patience.hung(_steps(memory)):
+            places = _places(parent, memory, patience, dump_file)
+            if places:
+                _end(parent, places, seconds)
+                return
 
 
-def _end(parent: int, steps: Sequence[Step], dump_file: int, seconds: float) -> None:
+def _places(parent: int, memory: mmap.mmap, patience: Patience, dump_file: int) -> dict[Step, str | None]:
+    """Return the steps that hang, and where. None of them if the process has only stood still."""
+    import psutil
+
+    process = psutil.Process(parent)
+    if process.status() == psutil.STATUS_STOPPED:
+        patience.forget()
+        return {}
+    os.lseek(dump_file, 0, os.SEEK_SET)  # the worker writes with this offset
+    os.ftruncate(dump_file, 0)
+    os.kill(parent, signal.SIGUSR2)
+    before = _cpu_seconds(process)
+    time.sleep(MEASURED_SECONDS)
+    after = _cpu_seconds(process)
+    dump = os.pread(dump_file, _DUMP_BYTES, 0).decode(errors="replace")
+    steps = patience.hung(_steps(memory))
+    # One in a regular expression keeps the others from their turns, wherever they are.
+    running = [step for step in steps if after.get(step.native_id, 0.0) > before.get(step.native_id, 0.0)]
+    return {step: place(dump, step.thread) for step in running or steps}
+
+
+def _end(parent: int, places: Mapping[Step, str | None], seconds: float) -> None:
     """Record what hangs, and kill the process that it hangs in, with all its children."""
     import psutil
 
     try:
-        os.kill(parent, signal.SIGUSR2)
-        time.sleep(DUMP_SECONDS)
-        dump = os.pread(dump_file, _DUMP_BYTES, 0).decode(errors="replace")
-        _record(parent, {step: place(dump, step.thread) for step in steps}, seconds)
+        _record(parent, places, seconds)
     finally:
         # Without a record the item hangs again, and the lost worker counts as an attempt at the job.
         process = psutil.Process(parent)
@@ -194,6 +221,11 @@ def _end(parent: int, steps: Sequence[Step], dump_file: int, seconds: float) -> 
             if child.pid != os.getpid():
                 child.kill()
         process.kill()
+
+
+def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
+    """Return the CPU time of each thread."""
+    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
 
 
 def _record(parent: int, places: Mapping[Step, str | None], seconds: float) -> None:

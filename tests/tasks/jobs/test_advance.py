@@ -38,6 +38,7 @@ from tests.support.stacks import ROOT
 
 HEAD = """
 import re
+import threading
 from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
 """
 TWO = """
@@ -56,9 +57,15 @@ def two(item: Item, options: Options) -> Flow:
     return Result(text=final.text, checks=len(checks))
 """
 HANGING = """
+busy = threading.Event()
+
 @recipe("two", Options, stages=("draft",))
 def two(item: Item, options: Options) -> Flow:
+    if item.columns["prompt"] == "busy":
+        busy.set()
+        sum(number for number in range(3_000_000))
     if item.columns["prompt"] == "hang":
+        busy.wait()
         re.match("(a+)+$", 40 * "a" + "b")
     (draft,) = yield [Ask("draft", item.chat(), model="echo")]
     return Result(text=draft.text)
@@ -242,7 +249,7 @@ def test_a_recipe_that_differs_without_a_change_of_its_file_fails_its_job(
 def test_an_item_in_which_the_recipe_hangs_ends_its_worker_once_and_fails_alone(
     sqlite_url: str, artifacts: Artifacts, tmp_path: Path
 ) -> None:
-    """A regular expression lets no other thread of the process run: not even one that watches."""
+    """A regular expression lets no other thread of the process run, not even one that is in a step of another job."""
     folder = tmp_path / "recipes-hanging"
     folder.mkdir()
     (folder / "two.py").write_text(HEAD + HANGING)
@@ -253,15 +260,13 @@ def test_an_item_in_which_the_recipe_hangs_ends_its_worker_once_and_fails_alone(
     context = AppContext(settings, {"echo": ModelSpec(name="echo", engine="echo")}, database, artifacts, broker)
     with database.write() as session:
         project = projects.get_or_create(session, "default").id
-    running, other = (Running(context, project, prompts) for prompts in (["a", "hang", "b"], ["c"]))
+    running, other = (Running(context, project, prompts) for prompts in (["a", "hang", "b"], ["busy"]))
     script = """
-import sys
-from store.leases import acquire_job
+import sys, threading
 from tasks.context import context
 from tasks.heartbeat import holder
 from tasks.jobs import advance
-with context().database.write() as session:
-    acquire_job(session, sys.argv[2], holder("other"), 600)
+threading.Thread(target=advance.run, args=(context(), sys.argv[2], holder("other"))).start()
 advance.run(context(), sys.argv[1], holder("task"))
 """
     environment = {
@@ -272,10 +277,10 @@ advance.run(context(), sys.argv[1], holder("task"))
         "BATCHYARD_RECIPES": str(folder),
         "BATCHYARD_MODELS": str(tmp_path / "models.toml"),
         "BATCHYARD_ALLOW_SIMULATED": "true",
-        "BATCHYARD_JUDGE_SECONDS": "1",
+        "BATCHYARD_JUDGE_SECONDS": "2",
     }
     command = [sys.executable, "-c", script, running.id, other.id]
-    worker = subprocess.run(command, env=environment, cwd=ROOT, timeout=60, check=False)
+    worker = subprocess.run(command, env=environment, cwd=ROOT, timeout=200, check=False)
     assert worker.returncode == -signal.SIGKILL
     for job in (running.job, other.job):
         assert (job.status, job.holder, job.attempts) == ("in_progress", None, 0)
@@ -284,7 +289,7 @@ advance.run(context(), sys.argv[1], holder("task"))
     (end,) = running.ends().values()
     error = orjson.loads(end["error"])
     assert (end["custom_id"], end["state"], error["code"]) == ("item-1", "failed", "recipe_hangs")
-    assert error["message"] == "a step of the recipe took longer than 1 seconds (two.py, line 8)"
+    assert error["message"] == "a step of the recipe took longer than 2 seconds (two.py, line 15)"
     assert running.issued() == {"draft": ["item-0/draft.1.0", "item-2/draft.1.0"]}
     assert other.issued() == {"draft": ["item-0/draft.1.0"]}
     running.answer("draft")
@@ -298,7 +303,7 @@ def hang(running: Running, *positions: int) -> None:
     with running.context.database.write() as session:
         lease = leases.acquire_job(session, running.id, "here/7/task", 60)
         assert lease is not None
-    steps = [watchdog.Step(1, 0, lease.epoch, position, 1, 0, running.id) for position in positions]
+    steps = [watchdog.Step(1, 0, 0, lease.epoch, position, 1, 0, running.id) for position in positions]
     record = functools.partial(watchdog.record, running.context.database, running.context.artifacts)
     record("here/7/", dict.fromkeys(steps, "too long"))
 
@@ -323,7 +328,7 @@ def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
         lost = leases.acquire_job(session, running.id, "here/7/task", -1)
         lease = leases.acquire_job(session, running.id, "there/8/task", 60)
         assert lost is not None and lease is not None
-    step = watchdog.Step(1, 0, lost.epoch, 0, 1, 0, running.id)
+    step = watchdog.Step(1, 0, 0, lost.epoch, 0, 1, 0, running.id)
     watchdog.record(running.context.database, running.context.artifacts, "here/7/", {step: "too long"})
     with running.context.database.write() as session:
         lease.guard(session)
@@ -332,7 +337,7 @@ def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
 
 def test_a_step_hangs_when_the_watchdog_sees_it_longer_than_it_may_take() -> None:
     patience = watchdog.Patience(looks=3)
-    slow, quick = (watchdog.Step(number, 0, 1, 0, 1, 0, "job") for number in (1, 2))
+    slow, quick = (watchdog.Step(number, 0, 0, 1, 0, 1, 0, "job") for number in (1, 2))
     assert [patience.hung([slow]) for _ in range(3)] == [[], [], []]
     assert patience.hung([quick]) == []
     assert [patience.hung([slow, quick]) for _ in range(2)] == [[], []]
