@@ -6,7 +6,8 @@ JSON; times are Unix seconds.
 Kinds of judgements: `score`, `check`, `refused` for a request that no engine ran, `reused` for one that an earlier job
 had answered. Two are of an item, not of what it wanted, and have index 0: HANGS, whose value has the `message`, for a
 life that ends in the step after that turn; and RECIPE, with turn 0, for a life that begins or goes on with another file
-of the recipe than before, whose value has its `recipe_sha256`.
+of the recipe than before, whose value has its `recipe_sha256`. The newest counts, so it has a time `at`, too: the
+content of a chunk that came back would be no new chunk.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class LiveItems:
         if before_sha256 != self._recipe_sha256:
             if records is not NO_RECORDS and not self._asks_the_same(position, item, records):
                 item, records = self._next_life(item), NO_RECORDS
-            value = orjson.dumps({"recipe_sha256": self._recipe_sha256})
+            value = orjson.dumps({"recipe_sha256": self._recipe_sha256, "at": started_at})
             self.judged.append(Judged(position, item.life, 0, 0, RECIPE, value))
         try:
             with self.step(position, item.life, 0):

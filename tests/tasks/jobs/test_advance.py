@@ -201,6 +201,23 @@ def test_items_begin_their_next_life_when_the_recipes_file_asks_something_else(
     assert len({own.number for own in running.stages()}) == len({own.batch_id for own in running.stages()}) == 3
 
 
+def test_the_file_that_an_item_went_on_with_last_is_known_when_files_come_back(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    first, second = deployed(TWO), deployed(TWO + "# Changed for nobody.")
+    running = Running(first, project, ["a"])
+    running.tick()
+    for context in (second, first, second):
+        running.crash(context)
+        running.tick()
+        with context.database.read() as session:
+            *_, newest = stage_records.chunks(session, running.id, "judgement")
+        (row,) = job_chunks.read(context.artifacts, newest.sha256).to_pylist()
+        assert (row["kind"], row["life"]) == (job_chunks.RECIPE, 1)
+        assert orjson.loads(row["value"])["recipe_sha256"] == context.recipes.sha256("two")
+    assert running.job.restarted == 0
+
+
 def test_the_journal_says_of_each_request_in_which_life_and_turn_it_was(
     deployed: Callable[[str], AppContext], project: str
 ) -> None:
