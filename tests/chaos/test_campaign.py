@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from batchyard.local import ports
-from tests.chaos import audit, campaign, faults, hosts
+from tests.chaos import audit, campaign, faults, hosts, relay
 from tests.chaos.monitor import CallLog
 from tests.support.s3 import S3Server, answers
 from tests.support.stacks import ROOT, a_chat
@@ -33,6 +33,7 @@ def test_nothing_is_lost_whatever_fails_on_three_hosts() -> None:
     assert not result.problems
     assert len(result.injector.faults) >= 8
     assert result.audit.lines > 500
+    assert result.audit.items["completed"] >= 20
 
 
 def test_a_seed_always_makes_the_same_plan_and_all_kinds_come_in_it() -> None:
@@ -44,7 +45,7 @@ def test_a_seed_always_makes_the_same_plan_and_all_kinds_come_in_it() -> None:
 
 
 class Client:
-    """An API that has one batch: its files are lists of lines."""
+    """An API that has one batch, or one job: its files are lists of lines."""
 
     def __init__(self, status: str = "completed", **files: list[dict[str, Any]]) -> None:
         self._files = files
@@ -59,6 +60,11 @@ class Client:
         )
         self.files = SimpleNamespace(content=self._content)
         self.batches = SimpleNamespace(list=lambda limit: [self.batch])
+        self.jobs: list[dict[str, Any]] = []
+
+    def get(self, path: str, **_: Any) -> SimpleNamespace:
+        assert path == "/jobs"
+        return SimpleNamespace(json=lambda: {"data": self.jobs, "has_more": False})
 
     def _content(self, file_id: str) -> SimpleNamespace:
         return SimpleNamespace(content="".join(json.dumps(line) + "\n" for line in self._files[file_id]).encode())
@@ -112,6 +118,48 @@ def test_the_audit_notices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = audited(calls, monkeypatch, output=output, error=error)
+    assert getattr(result, what)
+    assert not result.clean
+
+
+def audited_job(monkeypatch: pytest.MonkeyPatch, counted: int, *items: dict[str, Any]) -> audit.Audit:
+    """The audit of a job with two rows, of which `counted` have completed, with these results."""
+    client = Client(input=list(relay.rows("t", 2)), output=[], error=list(items))
+    client.batches = SimpleNamespace(list=lambda limit: [])
+    states = ("failed", "stuck", "expired", "cancelled")
+    counts = {"total": 2, "completed": counted, **dict.fromkeys(states, 0)}
+    files = [{"name": "results.jsonl", "file_id": "error"}]
+    job = {"id": "job_1", "status": "completed", "in_progress_at": 1, "input_file_id": "input", "errors": None}
+    client.jobs = [{**job, "request_counts": counts, "batchyard": {"artifacts": files}}]
+    monkeypatch.setattr(audit, "PROJECTS", ("north",))
+    deployment: Any = SimpleNamespace(client=lambda _: client)
+    return audit.audit(deployment, CallLog([]), ["job_1"])
+
+
+def item(name: str, **changes: Any) -> dict[str, Any]:
+    return {"custom_id": name, "state": "completed", "result": relay.result(name) | changes}
+
+
+def test_the_audit_finds_nothing_wrong_in_a_job_whose_items_are_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = audited_job(monkeypatch, 2, item("q0"), item("q1"))
+    assert result.clean
+    assert (dict(result.jobs), dict(result.items)) == ({"completed": 1}, {"completed": 2})
+
+
+@pytest.mark.parametrize(
+    ("what", "counted", "items"),
+    [
+        ("lost", 1, [item("q0")]),
+        ("doubled", 3, [item("q0"), item("q1"), item("q1")]),
+        ("wrong", 1, [item("q0"), item("q1")]),
+        ("wrong", 2, [item("q0"), item("q1", text="another's")]),
+        ("wrong", 1, [item("q0"), {**item("q1"), "state": "expired"}]),
+    ],
+)
+def test_the_audit_of_a_job_notices(
+    what: str, counted: int, items: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = audited_job(monkeypatch, counted, *items)
     assert getattr(result, what)
     assert not result.clean
 

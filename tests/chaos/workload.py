@@ -1,5 +1,5 @@
-"""The clients of a campaign: batches of several models and projects, some cancelled, some with short windows, some
-retried."""
+"""The clients of a campaign: batches and jobs of several models and projects, some cancelled, some with short windows,
+some batches retried."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import openai
+from openai import BaseModel
+from pydantic import ConfigDict
 
 from batchyard.statuses import TERMINAL
+from tests.chaos import relay
 from tests.chaos.deployment import PROJECTS, SERVED, Deployment
 
 T = TypeVar("T")
 OPEN_BATCHES = 8
-"""Batches of a project that have not ended, at most."""
+"""Batches and jobs of a project that have not ended, at most."""
+JOBS = 3
+"""One of so many is a job."""
 GIVE_UP_SECONDS = 240
 
 
 @dataclass
 class Sent:
-    """A batch that a client has created. `tag` begins the texts of its requests; a retry has none of its own."""
+    """A batch or a job of a client. `tag` begins the texts of its requests; a retry has none of its own."""
 
     project: str
     id: str
@@ -35,10 +40,10 @@ class Sent:
 
 
 class Workload:
-    """Clients that create batches until `end` is set.
+    """Clients that create batches and jobs until `end` is set.
 
     Attributes:
-        sent: the batches that exist.
+        sent: the batches and the jobs that exist.
         failures: what calls met, by operation and status: clients try again after each.
         unclear: operations that never succeeded.
     """
@@ -75,41 +80,40 @@ class Workload:
                     if random_.random() < 0.15:
                         cancel_at[batch.id] = time.monotonic() + random_.uniform(1, 30)
             for batch_id in list(open_):
-                batch = self._try("retrieve", lambda id_=batch_id: client.batches.retrieve(id_), seconds=5)
+                batch = self._try("retrieve", lambda id_=batch_id: _retrieve(client, id_), seconds=5)
                 if batch is None:
                     continue
                 if batch.status in TERMINAL:
                     del open_[batch_id]
                     if (
-                        batch.error_file_id
+                        getattr(batch, "error_file_id", None)  # a job has none
                         and random_.random() < 0.3
                         and (again := self._retry(client, project, batch))
                     ):
                         open_[again.id] = again
                 elif time.monotonic() > cancel_at.get(batch_id, math.inf):
                     del cancel_at[batch_id]
-                    self._try("cancel", lambda id_=batch_id: client.batches.cancel(id_), seconds=5)
+                    self._try("cancel", lambda id_=batch_id: _cancel(client, id_), seconds=5)
             self._end.wait(0.5)
 
     def _create(self, client: openai.OpenAI, project: str, random_: random.Random, number: int) -> Any:
         model = random_.choice(SERVED)
         tag = f"{project}-{number}"
-        lines = [_request(f"{tag}-{n}", model, random_) for n in range(random_.randint(20, 300))]
+        job = number % JOBS == 2
+        if job:
+            lines = list(relay.rows(tag, random_.randint(20, 60)))
+        else:
+            lines = [_request(f"{tag}-{n}", model, random_) for n in range(random_.randint(20, 300))]
         window = f"{random_.randint(10, 60)}s" if random_.random() < 0.2 else "24h"
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         file = self._try("upload", lambda: client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"))
         if file is None:
             return None
         key = {"Idempotency-Key": uuid.UUID(int=random_.getrandbits(128)).hex}
-        batch = self._try(
-            "create",
-            lambda: client.batches.create(
-                input_file_id=file.id,
-                endpoint="/v1/chat/completions",
-                completion_window=window,  # type: ignore[arg-type]  # OpenAI knows 24h only
-                extra_headers=key,
-            ),
-        )
+        body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": window}
+        if job:
+            body = relay.body(file.id, model, completion_window=window)
+        batch = self._try("create", lambda: _post(client, "/jobs" if job else "/batches", body, key))
         if batch is not None:
             self.sent.append(Sent(project, batch.id, tag))
         return batch
@@ -118,13 +122,8 @@ class Workload:
         if batch.id in self.retried:
             return None
         self.retried.add(batch.id)
-        options: Any = {"headers": {"Idempotency-Key": f"retry-{batch.id}"}}
-        again = self._try(
-            "retry",
-            lambda: client.post(
-                f"/batches/{batch.id}/retry", cast_to=type(batch), body={"completion_window": "24h"}, options=options
-            ),
-        )
+        key, body = {"Idempotency-Key": f"retry-{batch.id}"}, {"completion_window": "24h"}
+        again = self._try("retry", lambda: _post(client, f"/batches/{batch.id}/retry", body, key))
         if again is not None:
             self.sent.append(Sent(project, again.id, None))
         return again
@@ -147,6 +146,30 @@ class Workload:
                 self.failures[operation, type(error).__name__] += 1
             if time.monotonic() > deadline or self._end.wait(1.0):
                 return None
+
+
+class Work(BaseModel):
+    """What is known of a batch or a job."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    status: str
+
+
+def _post(client: openai.OpenAI, path: str, body: dict[str, Any], headers: dict[str, str]) -> Work:
+    return client.post(path, cast_to=Work, body=body, options={"headers": headers})
+
+
+def _path(id_: str) -> str:
+    return f"/jobs/{id_}" if id_.startswith("job_") else f"/batches/{id_}"
+
+
+def _retrieve(client: openai.OpenAI, id_: str) -> Work:
+    return client.get(_path(id_), cast_to=Work)
+
+
+def _cancel(client: openai.OpenAI, id_: str) -> Work:
+    return client.post(f"{_path(id_)}/cancel", cast_to=Work)
 
 
 def _request(name: str, model: str, random_: random.Random) -> dict[str, Any]:
