@@ -167,9 +167,16 @@ class Campaign:
     """Runs the job undisturbed, and then with kills until there were enough of them or the time is over."""
 
     def __init__(
-        self, stack: RunningStack, calls: Path, seed: int, kinds: Sequence[str] = tuple(KINDS), items: int = ITEMS
+        self,
+        stack: RunningStack,
+        calls: Path,
+        seed: int,
+        kinds: Sequence[str] = tuple(KINDS),
+        items: int = ITEMS,
+        gap: float = GAP_SECONDS,
     ) -> None:
         self._stack = stack
+        self._gap = gap
         self._items = items
         self._random = random.Random(seed)
         self._kinds = kinds
@@ -248,7 +255,7 @@ class Campaign:
         for _ in range(kills):
             if self._random.random() < 0.5:
                 self._wait_for_progress(job_id)
-            time.sleep(self._random.uniform(0.2, 2 * GAP_SECONDS - 0.2))
+            time.sleep(self._random.uniform(0.2, 2 * self._gap))
             if self._status(job_id) in TERMINAL or time.monotonic() > deadline:
                 return
             kind, processes = self._choose()
@@ -301,7 +308,7 @@ class Campaign:
         content = "".join(json.dumps(row) + "\n" for row in relay.rows(tag, self._items)).encode()
         file = self._call("POST", "/files", files={"file": ("items.jsonl", content)}, data={"purpose": "user_data"})
         body = relay.body(file.json()["id"], "echo", name=tag)
-        return str(self._call("POST", "/jobs", json=body).json()["id"])
+        return str(self._call("POST", "/jobs", json=body, headers={"Idempotency-Key": tag}).json()["id"])
 
     def _get(self, job_id: str) -> requests.Response:
         return self._call("GET", f"/jobs/{job_id}")
@@ -321,7 +328,7 @@ class Campaign:
             except requests.RequestException as error:
                 answer = str(error)
             else:
-                if response.status_code < 500:
+                if response.status_code < 500 and response.status_code != 429:
                     raise RuntimeError(f"{method} {path}: {answer}")
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{method} {path}, for {SETTLE_SECONDS:.0f} s: {answer}")
@@ -377,7 +384,7 @@ def run(
     *,
     items: int = ITEMS,
     minutes: float = 25.0,
-    kinds: Sequence[str] = tuple(KINDS),
+    gap: float = GAP_SECONDS,
 ) -> Campaign:
     """Run a campaign on a stack of its own, whose logs stay if something was wrong."""
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
@@ -393,7 +400,7 @@ def run(
         stack = RunningStack.start(MODELS.format(calls=folder / "calls"), **settings)
         after.callback(stack.kill)
         log.info("the stack runs at %s, its folder is %s", stack.url, stack.data)
-        campaign = Campaign(stack, folder / "calls", seed, kinds, items)
+        campaign = Campaign(stack, folder / "calls", seed, items=items, gap=gap)
         after.callback(campaign.close)
         campaign.run(kills, minutes)
     if campaign.wrong:
@@ -410,13 +417,18 @@ def main() -> int:
     parser.add_argument("--backends", choices=WHERE, default="local", help="where state is kept [local]")
     parser.add_argument("--seed", type=int, default=1, help="of the kills [1]")
     parser.add_argument("--items", type=int, default=ITEMS, help=f"of the job [{ITEMS}]")
+    parser.add_argument(
+        "--gap", type=float, default=GAP_SECONDS, help=f"seconds before a kill, in the mean [{GAP_SECONDS}]"
+    )
     parser.add_argument("--minutes", type=float, default=25.0, help="no kill comes later than this [25]")
     parser.add_argument("--report", type=Path, help="a file for the report, beside standard output")
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s")
     log.setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stack is killed in either case
-    campaign = run(options.kills, options.backends, options.seed, items=options.items, minutes=options.minutes)
+    campaign = run(
+        options.kills, options.backends, options.seed, items=options.items, minutes=options.minutes, gap=options.gap
+    )
     text = campaign.markdown(options.backends, options.seed)
     if options.report:
         options.report.write_text(text)
