@@ -64,7 +64,8 @@ def test_our_own_model_answers_for_real(stack: RunningStack) -> None:
     assert batch.batchyard["simulated"] is False
 
 
-def test_progress_is_published_under_the_name_people_look_for(stack: RunningStack, redis_url: str) -> None:
+def test_progress_is_published_under_the_names_people_look_for(stack: RunningStack, redis_url: str) -> None:
     batch = stack.wait(stack.submit([a_chat("a", "hello")]))
-    published = redis.Redis.from_url(redis_url).get(f"batch_job_status:{batch.id}")
-    assert json.loads(published)["status"] == "completed"
+    with redis.Redis.from_url(redis_url, decode_responses=True) as published:
+        assert json.loads(published.get(f"batch_job_status:{batch.id}"))["status"] == "completed"
+        assert published.hget("batchyard:concurrency", "echo") is not None
