@@ -7,7 +7,7 @@ from typing import Any
 
 from batchyard import durations
 from batchyard.cli import view
-from batchyard.cli.output import lines_of, when
+from batchyard.cli.output import lines_of, plain, when
 
 STATES = "completed/failed/stuck/total"
 
@@ -21,7 +21,7 @@ def facts(job: dict[str, Any]) -> str:
             ("job", job["id"]),
             ("recipe", job["recipe"]),
             ("name", job["name"]),
-            ("status", job["status"] + (" (simulated)" if ours["simulated"] else "")),
+            ("status", view.status(job, " (simulated)" if ours["simulated"] else "")),
             ("on hold", ours["held"]),
             ("progress", view.bar(job)),
             (STATES, _counts(job)),
@@ -29,7 +29,7 @@ def facts(job: dict[str, Any]) -> str:
             ("waiting for a verdict", ours["waiting_for_verdict"] or None),
             ("tokens in, out", f"{usage['input_tokens']}, {usage['output_tokens']}"),
             ("eta", view.remaining(job)),
-            ("sla", f"{view.sla(job)}, {view.due(job)}"),
+            ("sla", f"{ours['sla']}, {view.due(job)}".replace("_", " ")),
             ("created", when(job["created_at"])),
             ("expires", when(job["expires_at"])),
             *(("warning", warning["message"]) for warning in ours["warnings"]),
@@ -45,7 +45,7 @@ def overview(jobs: Sequence[dict[str, Any]]) -> str:
         ["job", "recipe", "name", "status", "done", STATES, "eta", "sla", "created"],
         [
             (
-                *(job["id"], job["recipe"], job["name"], job["status"], view.percent(job), _counts(job)),
+                *(job["id"], job["recipe"], job["name"], view.status(job), view.percent(job), _counts(job)),
                 *(view.eta(job), view.sla(job), when(job["created_at"])),
             )
             for job in jobs
@@ -65,10 +65,11 @@ def brief(job: dict[str, Any]) -> str:
 
 
 def _progress(job: dict[str, Any], separator: str) -> str:
-    remaining, held = view.remaining(job), job["batchyard"]["held"]
+    remaining, held = view.remaining(job), plain(job["batchyard"]["held"] or "")
     parts = [f"done in {remaining}"] if remaining else []
     parts += [f"on hold: {held}"] if held else []
-    return f"{job['status']:11}  {view.bar(job)}  {_counts(job)}{separator}" + ", ".join([*parts, view.sla(job)])
+    line = f"{view.status(job, width=11)}  {view.bar(job)}  {_counts(job)}"
+    return line + separator + ", ".join([*parts, view.sla(job)])
 
 
 def summary(job: dict[str, Any]) -> str:

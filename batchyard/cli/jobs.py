@@ -39,7 +39,7 @@ def job() -> None:
 def list_(status: str | None, recipe: str | None, limit: int, data: Path | None, as_json: bool) -> None:
     """The project's jobs, newest first."""
     jobs = list(itertools.islice(connect(data).jobs(status=status, recipe=recipe), limit))
-    say(jobs, job_view.overview(jobs), as_json)
+    click.echo(json.dumps(jobs) if as_json else job_view.overview(jobs))
 
 
 @job.command()
@@ -63,7 +63,7 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
     if live:
         with interruptible("what was watched goes on"):
             jobs = follow(fetch, draw, job_view.brief)
-    say(jobs[0] if job_id else jobs, draw(jobs), as_json)
+    click.echo(json.dumps(jobs[0] if job_id else jobs) if as_json else draw(jobs))
     for problem in view.problems(jobs[0]) if job_id and not as_json else ():
         click.echo(plain(problem), err=True)
     for one in jobs:

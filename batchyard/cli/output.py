@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,17 @@ _COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\
 def plain(text: str) -> str:
     """Replace the characters that command a terminal in text that others may have written."""
     return _COMMANDING.sub("\ufffd", text)
+
+
+class Painted(str):
+    """Text in a colour, which has no commanding characters but those of the colour."""
+
+
+def painted(text: str, colour: str | None) -> str:
+    """Return text in a colour where standard output is a terminal, unless the variable NO_COLOR is set."""
+    if colour is None or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return text
+    return Painted(click.style(plain(text), fg=colour))
 
 
 def complain(message: str) -> None:
@@ -40,10 +52,21 @@ def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -
 
 def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Rows under column names. Cells are never cut, so that ids can be copied; None shows as a dash."""
-    cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    cells = [[_cell(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(_width(line[column]) for line in cells) for column in range(len(columns))]
+    lines = [
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
     return "\n".join(line for line in lines if line)
+
+
+def _cell(cell: Any) -> str:
+    return cell if isinstance(cell, Painted) else plain("-" if cell is None else str(cell))
+
+
+def _width(cell: str) -> int:
+    return len(click.unstyle(cell))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchyard import durations
-from batchyard.cli.output import lines_of, when
+from batchyard.cli.output import lines_of, painted, plain, when
 from batchyard.statuses import TERMINAL
 
 BAR_WIDTH = 24
+_COLOURS = {"completed": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "cancelling": "yellow"}
 PROBLEMS = 20
 """Errors of a file that are listed."""
 
@@ -22,7 +23,7 @@ def facts(batch: dict[str, Any]) -> str:
         ["", ""],
         [
             ("batch", batch["id"]),
-            ("status", batch["status"] + (" (simulated)" if ours["simulated"] else "")),
+            ("status", status(batch, " (simulated)" if ours["simulated"] else "")),
             ("now", _state(batch)),
             ("on hold", _held(batch)),
             ("progress", bar(batch)),
@@ -32,7 +33,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("rows/s, tokens/s", f"{rate(ours['rows_per_second'])}, {rate(ours['tokens_per_second'])}"),
             *_latencies(ours.get("latency")),
             ("eta", remaining(batch)),
-            ("sla", f"{sla(batch)}, {due(batch)}"),
+            ("sla", f"{batch['batchyard']['sla']}, {due(batch)}".replace("_", " ")),
             ("created", when(batch["created_at"])),
             ("expires", when(batch["expires_at"])),
             ("output file", batch["output_file_id"]),
@@ -49,7 +50,7 @@ def overview(batches: Sequence[dict[str, Any]]) -> str:
         columns,
         [
             (
-                *(b["id"], b["status"], percent(b), counts(b), rate(b["batchyard"]["rows_per_second"])),
+                *(b["id"], status(b), percent(b), counts(b), rate(b["batchyard"]["rows_per_second"])),
                 *(eta(b), sla(b), b["model"], when(b["created_at"])),
             )
             for b in batches
@@ -71,7 +72,16 @@ def progress(batch: dict[str, Any]) -> str:
     parts += [f"done in {duration}"] if duration else []
     held = _held(batch)
     parts += [f"on hold: {held}"] if held else []
-    return "  ".join([f"{batch['status']:11}", bar(batch), counts(batch)]) + "\n" + ", ".join([*parts, sla(batch)])
+    return "  ".join([status(batch, width=11), bar(batch), counts(batch)]) + "\n" + ", ".join([*parts, sla(batch)])
+
+
+def status(document: dict[str, Any], suffix: str = "", width: int = 0) -> str:
+    """The status of a batch or a job, in a terminal in the colour of what has happened."""
+    name, counts = document["status"], document["request_counts"]
+    colour = _COLOURS.get(name, "cyan")
+    if name == "completed" and (counts["failed"] or counts.get("stuck")):
+        colour = "yellow" if counts["completed"] else "red"
+    return painted(f"{name + suffix:{width}}", colour)
 
 
 def brief(batch: dict[str, Any]) -> str:
@@ -164,7 +174,7 @@ def _held(batch: dict[str, Any]) -> str | None:
     if held is None:
         return None
     model = f"model {held['model']}: " if held["model"] else ""
-    return " ".join(f"{model}{held['reason']}".split())
+    return plain(" ".join(f"{model}{held['reason']}".split()))
 
 
 def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -184,7 +194,8 @@ def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def sla(batch: dict[str, Any]) -> str:
-    return str(batch["batchyard"]["sla"]).replace("_", " ")
+    state = str(batch["batchyard"]["sla"])
+    return painted(state.replace("_", " "), {"late": "red", "at_risk": "yellow"}.get(state))
 
 
 def due(batch: dict[str, Any]) -> str:

@@ -211,3 +211,29 @@ def test_a_full_artifact_store_is_told_of_and_nothing_is_recorded(
 def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
     ids = {client.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/models", "/nope")}
     assert len(ids) == 3
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"])
+def test_a_request_for_one_answer_is_told_that_this_server_takes_batches(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, json={"model": "echo"})
+    error = answer.get_json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "batches_only")
+    assert f"'{path}'" in error["message"]
+    assert "POST /v1/batches" in error["message"]
+
+
+def test_batches_are_listed_by_status_and_another_word_is_refused(client: FlaskClient) -> None:
+    file_id = upload(client, b"{}").get_json()["id"]
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    first, second = (client.post("/v1/batches", json=body).get_json()["id"] for _ in range(2))
+    assert client.post(f"/v1/batches/{first}/cancel").status_code == 200
+
+    def listed(query: str) -> list[str]:
+        return [batch["id"] for batch in client.get(f"/v1/batches?{query}").get_json()["data"]]
+
+    assert listed("status=validating") == [second]
+    assert listed("status=cancelling") == [first]
+    assert listed(f"status=cancelling&after={second}") == [first]
+    assert listed("status=completed") == []
+    refused = client.get("/v1/batches?status=running")
+    assert (refused.status_code, refused.get_json()["error"]["param"]) == (400, "status")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -174,11 +176,14 @@ def test_what_others_wrote_cannot_command_the_terminal() -> None:
 
 def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
-    file.write_text(json.dumps(a_chat("a", "hello")) + "\nno json\n")
+    file.write_text(json.dumps(a_chat("a", "hello")) + "\nno json\nno json\n")
     result = terminal("submit", file, "--wait")
     assert result.returncode == 1
-    assert "is failed" in result.stderr
-    assert "line 2" in result.stderr
+    assert "is failed: line 2: " in result.stderr
+    assert "there are 2 errors, which `batchyard status batch_" in result.stderr
+    skipping = terminal("submit", file, "--wait", "--on-invalid", "skip", "--json")
+    assert skipping.returncode == 1
+    assert json.loads(skipping.stdout)["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
 
 
 def test_a_batch_is_cancelled(terminal: Any, stack: RunningStack) -> None:
@@ -232,6 +237,96 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
     assert again.returncode == 0, again.stderr
     assert f"taking up batch {batch.id}" in again.stderr
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 200
+
+
+@pytest.mark.parametrize("command", ["submit in.jsonl --wait", "status BATCH --watch"])
+def test_a_command_that_waits_is_interrupted_and_says_how_to_go_on(
+    stack: RunningStack, tmp_path: Path, command: str
+) -> None:
+    requests = [a_chat(f"r{number}", f"{number}", model="late") for number in range(3)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    waiting = stack.submit(requests)
+    before = stack.client.batches.list(limit=1).data[0]
+    arguments = command.replace("BATCH", waiting.id).split()
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    with subprocess.Popen(
+        [sys.executable, "-m", "batchyard.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **key, "PYTHONPATH": str(ROOT)},
+    ) as running:
+        assert running.stderr is not None
+        first = running.stderr.readline()  # it waits: a line of progress is there
+        running.send_signal(signal.SIGINT)
+        printed, complaint = running.communicate(timeout=20)
+    newest = stack.client.batches.list(limit=1).data[0]
+    for batch_id in {waiting.id, newest.id}:
+        stack.client.batches.cancel(batch_id)
+    assert (running.returncode, printed) == (130, ""), first + complaint
+    assert "Traceback" not in complaint
+    if arguments[0] == "submit":
+        assert newest.id != before.id
+        assert f"interrupted: the batch goes on; `batchyard status {newest.id} --watch` takes it up" in complaint
+    else:
+        assert "interrupted: what was watched goes on" in complaint
+
+
+def test_the_records_of_a_batch_are_told_listed_and_opened(terminal: Any, stack: RunningStack) -> None:
+    lines = [a_chat("a", "hello"), a_chat("b", "hello", model="failing"), a_chat("c", "hello", model="failing")]
+    batch = stack.wait(stack.submit([*lines, a_chat("d", "x", model="failing")]))
+    assert batch.request_counts.failed
+    told = terminal("logs", batch.id)
+    assert told.returncode == 0, told.stderr
+    for word in ("created", "in_progress", "completed", "batch.completed", "failing", "done"):
+        assert word in told.stdout
+    document = json.loads(terminal("logs", batch.id, "--json").stdout)
+    assert sum(segment["answered"] for segment in document["segments"]) == 4
+    assert sum(error["count"] for error in document["errors"]) == batch.request_counts.failed
+    files = [file["id"] for file in json.loads(terminal("files", batch.id, "--json").stdout)]
+    assert {batch.input_file_id, batch.output_file_id, batch.error_file_id} <= set(files)
+    assert batch.output_file_id in terminal("files", "--purpose", "batch_output", "--limit", "100").stdout
+    opened = terminal("open", batch.id, "--json")
+    assert json.loads(opened.stdout) == {"url": f"{stack.url}/batches/{batch.id}"}
+    assert terminal("open", "batch_none").returncode == 4
+
+
+def test_top_shows_the_queue_the_engines_and_what_runs(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit([a_chat("a", "hello", model="late")])
+    stack.wait(batch, until=lambda batch: batch.status == "in_progress")
+    shown = terminal("top")
+    seen = json.loads(terminal("top", "--json").stdout)
+    listed = terminal("list", "--status", "in_progress")
+    stack.client.batches.cancel(batch.id)
+    assert shown.returncode == 0, shown.stderr
+    assert "in progress" in shown.stdout
+    assert batch.id in shown.stdout
+    assert seen["queue"]["batches"]["in_progress"] >= 1
+    assert batch.id in listed.stdout
+
+
+def test_a_terminal_has_colours_and_the_link_to_the_page(stack: RunningStack, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "hello")) + "\n")
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "batchyard.cli"]
+
+    def on_terminal(*arguments: str, **environment: str) -> str:
+        ours, theirs = pty.openpty()
+        subprocess.run(
+            [*command, *arguments], stdout=theirs, stderr=theirs, cwd=tmp_path, env={**os.environ, **key, **environment}
+        )
+        os.close(theirs)
+        with os.fdopen(ours, "rb") as read, contextlib.suppress(OSError):
+            return read.read1(65536).decode()
+        return ""
+
+    batch_id = re.search(r"batch_\w+", submitted := on_terminal("submit", "in.jsonl"))
+    assert batch_id is not None
+    assert f"{stack.url}/batches/{batch_id[0]}" in submitted
+    stack.wait(stack.client.batches.retrieve(batch_id[0]))
+    assert "\x1b[32mcompleted" in on_terminal("status", batch_id[0])
+    assert "\x1b" not in on_terminal("status", batch_id[0], NO_COLOR="1")
 
 
 def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: Path) -> None:

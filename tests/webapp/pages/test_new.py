@@ -147,6 +147,16 @@ def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(
         assert session.query(Batch).count() == 0
 
 
+def test_bad_lines_are_skipped_where_the_form_says_so(client: FlaskClient, context: AppContext) -> None:
+    text = "\n".join([json.dumps(a_chat("a", "x")), "{no json"])
+    assert (
+        "These lines are skipped" in send(client, "/new/preview", holds="requests", text=text, on_invalid="skip").text
+    )
+    assert send(client, "/new", holds="requests", text=text, on_invalid="skip").status_code == 303
+    with context.database.read() as session:
+        assert session.query(Batch).one().on_invalid == "skip"
+
+
 def test_a_line_that_makes_a_bad_request_is_told_by_its_line_in_the_input(client: FlaskClient) -> None:
     text = '"fine"\n\n{"messages": [{"role": "user"}]}\n{"prompt": "x", "custom_id": "prompt-1"}'
     page = send(client, "/new/preview", fragment=True, text=text, format="jsonl").text
