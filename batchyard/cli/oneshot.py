@@ -13,7 +13,7 @@ import click
 
 from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests, resume
 from batchyard.cli.options import data_option, load_settings, models_option, server_runs
-from batchyard.cli.output import json_option, plain, table
+from batchyard.cli.output import json_option, note, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.errors import ConfigurationError
 
@@ -101,6 +101,7 @@ def run(
             batch = server.create(
                 server.upload(file), endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid
             )
+        note(server.page(batch["id"]))
         batch = watch(server, batch["id"])
         requests.save(server, batch["output_file_id"], output)
         if errors is not None:

@@ -41,7 +41,8 @@ def parse_with_body(number: int, raw: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        _refuse_not_a_number(raw)
+        if constant := not_a_number(raw):
+            raise LineError("invalid_json_line", f"The line has {constant}.") from None
         reason = error.msg if raw.isascii() else _encoding_error(raw) or error.msg
         if b"\r" in raw.rstrip():
             reason += "; a line ends with a line feed, a carriage return alone does not end it"
@@ -75,19 +76,14 @@ class _NotANumber:
     name: str
 
 
-def _refuse_not_a_number(raw: bytes) -> None:
-    """Raise LineError, with the place, if nothing but NaN or an infinity keeps the line from being JSON."""
+def not_a_number(raw: bytes | str) -> str | None:
+    """Return where a line has NaN or an infinity, in words, if nothing else keeps it from being JSON; else None."""
     try:
         value = json.loads(raw, parse_constant=_NotANumber, parse_int=float)
-        place, constant = next(_not_numbers(value, ""), (None, None))
-    except (ValueError, RecursionError):
-        return
-    if constant is not None:
-        raise LineError(
-            "invalid_json_line",
-            f"The line has {constant.name} at {quoted(place or '')}. {constant.name} is not JSON; write null or leave "
-            "it out.",
-        )
+        place, constant = next(_not_numbers(value, ""))
+    except (ValueError, RecursionError, StopIteration):
+        return None
+    return f"{constant.name} at {quoted(place)}. {constant.name} is not JSON; write null or leave it out"
 
 
 def _not_numbers(value: Any, place: str) -> Iterator[tuple[str, _NotANumber]]:

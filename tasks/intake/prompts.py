@@ -13,6 +13,7 @@ import orjson
 from batchyard.errors import RequestError
 from batchyard.wording import MAX_LIST, MAX_NAME, PLACE, fill
 from store.artifacts import Artifacts, Writer
+from tasks.intake.lines import not_a_number
 
 Format = Literal["txt", "csv", "jsonl"]
 FORMATS: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -177,7 +178,8 @@ def _objects(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise _invalid(number, f"is not valid JSON: {error.msg}") from None
+            constant = not_a_number(line)
+            raise _invalid(number, f"has {constant}" if constant else f"is not valid JSON: {error.msg}") from None
         if isinstance(row, str):
             row = {"prompt": row}
         if not isinstance(row, dict):

@@ -11,7 +11,7 @@ import click
 
 from batchyard.cli import background, job_view, jobs, requests, resume
 from batchyard.cli.options import connect, data_option, load_settings, models_option
-from batchyard.cli.output import complain, json_option, plain, say, table
+from batchyard.cli.output import complain, json_option, note, plain, say, table
 from batchyard.cli.recipes.group import RecipeCommand, RecipeGroup
 from batchyard.cli.watch import interruptible
 
@@ -187,6 +187,7 @@ def _created(server: Client, source: Path, body: Mapping[str, Any]) -> dict[str,
     job = server.create_job(**body, input_file_id=server.upload(source, "user_data"))
     for warning in job["batchyard"]["warnings"]:
         complain(f"warning: {warning['message']}")
+    note(server.page(job["id"]))
     return job
 
 

@@ -189,6 +189,12 @@ def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: 
     assert process.tagged(str(tmp_path / "data")) == []
 
 
+def test_the_start_says_what_it_waits_for(own: RunningStack) -> None:
+    said = (own.data.parent / "up.log").read_text()
+    assert "Started redis, ray, worker, " in said
+    assert "Waiting for " in said
+
+
 def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
