@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import IO, Annotated, Any, Literal
 
 import flask
 from flask import Blueprint, url_for
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
 from batchyard.errors import RequestError
 from batchyard.statuses import Endpoint
@@ -21,18 +22,17 @@ from tasks.intake.submission import Draft, NewInput
 from tasks.intake.validation import Validator
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
-from webapp import wire
-from webapp.batches import create_once
+from webapp import batches, wire
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
 from webapp.job_wire import JsonObject
 from webapp.jobs import create_once as create_job_once
-from webapp.requests import caller, current_context, form, parse_body
+from webapp.requests import caller, current_context, form, parse_body, query
 
 routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
-PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop")
+PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "post_process", "on_invalid", *PARAMETERS}
 
 
@@ -45,8 +45,29 @@ class Started(BaseModel):
     status_url: str
 
 
+class StartDryRun(BaseModel):
+    """What a batch would be. It was not created."""
+
+    object: Literal["batch.dry_run"] = "batch.dry_run"
+    requests: int
+    bytes: int = Field(description="of the input file with its requests")
+    due_at: int = Field(description="until when it would have to be done, by its window and the project's tier")
+    eta_seconds: float | None = Field(description="null: nothing like it was measured yet")
+    eta_earliest_seconds: float | None
+    eta_latest_seconds: float | None
+    on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
+
+
+class StartAnswer(RootModel[Started | StartDryRun]):
+    """What was started, or with `dry_run` what would be."""
+
+
+class StartQuery(BaseModel):
+    dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
+
+
 class Start(BaseModel):
-    """Prompts inline, or in a form's `file` (.txt, .csv, .jsonl); how to run them, and until when."""
+    """Prompts inline, or in a form's `file`; how to run them, and until when."""
 
     model_config = ConfigDict(extra="forbid")
     model: str | None = Field(None, description="needed unless the file holds whole requests")
@@ -59,6 +80,9 @@ class Start(BaseModel):
     max_tokens: int | None = None
     seed: int | None = None
     stop: Annotated[list[str] | str | None, JsonText] = None
+    response_format: Annotated[dict[str, Any] | None, JsonText] = Field(
+        None, description="the form of answers, such as a JSON schema, for engines that have structured output"
+    )
     sampling: Annotated[dict[str, Any], JsonText] = Field(
         default_factory=dict, description="any other parameters of the request body"
     )
@@ -77,10 +101,14 @@ class StartForm(Start):
 
 
 @routes.post("/start")
-@operation(Started, status=202, json=Start, form=StartForm, refusals=(413,))
+@operation(StartAnswer, status=202, query=StartQuery, json=Start, form=StartForm, refusals=(413,))
 def start() -> tuple[dict[str, Any], int]:
-    """Start a batch from prompts, sent as JSON or as a form; or a job of a recipe."""
+    """Start a batch from prompts, sent as JSON or as a form; or a job of a recipe.
+
+    With `dry_run` nothing is started, and the answer says what a batch would be.
+    """
     caller()
+    params = query(StartQuery)
     context = current_context()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
     file = uploaded() if is_form else None
@@ -92,10 +120,14 @@ def start() -> tuple[dict[str, Any], int]:
             code="missing_required_parameter",
             param="prompts",
         )
+    if body.recipe is not None and params.dry_run:
+        raise RequestError("A recipe's dry run is one of POST /v1/jobs.", code="invalid_value", param="dry_run")
     if body.recipe is not None:
         return _start_job(body, body.recipe, file).model_dump(), 202
     if body.options:
         raise RequestError("'options' are a recipe's; name it.", code="missing_required_parameter", param="recipe")
+    if params.dry_run:
+        return _dry_run(body, file).model_dump(), 202
     batch = submit(body, file)
     answer = Started(
         job_id=batch.id,
@@ -135,59 +167,68 @@ def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> 
     return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)
 
 
+def _dry_run(options: Start, file: tuple[Writer, str] | None) -> StartDryRun:
+    """Count the requests of an input and forecast them. Raises RequestError if there are none."""
+    context, source = current_context(), _input(options, file)
+    with context.artifacts.open(source.content.sha256) as lines:
+        requests = sum(1 for line in lines if line.strip())
+    deadline, forecast = submission.dry_run(context, _draft(options, source))
+    return StartDryRun(
+        requests=requests,
+        bytes=source.content.size,
+        due_at=deadline,
+        **batches.eta(forecast),
+        on_time=None if forecast is None else forecast.at <= deadline,
+    )
+
+
 def submit(options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None) -> Batch:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
     Raises:
         RequestError, UnavailableError.
     """
-    if file is None:
-        name, content = "prompts.jsonl", _requests(options, prompts.of_list(options.prompts or []))
-    else:
-        upload, name = file
-        if not upload.stored:
-            upload.commit()
-        content = _of_file(options, upload, name)
-        name = PurePosixPath(name).with_suffix(".jsonl").name  # it holds requests now, in any case
-    return make(options, NewInput(name, content), idempotency)
+    return make(options, _input(options, file), idempotency)
 
 
 def make(options: Start, source: File | NewInput, idempotency: Idempotency = None) -> Batch:
     """Create a batch of a file of whole requests. Raises RateLimitError."""
-
-    def draft() -> Draft:
-        return submission.draft(
-            current_context(),
-            caller().project_id,
-            source,
-            endpoint=options.endpoint,
-            completion_window=options.completion_window,
-            metadata=options.metadata,
-            post_process=options.post_process,
-            output_expires_after=None,
-            on_invalid=options.on_invalid,
-        )
-
-    return create_once(idempotency, draft).batch
+    return batches.create_once(idempotency, lambda: _draft(options, source)).batch
 
 
-def format_of(name: str) -> prompts.Format:
-    """Return the format of a file by its name. Raises RequestError if unknown."""
-    kind = prompts.FORMATS.get(PurePosixPath(name).suffix.lower())
-    if kind is None:
-        raise RequestError(
-            f"Cannot tell from the name '{name}' what the file holds; name it {', '.join(prompts.FORMATS)}.",
-            code="invalid_value",
-            param="file",
-        )
-    return kind
+def _draft(options: Start, source: File | NewInput) -> Draft:
+    return submission.draft(
+        current_context(),
+        caller().project_id,
+        source,
+        endpoint=options.endpoint,
+        completion_window=options.completion_window,
+        metadata=options.metadata,
+        post_process=options.post_process,
+        output_expires_after=None,
+        on_invalid=options.on_invalid,
+    )
+
+
+def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
+    """Return the requests of a file with a name, or of the inline prompts. Raises RequestError, UnavailableError."""
+    if file is None:
+        return NewInput("prompts.jsonl", _requests(options, prompts.of_list(options.prompts or [])))
+    upload, name = file
+    if not upload.stored:
+        upload.commit()
+    path = PurePosixPath(name).with_suffix("") if prompts.is_compressed(name) else PurePosixPath(name)
+    # It holds requests now, in any case.
+    return NewInput(path.with_suffix(".jsonl").name, _of_file(options, upload, name))
 
 
 def _of_file(options: Start, upload: Writer, name: str) -> Writer:
     """Return a file of whole requests as it is; store a request for each prompt of any other file."""
-    kind = format_of(name)
-    with current_context().artifacts.open(upload.sha256) as file:
-        if kind == "jsonl" and prompts.is_requests(file):
+    kind = prompts.format_of(name)
+    if kind == "jsonl":
+        with _opened(upload, name) as file:
+            holds_requests = prompts.is_requests(file)
+        if holds_requests:
             names = options.model_fields_set & {"model", "system", "template", "sampling", *PARAMETERS}
             if names:
                 raise RequestError(
@@ -195,8 +236,27 @@ def _of_file(options: Start, upload: Writer, name: str) -> Writer:
                     code="invalid_value",
                     param=min(names),
                 )
-            return upload
+            return decompressed(upload, name)
+    with _opened(upload, name) as file:
         return _requests(options, prompts.of_file(file, kind, options.template))
+
+
+@contextmanager
+def _opened(upload: Writer, name: str) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed if its name says that it is compressed."""
+    context = current_context()
+    with context.artifacts.open(upload.sha256) as file:
+        yield prompts.decompressed(file, name, context.settings.max_file_bytes)
+
+
+def decompressed(upload: Writer, name: str) -> Writer:
+    """Store a compressed file anew as what it holds; return any other as it is."""
+    if not prompts.is_compressed(name):
+        return upload
+    with _opened(upload, name) as file, current_context().artifacts.create() as target:
+        while content := file.read(1 << 20):
+            target.write(content)
+    return target
 
 
 def request_template(options: Start) -> prompts.RequestTemplate:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 @requests.window_option
 @requests.post_process_option
 @requests.on_invalid_option
+@click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
+@requests.prompt_options
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
+@click.option("--dry-run", is_flag=True, help="Only say how many requests there are, and when they would be done.")
 @click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
 @data_option
 @json_option
@@ -38,24 +41,47 @@ def submit(
     window: str,
     post_process: tuple[str, ...],
     on_invalid: str,
+    model: str | None,
     metadata: tuple[str, ...],
+    dry_run: bool,
     wait: bool,
     data: Path | None,
     as_json: bool,
+    **prompt_options: Any,
 ) -> None:
-    """Upload FILE and make a batch of it; prints the batch's id."""
+    """Upload FILE and make a batch of it; prints the batch's id.
+
+    FILE holds requests (.jsonl), or prompts: .txt with one on each line, .prompts with `---` between them, or .csv,
+    .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst).
+    """
     pairs = requests.pairs(metadata, "--metadata")
     steps = requests.steps(post_process)
+    prompts = requests.becomes_requests(file, {"model": model, **prompt_options})
     server = connect(data)
+    form = requests.start_form(
+        file,
+        model=model,
+        endpoint=endpoint,
+        window=window,
+        metadata=pairs,
+        steps=steps,
+        options={"on_invalid": on_invalid, **prompt_options},
+    )
+    if dry_run:
+        outlook = server.start(file, form, dry_run=True)
+        return say(outlook, view.outlook(outlook), as_json)
     with interruptible("`batchyard list` tells whether there is a batch already"):
-        batch = server.create(
-            server.upload(file),
-            endpoint=endpoint or requests.endpoint_of(file),
-            window=window,
-            metadata=pairs,
-            post_process=steps,
-            on_invalid=on_invalid,
-        )
+        if prompts:
+            batch = server.start(file, form)
+        else:
+            batch = server.create(
+                server.upload(file),
+                endpoint=form["endpoint"],
+                window=window,
+                metadata=pairs,
+                post_process=steps,
+                on_invalid=on_invalid,
+            )
     note(server.page(batch["id"]))
     if not wait:
         return say(batch, batch["id"], as_json)

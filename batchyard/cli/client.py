@@ -53,6 +53,24 @@ class Client:
             )
         return batch.to_dict()
 
+    def start(self, file: Path, form: Mapping[str, str], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create a batch of a file of prompts, or of requests that are compressed; `form` as POST /start has it.
+
+        Return the batch. A dry run creates none, and returns what it would be.
+        """
+        query = {"dry_run": "true"} if dry_run else {}
+        options = cast(Any, {"params": query, "headers": {"Content-Type": "multipart/form-data"}})
+        with self._errors(), file.open("rb") as stream:
+            answer = self._api.post(
+                f"{self.url}/start",
+                cast_to=object,
+                body=dict(form),
+                files=[("file", (file.name, stream))],
+                options=options,
+            )
+        document = cast(dict[str, Any], answer)
+        return document if dry_run else self.batch(document["batch_id"])
+
     def batch(self, batch_id: str) -> dict[str, Any]:
         with self._errors():
             return self._api.batches.retrieve(batch_id).to_dict()

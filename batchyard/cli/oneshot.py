@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from batchyard.cli.client import Client
     from batchyard.settings import Settings
 
+WINDOW = "24h"
 SAMPLES = 4
 SAMPLING = {"temperature": 0.8, "max_tokens": 32}
 """Of the demo's job."""
@@ -46,6 +47,7 @@ SAMPLING = {"temperature": 0.8, "max_tokens": 32}
     help="Run every request on this model, whatever its line names: one of the models file, a folder or a hub id.",
 )
 @engine_flags.options
+@requests.prompt_options
 @requests.endpoint_option
 @requests.post_process_option
 @requests.on_invalid_option
@@ -67,9 +69,14 @@ def run(
     data: Path | None,
     models: Path | None,
     as_json: bool,
+    template: str | None,
+    system: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    response_format: str | None,
     **flags: Any,
 ) -> None:
-    """Answer a file of requests in one go, as `vllm run-batch` does.
+    """Answer a file of requests in one go, as `vllm run-batch` does; or one of prompts, which `submit` tells of.
 
     Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
     The same command again, also after Ctrl-C, takes up the batch of the first: nothing that was answered is computed
@@ -84,20 +91,39 @@ def run(
     steps = requests.steps(post_process)
     requests.check_writable(output, errors)
     engine_args = {name: value for name, value in flags.items() if value is not None}
+    prompt_options = {
+        "template": template,
+        "system": system,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "response_format": response_format,
+    }
+    prompts = requests.becomes_requests(source, prompt_options)
     with (
         interruptible(resume.remedy(again)),
         tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
         _server(settings, Path(folder), model, engine_args) as server,
     ):
         file = source
-        if model is not None:
+        if model is not None and not prompts:
             file = Path(folder) / source.name
             requests.with_model(source, model, file)
-        endpoint = endpoint or requests.endpoint_of(file)
-        skipping = [on_invalid] if on_invalid != "fail" else []
-        mark = resume.mark(server, requests.sha256(file), endpoint, steps, *skipping)
+        form = requests.start_form(
+            file,
+            model=model,
+            endpoint=endpoint,
+            window=WINDOW,
+            metadata={},
+            steps=steps,
+            options={"on_invalid": on_invalid, **prompt_options},
+        )
+        endpoint = form["endpoint"]
+        identity = [source.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
+        mark = resume.mark(server, requests.sha256(file), endpoint, steps, *identity)
         batch = None if again else resume.earlier(server.batches(), mark)
-        if batch is None:
+        if batch is None and prompts:
+            batch = server.start(file, {**form, "metadata": json.dumps(mark)})
+        elif batch is None:
             batch = server.create(
                 server.upload(file), endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid
             )

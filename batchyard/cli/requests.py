@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,69 @@ class LocalPath(click.Path):
         if isinstance(value, str) and value.startswith(("http://", "https://")):
             self.fail("URLs are not taken: name a local file, and fetch or send it with curl", param, ctx)
         return super().convert(value, param, ctx)
+
+
+_PROMPT_OPTIONS = (
+    click.option("-t", "--template", help="Of prompts in a table or JSON lines: 'Translate {text}'."),
+    click.option("--system", help="Of prompts: the system message."),
+    click.option("--temperature", type=float, help="Of prompts: 0 is the likeliest answer."),
+    click.option("--max-tokens", type=click.IntRange(1), help="Of prompts: the longest answer."),
+    click.option("--response-format", metavar="JSON", help="Of prompts: the form of answers, as OpenAI's API has it."),
+)
+_PROMPT_FILES = (".txt", ".prompts", ".csv", ".parquet", ".gz", ".zst")
+
+
+def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of prompts to a command that takes a file of them as well as one of requests."""
+    for option in reversed(_PROMPT_OPTIONS):
+        command = option(command)
+    return command
+
+
+def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
+    """True if the server has to make requests of a file: it holds prompts, or is compressed.
+
+    Raises click.UsageError for options of prompts if it holds requests.
+    """
+    if file.suffix.lower() in _PROMPT_FILES:
+        return True
+    with file.open("rb") as stream:
+        try:
+            first = json.loads(next((line for line in stream if line.strip()), b""))
+        except ValueError:  # which validation reports
+            first = None
+    fields = first.keys() if isinstance(first, dict) else set()
+    is_prompt = not fields & {"body", "url"} and (
+        options.get("template") is not None or fields & {"prompt", "messages"}
+    )
+    if isinstance(first, str) or (fields and is_prompt):
+        return True
+    if named := [name for name, value in options.items() if value is not None]:
+        option = "--" + named[0].replace("_", "-")
+        raise click.UsageError(f"{option}: {file} holds whole requests, which say themselves how they are run")
+    return False
+
+
+def start_form(
+    file: Path,
+    *,
+    model: str | None,
+    endpoint: str | None,
+    window: str,
+    metadata: Mapping[str, str],
+    steps: Iterable[Mapping[str, str]],
+    options: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return the fields of POST /start for a file."""
+    form = {
+        "model": model,
+        "endpoint": endpoint or endpoint_of(file),
+        "completion_window": window,
+        "metadata": json.dumps(dict(metadata)) if metadata else None,
+        "post_process": json.dumps(list(steps)),
+        **options,
+    }
+    return {name: str(value) for name, value in form.items() if value is not None}
 
 
 def check_writable(*files: Path | None) -> None:

@@ -89,6 +89,17 @@ def brief(batch: dict[str, Any]) -> str:
     return " ".join(progress(batch).split())
 
 
+def outlook(dry_run: dict[str, Any]) -> str:
+    """How many requests a batch would have, and when it would be done."""
+    size = f"{dry_run['requests']} requests, {dry_run['bytes'] / 1e6:.1f} MB"
+    due = f"due in {durations.text(dry_run['due_at'] - time.time())}"
+    if dry_run["eta_seconds"] is None:
+        return f"{size}: {due}; nothing like it was measured yet, so nobody knows when it would be done"
+    earliest, latest = (durations.text(dry_run[f"eta_{end}_seconds"]) for end in ("earliest", "latest"))
+    end = f"done in {durations.text(dry_run['eta_seconds'])} ({earliest} to {latest})"
+    return f"{size}: {end}, {due}: {'on time' if dry_run['on_time'] else 'too late'}"
+
+
 def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:
     """The first reasons why a file was refused, by line."""
     return [

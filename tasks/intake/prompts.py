@@ -1,4 +1,4 @@
-"""Prompts from a list, a text file, a CSV table or JSON lines, as the requests of a batch."""
+"""Prompts from a list, a text file, a table (CSV or Parquet) or JSON lines, as the requests of a batch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,33 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import IO, Any, Literal
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from batchyard.errors import RequestError
+from batchyard.errors import RequestError, TooLargeError
 from batchyard.wording import MAX_LIST, MAX_NAME, PLACE, fill
 from store.artifacts import Artifacts, Writer
 from tasks.intake.lines import not_a_number
 
-Format = Literal["txt", "csv", "jsonl"]
-FORMATS: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+Format = Literal["txt", "prompts", "csv", "jsonl", "parquet"]
+FORMATS: dict[str, Format] = {
+    ".txt": "txt",
+    ".prompts": "prompts",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_FIELD = 16 * 1024 * 1024
+RULE = "---"
+"""The line between two prompts of several lines."""
+_PARQUET_ROWS = 64
+"""Rows in memory at once: a value that many rows share is small in the file."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,60 @@ def write(
     return target
 
 
+def format_of(name: str) -> Format:
+    """Return the format of a file by its name, which may end in .gz or .zst. Raises RequestError if unknown."""
+    path = PurePosixPath(name)
+    compressed = path.suffix.lower() in COMPRESSIONS
+    kind = FORMATS.get((path.with_suffix("") if compressed else path).suffix.lower())
+    if kind is None or (compressed and kind == "parquet"):
+        raise RequestError(
+            f"Cannot tell from the name '{name}' what the file holds; name it {', '.join(FORMATS)}, and text that is "
+            "compressed .csv.gz or .csv.zst.",
+            code="invalid_value",
+            param="file",
+        )
+    return kind
+
+
+def is_compressed(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in COMPRESSIONS
+
+
+def decompressed(file: IO[bytes], name: str, limit: int) -> IO[bytes]:
+    """Return the content of a file that is compressed by its name; of any other the file itself.
+
+    Reading it raises RequestError for content that is not so compressed, or has more than `limit` bytes.
+    """
+    if not is_compressed(name):
+        return file
+    compression = COMPRESSIONS[PurePosixPath(name).suffix.lower()]
+    return io.BufferedReader(_Decompressed(pa.CompressedInputStream(file, compression), limit))
+
+
+class _Decompressed(io.RawIOBase):
+    def __init__(self, stream: Any, limit: int) -> None:
+        self._stream, self._left, self._limit = stream, limit, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            content = self._stream.read(len(buffer))
+        except (OSError, pa.ArrowException):
+            raise RequestError("The file cannot be decompressed.", code="invalid_value", param="file") from None
+        self._left -= len(content)
+        if self._left < 0:
+            raise TooLargeError(
+                f"The file has more than {self._limit} bytes when it is decompressed; split it, or raise "
+                "BATCHYARD_MAX_FILE_BYTES.",
+                code="file_too_large",
+                param="file",
+            )
+        buffer[: len(content)] = content
+        return len(content)
+
+
 def none() -> RequestError:
     """Return the refusal of an input without prompts."""
     return RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
@@ -108,19 +177,23 @@ def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Pro
     """Yield the prompts of a file while reading it.
 
     txt: each line is a prompt.
-    csv: each row is a prompt, from the template filled with its columns, the column `prompt`, or the only column.
+    prompts: what stands between two lines `---` is a prompt, of any number of lines.
+    csv, parquet: each row is a prompt: the template filled with its columns, the column `prompt`, or the only column.
     jsonl: each line is a string, an object with `messages` or `prompt`, or an object with the template's fields.
     A column or field `custom_id` names the request.
 
     Raises:
         RequestError: a line is invalid; the message names it.
     """
-    if template is not None and (kind == "txt" or not PLACE.search(template)):
+    if template is not None and (kind in ("txt", "prompts") or not PLACE.search(template)):
         raise RequestError(
-            "A template names the columns of a csv file or the fields of a jsonl file, such as 'Translate {text}'.",
+            "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'.",
             code="invalid_value",
             param="template",
         )
+    if kind == "parquet":
+        yield from _parquet(file, template)
+        return
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if kind == "csv" else None)
     try:
         yield from _READERS[kind](text, template)
@@ -129,9 +202,8 @@ def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Pro
 
 
 def is_requests(file: IO[bytes]) -> bool:
-    """True if the first line of a JSON lines file is a whole request, as in a batch's input."""
+    """True if the first line of a JSON lines file is a whole request, as in a batch's input. Reads that line."""
     first = next((raw for raw in file if raw.strip()), b"")
-    file.seek(0)
     try:
         request = orjson.loads(first)
     except orjson.JSONDecodeError:
@@ -145,6 +217,56 @@ def _lines(text: io.TextIOWrapper, _template: str | None) -> Iterator[Prompt]:
             yield Prompt(number, line.rstrip("\n"))
 
 
+def _blocks(text: io.TextIOWrapper, _template: str | None) -> Iterator[Prompt]:
+    block, first = list[str](), 1
+    for number, line in enumerate(text, 1):
+        if line.rstrip() != RULE:
+            block.append(line)
+            continue
+        if content := "".join(block).strip("\n"):
+            yield Prompt(first, content)
+        block, first = [], number + 1
+    if content := "".join(block).strip("\n"):
+        yield Prompt(first, content)
+
+
+def _column(columns: list[str], template: str | None) -> str:
+    """Return the column of a table that holds the prompts, unless a template says so."""
+    if template is None and "prompt" not in columns and len(columns) != 1:
+        raise RequestError(
+            f"The table has no column 'prompt', but {', '.join(columns)[:MAX_LIST]}; "
+            "say how to use them with a template, such as 'Translate {text}'.",
+            code="invalid_value",
+            param="template",
+        )
+    return "prompt" if "prompt" in columns else columns[0]
+
+
+def _parquet(file: IO[bytes], template: str | None) -> Iterator[Prompt]:
+    try:
+        source = pq.ParquetFile(file)
+        columns = source.schema_arrow.names
+        column = _column(columns, template)
+        names = PLACE.findall(template) if template is not None else [column]
+        needed = [name for name in dict.fromkeys([*names, "custom_id"]) if name in columns]
+        number = 0
+        for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
+            for row in batch.to_pylist():
+                number += 1
+                empty = [name for name in names if name in row and row[name] is None]
+                if empty:
+                    raise _invalid(number, f"has nothing in column {empty[0]!r}")
+                content = row[column] if template is None else _fill(template, row, number)
+                custom_id = row.get("custom_id")
+                yield Prompt(
+                    number,
+                    content if isinstance(content, list) else str(content),
+                    None if custom_id is None else str(custom_id),
+                )
+    except (pa.ArrowException, OSError) as error:
+        raise RequestError(f"The file is not Parquet: {error}", code="invalid_value", param="file") from None
+
+
 def _rows(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
     csv.field_size_limit(MAX_FIELD)
     reader = csv.DictReader(text, strict=True)
@@ -152,14 +274,7 @@ def _rows(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
         columns = list(reader.fieldnames or [])
         if not columns:
             return
-        if template is None and "prompt" not in columns and len(columns) != 1:
-            raise RequestError(
-                f"The table has no column 'prompt', but {', '.join(columns)[:MAX_LIST]}; "
-                "say how to use them with a template, such as 'Translate {text}'.",
-                code="invalid_value",
-                param="template",
-            )
-        column = "prompt" if "prompt" in columns else columns[0]
+        column = _column(columns, template)
         for row in reader:
             if None in row or None in row.values():
                 raise _invalid(reader.line_num, f"has not {len(columns)} columns as the first line has")
@@ -198,6 +313,7 @@ def _objects(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
 
 _READERS: dict[Format, Callable[[io.TextIOWrapper, str | None], Iterator[Prompt]]] = {
     "txt": _lines,
+    "prompts": _blocks,
     "csv": _rows,
     "jsonl": _objects,
 }

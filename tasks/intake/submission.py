@@ -104,6 +104,16 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     return batch
 
 
+def dry_run(context: AppContext, draft: Draft) -> tuple[int, Forecast | None]:
+    """Return until when the batch would have to be done if it were created now, and its forecast if there is one."""
+    with context.database.read() as session:
+        tier = projects.get(session, draft.project_id).tier
+    now = int(time.time())
+    expires_at = now + durations.seconds(draft.options["completion_window"])
+    due_at = now + context.settings.tier_seconds[tier] if tier in context.settings.tier_seconds else expires_at
+    return min(due_at, expires_at), None if draft.outlook is None else draft.outlook.forecast(due_at)
+
+
 def admit(context: AppContext, session: Session, project_id: str, size: int) -> int | None:
     """Count `size` new bytes against the project's limit of bytes in flight, until the end of the transaction.
 

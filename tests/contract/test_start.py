@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import time
 from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.contract.conftest import refusal
@@ -81,6 +86,61 @@ def test_a_file_of_prompts_runs(
     assert [line["body"]["messages"][0]["content"] for line in requests(stack, answer)] == prompts
 
 
+def parquet(**columns: list[Any]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "prompts"),
+    [
+        ("a.prompts", b"\n\xc3\xbc\n\nb\n---\n---\r\nc --- d\r\n --- \n", {}, ["\u00fc\n\nb", "c --- d\n --- "]),
+        ("a.parquet", parquet(prompt=["x", "y"], n=[1, None]), {}, ["x", "y"]),
+        ("a.parquet", parquet(n=[1, 2], m=[3.5, 4]), {"template": "{n} and {m}"}, ["1 and 3.5", "2 and 4.0"]),
+        ("a.csv.gz", gzip.compress(b"prompt\n1\n") + gzip.compress(b"2\n"), {}, ["1", "2"]),
+        ("a.txt.zst", pa.compress(b"one\ntwo\n", "zstd", asbytes=True), {}, ["one", "two"]),
+    ],
+)
+def test_prompts_of_several_lines_parquet_and_compressed_files_run(
+    stack: RunningStack, http: httpx.Client, name: str, content: bytes, fields: dict[str, str], prompts: list[str]
+) -> None:
+    answer = http.post("/start", data={"model": "echo"} | fields, files={"file": (name, content)})
+    assert [line["body"]["messages"][0]["content"] for line in requests(stack, answer)] == prompts
+    assert stack.client.files.retrieve(answer.json()["file_id"]).filename == "a.jsonl"
+
+
+def test_a_compressed_file_of_whole_requests_runs_as_what_it_holds(stack: RunningStack, http: httpx.Client) -> None:
+    content = json.dumps(a_chat("mine", "hello")).encode() + b"\n"
+    answer = http.post("/start", files={"file": ("in.jsonl.gz", gzip.compress(content))})
+    assert requests(stack, answer)[0]["custom_id"] == "mine"
+    assert stack.client.files.content(answer.json()["file_id"]).content == content
+
+
+def test_a_dry_run_counts_and_forecasts_and_starts_nothing(stack: RunningStack, http: httpx.Client) -> None:
+    stack.wait(stack.submit([a_chat("measured", "so that there is a speed")]))
+    newest = stack.client.batches.list(limit=1).data[0].id
+    body = {"model": "echo", "prompts": ["a", "b"], "completion_window": "2h"}
+    outlook = http.post("/start?dry_run=true", json=body).json()
+    assert (outlook["object"], outlook["requests"], outlook["on_time"]) == ("batch.dry_run", 2, True)
+    assert outlook["eta_earliest_seconds"] <= outlook["eta_seconds"] <= outlook["eta_latest_seconds"]
+    assert 7100 < outlook["due_at"] - time.time() <= 7200
+    content = json.dumps(a_chat("mine", "hello", model="unmeasured")).encode() + b"\n"
+    whole = http.post("/start?dry_run=true", files={"file": ("in.jsonl", content)}).json()
+    assert (whole["requests"], whole["bytes"], whole["eta_seconds"], whole["on_time"]) == (1, len(content), None, None)
+    refused = http.post("/start?dry_run=true", json={**body, "model": "gpt-9"})
+    assert (refused.status_code, refusal(refused)["param"]) == (400, "model")
+    assert stack.client.batches.list(limit=1).data[0].id == newest
+
+
+def test_the_form_of_answers_reaches_the_requests_or_is_refused(stack: RunningStack, http: httpx.Client) -> None:
+    started = http.post("/start", data={"model": "nano", "prompts": "a", "response_format": '{"type": "text"}'})
+    assert requests(stack, started)[0]["body"]["response_format"] == {"type": "text"}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+    refused = http.post("/start", json={"model": "nano", "prompts": ["a"], "response_format": form})
+    assert (refused.status_code, refusal(refused)["param"]) == (400, "response_format")
+
+
 def test_a_file_of_whole_requests_runs_as_it_is(stack: RunningStack, http: httpx.Client) -> None:
     content = json.dumps(a_chat("mine", "hello")).encode() + b"\n"
     answer = http.post("/start", files={"file": ("in.jsonl", content)})
@@ -134,6 +194,12 @@ def test_what_cannot_run_is_refused_at_once(http: httpx.Client, body: dict[str, 
         ("a.jsonl", b'{"text": "x"}', {}, "Line 1 needs 'messages'"),
         ("a.txt", b"\n \n", {}, "no prompts"),
         ("a.csv", b"", {}, "no prompts"),
+        ("a.parquet.gz", b"x", {}, "Cannot tell"),
+        ("a.csv.gz", b"prompt\nx\n", {}, "cannot be decompressed"),
+        ("a.parquet", b"PAR1", {}, "not Parquet"),
+        ("a.parquet", parquet(a=["x"], b=["y"]), {}, "no column 'prompt', but a, b"),
+        ("a.parquet", parquet(a=["x", None]), {"template": "{a}"}, "Line 2 has nothing in column 'a'"),
+        ("a.parquet", parquet(a=["x"]), {"template": "{c}"}, "Line 1 has no 'c'"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_by_its_line(

@@ -6,7 +6,9 @@ import hashlib
 import io
 import json
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import flask
@@ -20,6 +22,7 @@ from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.intake import preview, prompts, submission
 from tasks.intake.preview import Preview
+from tasks.intake.prompts import Prompt
 from tasks.intake.submission import NewInput
 from webapp import start
 from webapp.files import get_file, uploaded
@@ -35,6 +38,8 @@ _MAX_ERRORS = 20
 """The number of errors shown."""
 _MAX_CHARACTERS = 2000
 """The number of characters shown of a request."""
+_MAX_ROWS = 500
+"""Only so many rows of a Parquet file are previewed."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,9 @@ class _Source:
             return self.content, True
         if isinstance(self.content, Writer) and not self.content.stored:
             self.content.commit()
-        with current_context().artifacts.open(self.content.sha256) as file:
-            return preview.head(file)
+        context = current_context()
+        with context.artifacts.open(self.content.sha256) as file:
+            return preview.head(prompts.decompressed(file, self.name, context.settings.max_file_bytes))
 
 
 @routes.get("")
@@ -170,16 +176,29 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     content, whole = source.head()
     if _is_requests():
         return preview.of_requests(context, options.endpoint, content, whole=whole)
-    kind, request_template = start.format_of(source.name), start.request_template(options)
+    kind, request_template = prompts.format_of(source.name), start.request_template(options)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
-    inputs = prompts.of_file(io.BytesIO(content), kind, options.template)
+    inputs: Iterable[Prompt]
+    if kind == "parquet":
+        inputs, whole = _first_rows(source, options.template)
+    else:
+        inputs = prompts.of_file(io.BytesIO(content), kind, options.template)
     input_preview = preview.of_prompts(context, request_template, inputs, whole=whole)
     for error in input_preview.errors:
         name = (error["param"] or "").removeprefix("body.")
         if name in ("url", "model", *PARAMETERS):  # the form sets these for all requests
             raise RequestError(error["message"], code=error["code"], param=name)
     return input_preview
+
+
+def _first_rows(source: _Source, template: str | None) -> tuple[list[Prompt], bool]:
+    """Return the first prompts of a Parquet file, whose beginning alone cannot be read; and True if these are all."""
+    if isinstance(source.content, bytes):
+        raise RequestError("Parquet is no text; send it as a file.", code="invalid_value", param="text")
+    with current_context().artifacts.open(source.content.sha256) as file:
+        rows = list(islice(prompts.of_file(file, "parquet", template), _MAX_ROWS + 1))
+    return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
 def _submit(options: StartForm, source: _Source) -> Batch:
@@ -193,5 +212,5 @@ def _submit(options: StartForm, source: _Source) -> Batch:
     if isinstance(content, File):
         return start.make(options, content, idempotency)
     if _is_requests():
-        return start.make(options, NewInput(source.name, content), idempotency)
+        return start.make(options, NewInput(source.name, start.decompressed(content, source.name)), idempotency)
     return start.submit(options, (content, source.name), idempotency)

@@ -210,6 +210,32 @@ def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, t
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
 
 
+def test_prompts_in_a_table_are_submitted_forecast_and_run(terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text\nsun\nmoon\n")
+    prompts = ("-m", "echo", "-t", "Say {text}", "--system", "Be brief.", "--max-tokens", "9")
+    submitted = terminal("submit", "in.csv", *prompts, "--window", "2h", "--wait", "--json")
+    assert submitted.returncode == 0, submitted.stderr
+    batch = json.loads(submitted.stdout)
+    assert (batch["request_counts"]["completed"], batch["completion_window"], batch["metadata"]) == (2, "2h", None)
+
+    forecast = terminal("submit", "in.csv", *prompts, "--dry-run")
+    assert re.fullmatch(r"2 requests, 0\.0 MB: done in .+ \(.+ to .+\), due in .+: on time\n", forecast.stdout)
+    command = ("run", "-i", "in.csv", "-o", "out.jsonl", "--model", "echo", "-t", "Run {text}", "--json")
+    first, second = terminal(*command), terminal(*command)
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["id"] == json.loads(second.stdout)["id"]
+    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    texts = [answer["response"]["body"]["choices"][0]["message"]["content"] for answer in answers]
+    assert texts == ["Run sun", "Run moon"]
+
+
+def test_options_of_prompts_go_with_prompts_only(terminal: Any, questions: Path) -> None:
+    refused = terminal("submit", questions, "--model", "echo")
+    assert refused.returncode == 2
+    assert "holds whole requests, which say themselves how they are run" in refused.stderr
+    assert terminal("submit", questions, "--dry-run").stdout.startswith("20 requests, 0.0 MB: ")
+
+
 def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
     stack: RunningStack, terminal: Any, tmp_path: Path
 ) -> None:

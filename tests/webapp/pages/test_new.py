@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import html
 import io
 import json
 from collections.abc import Callable
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import Page, expect
@@ -68,6 +72,35 @@ def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, context
     ]
     sampling = {name: first["body"][name] for name in ("temperature", "top_p", "max_tokens", "seed", "stop")}
     assert sampling == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 7, "stop": ["END"]}
+
+
+def test_parquet_compressed_files_and_prompts_of_several_lines_are_previewed_and_run(
+    client: FlaskClient, context: AppContext
+) -> None:
+    table = io.BytesIO()
+    pq.write_table(pa.table({"n": range(501)}), table)
+    requests = json.dumps(a_chat("mine", "hello")).encode() + b"\n"
+    sent: list[tuple[dict[str, Any], list[str]]] = [
+        ({"text": "one\r\ntwo\r\n---\r\nthree", "format": "prompts"}, ["one\ntwo", "three"]),
+        ({"file": (table.getvalue(), "a.parquet"), "template": "Is {n} odd?"}, [f"Is {n} odd?" for n in range(501)]),
+        ({"file": (gzip.compress(b"one\ntwo"), "a.txt.gz")}, ["one", "two"]),
+        ({"file": (gzip.compress(requests), "a.jsonl.gz"), "holds": "requests"}, ["hello"]),
+    ]
+    for fields, prompts in sent:
+
+        def again(fields: dict[str, Any] = fields) -> dict[str, Any]:
+            return {
+                name: (io.BytesIO(value[0]), value[1]) if name == "file" else value for name, value in fields.items()
+            }
+
+        assert json.dumps(prompts[0])[1:-1] in html.unescape(
+            send(client, "/new/preview", fragment=True, **again()).text
+        )
+        answer = send(client, **again())
+        assert answer.status_code == 303, answer.text
+        with context.database.read() as session:
+            batch = session.get_one(Batch, answer.location.rpartition("/")[2])
+        assert [line["body"]["messages"][0]["content"] for line in lines_of(context, batch)] == prompts
 
 
 def test_a_form_that_is_sent_twice_makes_one_batch(client: FlaskClient, context: AppContext) -> None:
