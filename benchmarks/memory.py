@@ -12,6 +12,7 @@ process of its own. Writes `benchmarks/results/memory.json` (every sample) and `
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import multiprocessing
 import random
@@ -191,12 +192,15 @@ def merge(answers: int, size: int) -> dict[str, Any]:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             small = other.submit(answered, artifacts.url, 10, 10).result()
             plans, names = other.submit(answered, artifacts.url, answers, size).result()
-        with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as times:
-            result_files.merge(artifacts, *small, None, output, errors, times)  # imports what it needs
+        create = artifacts.create
+        with create() as output, create() as errors, create() as times, create() as rows:
+            source = io.BytesIO(b"\n" * answers)
+            result_files.merge(artifacts, *small, None, source, output, errors, times, rows)  # imports what it needs
         Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts
         before, started = resident("VmRSS"), time.monotonic()
-        with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as times:
-            result_files.merge(artifacts, plans, names, None, output, errors, times)
+        source.seek(0)
+        with create() as output, create() as errors, create() as times, create() as rows:
+            result_files.merge(artifacts, plans, names, None, source, output, errors, times, rows)
         seconds = round(time.monotonic() - started, 2)
         return {
             "answers": answers,

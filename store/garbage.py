@@ -35,6 +35,7 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float, results_
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
         select(Batch.seconds_sha256).where(Batch.seconds_sha256.in_(hashes)),
+        select(Batch.rows_sha256).where(Batch.rows_sha256.in_(hashes)),
         select(ResultChunk.sha256).where(ResultChunk.sha256.in_(hashes)),
         select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
         select(Job.input_sha256).where(Job.input_sha256.in_(hashes), kept),

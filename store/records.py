@@ -149,8 +149,9 @@ class Batch(Leased, Answered, Base):
     there was no such file. `timeline` is stored at
     the end (store.segments.timeline), before the result chunks are deleted. `latencies` has the histogram
     (batchyard.histogram) of the seconds of its requests, by model and request class. `seconds_sha256` is the artifact
-    with the seconds of each (store.formats.seconds). `on_invalid` says what lines that are no valid requests do: `fail`
-    the batch, or are skipped and become error lines (`skip`).
+    with the seconds of each (store.formats.seconds), `rows_sha256` the one with what became of each
+    (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
+    `fail` the batch, or are skipped and become error lines (`skip`).
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
     segments. Such a batch has no input file before it is merged, and no plan of its own.
@@ -198,6 +199,7 @@ class Batch(Leased, Answered, Base):
     timeline: Mapped[list[list[float]] | None] = mapped_column(JSON, deferred=True)
     latencies: Mapped[dict[str, Any] | None]
     seconds_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
+    rows_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))

@@ -74,19 +74,26 @@ def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
         chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
         plans = segments.plans(session, batch.id)
     outcome = batch.outcome or "completed"
-    create = context.artifacts.create
-    with create() as output, create() as errors, create() as seconds:
-        merged = result_files.merge(context.artifacts, plans, chunks, NEVER_RUN[outcome], output, errors, seconds)
+    artifacts, create = context.artifacts, context.artifacts.create
     source = None
     if batch.job_id is not None:
         with create() as source:
-            stage_input.write(context.artifacts, plans, batch.endpoint, source)
+            stage_input.write(artifacts, plans, batch.endpoint, source)
+    with (
+        artifacts.open(source.sha256 if source else batch.input_sha256) as opened,
+        create() as output,
+        create() as errors,
+        create() as seconds,
+        create() as rows,
+    ):
+        merged = result_files.merge(artifacts, plans, chunks, NEVER_RUN[outcome], opened, output, errors, seconds, rows)
     with context.database.write() as session:
         lease.guard(session)
         batch = session.get_one(Batch, batch.id)
         if source is not None:
             batches.set_input(session, batch, stage_input.NAME, source.sha256, source.size)
         batch.seconds_sha256 = seconds.sha256 if seconds.size else None
+        batch.rows_sha256 = rows.sha256
         if batch.expired and outcome == "cancelled":  # cancelled since it was merged as expired
             batch.expired = 0
             batch.post_process = [registry.request(entry) for entry in batch.post_process]

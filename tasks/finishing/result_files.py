@@ -1,21 +1,24 @@
 """Result files: merges a batch's result chunks into output and error files in input order.
 
 Result chunks come in any order. Their answers go through a spool (tasks.finishing.spool), so memory holds few of them
-at once, and about 70 bytes for each line of the batch.
+at once, and for each line of the batch about 120 bytes and its custom_id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from batchyard import output_lines
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, Writer
 from store.formats import plan
+from store.formats import rows as rows_file
 from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
 from tasks.finishing import spool
@@ -41,6 +44,7 @@ class _Answers:
         self._spool = lines
         self._oks = [np.zeros(0, np.bool_)]
         self._seconds = [np.zeros(0)]
+        self._codes = [pa.array([], pa.string())]
 
     def add(self, table: pa.Table) -> None:
         """Add answers: the columns of a result chunk."""
@@ -48,6 +52,7 @@ class _Answers:
             self._spool.add(batch["line"].to_numpy(), batch["answer"])
             self._oks.append(batch["ok"].to_numpy(zero_copy_only=False))
             self._seconds.append(batch["seconds"].to_numpy(zero_copy_only=False))
+            self._codes.append(_codes(batch))
 
     def lines(self) -> Numbers:
         """Return the line of each answer, in order of arrival."""
@@ -56,6 +61,25 @@ class _Answers:
     def write_seconds(self, file: Writer) -> None:
         """Write the seconds of each line."""
         seconds_file.write(file, self.lines(), np.concatenate(self._seconds))
+
+    def write_rows(self, file: Writer, requests: pa.Table, source: IO[bytes]) -> None:
+        """Write what became of each request and where its lines are (store.formats.rows).
+
+        Args:
+            requests: line and custom_id of each.
+            source: the input.
+        """
+        order = np.argsort(self.lines())
+        oks, sizes = np.concatenate(self._oks)[order], self._spool.sizes()[order] + 1  # each with its line feed
+        places = np.zeros(order.size, np.int64)
+        for ok in (True, False):
+            own = sizes[oks == ok]
+            places[oks == ok] = np.cumsum(own) - own
+        requests = requests.sort_by("line")
+        codes = pa.chunked_array(self._codes).take(pa.array(order))
+        begins = rows_file.starts(source)[requests["line"].to_numpy() - 1]
+        columns = [requests["line"], requests["custom_id"], pa.array(oks), codes, pa.array(begins), pa.array(places)]
+        rows_file.write(file, pa.Table.from_arrays(columns, schema=rows_file.SCHEMA))
 
     def write(self, ok: bool, file: Writer) -> int:
         """Write the answers of requests that completed, or of those that failed, in input order; return how many."""
@@ -67,18 +91,21 @@ def merge(
     plans: Sequence[tuple[str, int]],
     chunks: Iterable[str],
     never_run: tuple[str, str] | None,
+    source: IO[bytes],
     output: Writer,
     errors: Writer,
     seconds: Writer,
+    rows: Writer,
 ) -> Merged:
     """Write every line of a batch once: answers with status 200 to `output`, all others to `errors`.
 
-    The seconds of each line go to `seconds` (store.formats.seconds).
+    The seconds of each line go to `seconds` (store.formats.seconds), what became of it to `rows` (store.formats.rows).
 
     Args:
         plans: plan and row group of each segment, which list the lines.
         chunks: SHA-256 of each result chunk.
         never_run: code and message for lines without an answer; None if every line must have one.
+        source: the input.
 
     Raises:
         BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
@@ -89,16 +116,28 @@ def merge(
         for sha256 in chunks:
             for table in read_chunk(artifacts, sha256):
                 answers.add(table)
-        segments = [table["line"].to_numpy() for table in plan.requests(artifacts, plans)]
-        planned = np.concatenate([np.zeros(0, np.int64), *segments])
+        requests = pa.concat_tables([_NO_REQUESTS, *plan.requests(artifacts, plans)])
+        planned = requests["line"].to_numpy()
         unanswered = _unanswered(planned, answers.lines(), complete=never_run is None)
         answers.write_seconds(seconds)
         if never_run is not None and unanswered.size:
             for table in plan.requests(artifacts, plans):
                 answers.add(_error_lines(table.filter(pa.array(np.isin(table["line"], unanswered))), *never_run))
+        answers.write_rows(rows, requests, source)
         completed = answers.write(True, output)
         failed = answers.write(False, errors) - unanswered.size
     return Merged(completed, failed, unanswered.size)
+
+
+_NO_REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())]).empty_table()
+
+
+def _codes(answers: pa.RecordBatch) -> pa.StringArray:
+    """Return the code of each answer that is an error, null for the others."""
+    codes: list[str | None] = [None] * answers.num_rows
+    for row in np.flatnonzero(~answers["ok"].to_numpy(zero_copy_only=False)):
+        codes[row] = rows_file.code(orjson.loads(answers["answer"][row].as_py()))
+    return pa.array(codes, pa.string())
 
 
 def _unanswered(planned: Numbers, answered: Numbers, *, complete: bool) -> Numbers:

@@ -47,13 +47,17 @@ class Spool:
         """Return the line of each text, in order of arrival."""
         return np.concatenate(self._lines)
 
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Return the bytes of each text, in order of arrival."""
+        return np.concatenate(self._sizes).astype(np.int64)
+
     def write(self, file: Writer, chosen: npt.NDArray[np.bool_] | None = None) -> int:
         """Write the chosen texts, or all, each with a line feed, in the order of their lines. Return how many."""
-        lines, sizes = self.lines(), np.concatenate(self._sizes)
-        starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        lines, sizes = self.lines(), self.sizes()
+        starts = np.cumsum(sizes) - sizes
         rows = np.arange(lines.size) if chosen is None else np.flatnonzero(chosen)
         rows = rows[np.argsort(lines[rows])]
-        pieces = np.cumsum(sizes[rows], dtype=np.int64) // READ_BYTES
+        pieces = np.cumsum(sizes[rows]) // READ_BYTES
         for piece in np.split(rows, np.flatnonzero(np.diff(pieces)) + 1):
             places = zip(sizes[piece].tolist(), starts[piece].tolist(), strict=True)
             texts = [os.pread(self._file.fileno(), size, start) for size, start in places]

@@ -43,12 +43,13 @@ class ParquetOptions(StepOptions):
     step: Literal["parquet"]
 
 
-def _record(row: Row) -> dict[str, Any]:
+def record(row: Row) -> dict[str, Any]:
+    """Return the values of SCHEMA of a request."""
     response = row.response or {}
     usage = response.get("usage") or {}
     choices = response.get("choices") or [{}]
     data = response.get("data") or [{}]
-    error = row.failure or {}
+    error = row.failure if isinstance(row.failure, dict) else {}
     metadata = row.body.get("metadata")
     return {
         "line": row.line,
@@ -61,8 +62,8 @@ def _record(row: Row) -> dict[str, Any]:
         "input_tokens": usage.get("prompt_tokens"),
         "output_tokens": usage.get("completion_tokens"),
         "seconds": row.seconds,
-        "error_code": error.get("code"),
-        "error_message": error.get("message"),
+        "error_code": None if error.get("code") is None else str(error["code"]),
+        "error_message": None if error.get("message") is None else str(error["message"]),
         "metadata": None if metadata is None else json.dumps(metadata, ensure_ascii=False),
     }
 
@@ -70,9 +71,9 @@ def _record(row: Row) -> dict[str, Any]:
 def _block(rows: Iterator[Row]) -> Iterator[dict[str, Any]]:
     size = 0
     for row in itertools.islice(rows, BLOCK_ROWS):
-        record = _record(row)
-        yield record
-        size += len(record["text"] or "") + FLOAT_BYTES * len(record["embedding"] or ())
+        entry = record(row)
+        yield entry
+        size += len(entry["text"] or "") + FLOAT_BYTES * len(entry["embedding"] or ())
         if size >= BLOCK_BYTES:
             return
 

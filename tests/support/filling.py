@@ -5,6 +5,7 @@ python -m tests.support.filling DATA      # into the data folder of a stopped st
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from sqlalchemy import insert, select
 from batchyard import settings
 from store import batches, files, keys
 from store.batches import PlannedSegment
+from store.formats import rows
 from store.records import Batch, File, Project, new_id, now
 from tasks.context import AppContext, build
 from tasks.finishing.finalize import ERRORS, OUTPUT
@@ -102,9 +104,17 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         failed=LINES // FAILED_EVERY,
         output_file_id=artifacts[OUTPUT].id,
         error_file_id=artifacts[ERRORS].id,
+        rows_sha256=_rows(context, contents),
         timeline=[[batch.created_at + 10.5 * point, 410 * point, 61_000 * point] for point in range(121)],
     )
     return batch.id
+
+
+def _rows(context: AppContext, contents: dict[str, bytes]) -> str:
+    table = rows.of_files(*(io.BytesIO(contents[name]) for name in ("source", OUTPUT, ERRORS)))
+    with context.artifacts.create() as file:
+        rows.write(file, table)
+    return file.sha256
 
 
 if __name__ == "__main__":

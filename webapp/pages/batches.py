@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flask
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import batches, events, files, segments
-from store.formats.results import Row
 from store.jobs.records import Job
 from store.records import Batch, Event
-from tasks.finishing import result_previews
-from tasks.finishing.result_previews import Cursor, Problems
 from tasks.intake import retry_input, submission
 from tasks.intake.submission import Draft
 from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
-from webapp.pages import forms
+from webapp.pages import forms, rows
 from webapp.requests import caller, current_context
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
-ROWS = 20
-TEXT = 400
-"""The number of characters shown of a request or an answer. The files have all of it."""
-POSITION = re.compile(r"[0-9]{1,15}(-[0-9]{1,15}){3}|[0-9]{1,15}", re.ASCII)
-"""A position in the list of requests: the number of answers before it, or the Cursor of an ended batch."""
 MAX_EVENTS = 20
 MIN_RATE_SECONDS = 10.0
 MAX_SUMMARY_BYTES = 256 * 1024
@@ -65,11 +56,13 @@ def show(batch_id: str) -> ResponseReturnValue:
     }
     if live:
         return flask.render_template("batch_live.html", **variables)
+    listed, problems = rows.beginning(batch)
     return flask.render_template(
         "batch.html",
         **variables,
-        **_excerpt(batch, _start(batch)),
-        problems=_problems(batch),
+        **listed,
+        planned=batch.planned,
+        problems=problems,
         summaries=_summaries(batch),
         once=secrets.token_hex(16),
     )
@@ -101,87 +94,6 @@ def _series(timeline: list[list[float]]) -> str:
             start += 1
         rates.append(round((answered[end] - answered[start]) / max(times[end] - times[start], 0.1), 1))
     return json.dumps([times, answered, rates])
-
-
-class _Pair(NamedTuple):
-    """A request and its answer for display, cut to TEXT characters.
-
-    `prompt` has the role and the text of each message.
-    """
-
-    row: Row
-    prompt: list[tuple[str, str]]
-    answer: str
-    error: bool
-
-
-def _cut(text: str) -> str:
-    hidden = len(text) - TEXT
-    return text if hidden <= 0 else f"{text[:TEXT]}… and {hidden:,} more characters"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-
-
-def _pair(row: Row) -> _Pair:
-    """Return the last two messages of a request, or its whole input, with its answer or error."""
-    messages = row.body.get("messages")
-    if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
-        prompt = [(str(message.get("role", "")), _cut(_text(message.get("content")))) for message in messages[-2:]]
-    else:
-        prompt = [("", _cut(_text(row.body.get("prompt", row.body.get("input", row.body)))))] if row.body else []
-    if row.text is not None:
-        return _Pair(row, prompt, _cut(row.text), error=False)
-    error = row.failure or row.response
-    message = error["message"] if isinstance(error, dict) and isinstance(error.get("message"), str) else _text(error)
-    return _Pair(row, prompt, _cut(message) if error else "", error=row.status_code != 200)
-
-
-def _start(batch: Batch) -> Cursor | int:
-    return Cursor() if batch.status in TERMINAL else 0
-
-
-def _excerpt(batch: Batch, at: Cursor | int) -> dict[str, Any]:
-    """Return the template variables of the next ROWS requests with their answers, and the position after them."""
-    context = current_context()
-    rows: list[Row] = []
-    end: Cursor | int | None = None
-    try:
-        if not batch.planned:
-            pass  # not validated yet, or invalid
-        elif isinstance(at, int):
-            rows, end = result_previews.as_they_came(context, batch, at, ROWS)
-        else:
-            rows, end = result_previews.in_order(context, batch, at, ROWS)
-    except (NotFoundError, UnavailableError) as error:
-        return {"pairs": [], "next_position": None, "problem": error.message}
-    position = "-".join(map(str, [end] if isinstance(end, int) else end)) if end else None
-    return {"pairs": [_pair(row) for row in rows], "next_position": position, "problem": None}
-
-
-@routes.get("/requests")
-def requests(batch_id: str) -> ResponseReturnValue:
-    """Show more requests with their answers. For htmx: only those, without the page."""
-    batch = get_batch(batch_id)
-    position = flask.request.args.get("at", "")
-    if not POSITION.fullmatch(position):
-        raise RequestError("There is no such place in this batch.", code="invalid_value", param="at")
-    numbers = [int(number) for number in position.split("-")]
-    at = Cursor(*numbers) if len(numbers) > 1 else numbers[0]
-    template = "requests.html" if "HX-Request" in flask.request.headers else "requests_page.html"
-    return flask.render_template(template, batch=batch, **_excerpt(batch, at))
-
-
-def _problems(batch: Batch) -> Problems | None:
-    context = current_context()
-    if batch.errors:
-        return result_previews.of_validation(batch.errors)
-    if batch.status not in TERMINAL:
-        return result_previews.of_running(context, batch) if batch.failed else None
-    with context.database.read() as session:
-        file = files.find(session, batch.project_id, batch.error_file_id or "")
-    return result_previews.of_file(context.artifacts, file.sha256, batch.input_sha256) if file else None
 
 
 def _summaries(batch: Batch) -> dict[str, dict[str, Any]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import flask
 from flask import Blueprint
@@ -16,6 +15,8 @@ from batchyard.errors import ConflictError
 from tasks.jobs import reading
 from tasks.jobs.reading import ItemDetails, Judgement, RequestRow, Turn
 from webapp.jobs import get_job
+from webapp.pages import answers
+from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure
 from webapp.pages.jobs import title
 from webapp.requests import current_context, query
@@ -30,13 +31,6 @@ IN_RESULT = ("text", "samples")
 
 class ItemParams(BaseModel):
     all: bool = False
-
-
-class Passage(NamedTuple):
-    """A text of a conversation with the role of who said it, or of a row with its column's name."""
-
-    name: str
-    text: str
 
 
 @dataclass
@@ -89,40 +83,27 @@ def show(job_id: str, number: int) -> ResponseReturnValue:
         number=number,
         problem=None,
         item=item,
-        columns=[Passage(name, _text(value)) for name, value in item.columns.items()],
+        columns=[Passage(name, text_of(value)) for name, value in item.columns.items()],
         turns=turns,
         result=_result(item),
         most=None if params.all else ANSWERS,
     )
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-
-
 def _exchanges(turn: Turn) -> list[Exchange]:
     """Return the requests of a turn, those that differ in nothing but their seed together."""
     exchanges: dict[str, Exchange] = {}
     for request in turn.requests:
-        parameters = {name: value for name, value in request.body.items() if name not in ("messages", "model", "seed")}
-        prompt = _prompt(request.body)
+        parameters = answers.parameters(request.body)
+        parameters.pop("seed", None)
+        prompt = answers.prompt(request.body)
         key = json.dumps([request.stage, request.body.get("model"), prompt, parameters])
         if key not in exchanges:
             model = str(request.body.get("model", ""))
-            shown = ", ".join(f"{name} {_text(value)}" for name, value in parameters.items() if name not in _ASKED)
+            shown = ", ".join(f"{name} {value}" for name, value in parameters.items())
             exchanges[key] = Exchange(request.stage, request.batch_id, model, prompt, shown)
         exchanges[key].answers.append(_answer(request))
     return list(exchanges.values())
-
-
-_ASKED = ("prompt", "input")
-
-
-def _prompt(body: Mapping[str, Any]) -> list[Passage]:
-    messages = body.get("messages")
-    if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
-        return [Passage(str(message.get("role", "")), _text(message.get("content"))) for message in messages]
-    return [Passage("", _text(body[name])) for name in _ASKED if name in body]
 
 
 def _answer(request: RequestRow) -> AnswerView:
@@ -132,10 +113,10 @@ def _answer(request: RequestRow) -> AnswerView:
     if request.status_code is None and request.error is None:
         answer.waiting = True
     elif failure or request.status_code != 200:
-        failure = failure if isinstance(failure, dict) else {"message": _text(failure)}
+        failure = failure if isinstance(failure, dict) else {"message": text_of(failure)}
         answer.error = ": ".join(str(part) for part in (failure.get("code"), failure.get("message")) if part)
     else:
-        answer.text, answer.thinking, finish_reason = _said(response)
+        answer.text, answer.thinking, finish_reason = answers.choices(response)[0]
         usage = response.get("usage") or {}
         answer.facts = [
             *(
@@ -150,35 +131,15 @@ def _answer(request: RequestRow) -> AnswerView:
     return answer
 
 
-def _said(response: Mapping[str, Any]) -> tuple[str, str, str | None]:
-    """Return text, reasoning and finish reason of a response; its JSON as the text if it has no choices."""
-    choices = response.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return _text(response), "", None
-    choice = choices[0]
-    message = choice.get("message")
-    message = message if isinstance(message, dict) else {"content": choice.get("text")}
-    content, calls = message.get("content"), message.get("tool_calls")
-    parts = [_text(part) for part in (content, calls) if part]
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return "\n".join(parts), _text(reasoning) if reasoning else "", choice.get("finish_reason")
-
-
 def _outcome(judgement: Judgement) -> tuple[str, list[Passage], bool]:
     """Return kind and values of a score, a check or a refused request, and whether it is bad news."""
     values = dict(judgement.value) if isinstance(judgement.value, dict) else {"value": judgement.value}
     if isinstance(values.get("values"), dict):  # all that a reward said
         values = values.pop("values") | values
-    passages = [Passage(name, _value(value)) for name, value in values.items() if value not in (None, {}, [], "")]
+    passages = [Passage(name, value_of(value)) for name, value in values.items() if value not in (None, {}, [], "")]
     if judgement.kind == "check":
         return "check", passages, values.get("passed") is False
     return judgement.kind, passages, judgement.kind == "refused" or bool(values.get("error"))
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return figure(value) if isinstance(value, int | float) else _text(value)
 
 
 def _mark(turns: Sequence[TurnView], item: ItemDetails) -> None:
@@ -196,16 +157,16 @@ def _mark(turns: Sequence[TurnView], item: ItemDetails) -> None:
         answer = by_place[place][-1]  # the last attempt
         for name in ("score", "pred"):
             if isinstance(sample, dict) and sample.get(name) is not None:
-                answer.marks.append(f"{name} {_value(sample[name])}")
+                answer.marks.append(f"{name} {value_of(sample[name])}")
 
 
 def _result(item: ItemDetails) -> list[Passage]:
     """Return text and values of the result, but for those that stand elsewhere."""
     if not isinstance(item.result, dict):
-        return [] if item.result is None else [Passage("", _text(item.result))]
+        return [] if item.result is None else [Passage("", text_of(item.result))]
     text = item.result.get("text")
     values = {name: value for name, value in item.result.items() if name not in IN_RESULT}
     return [
-        *([Passage("text", _text(text))] if text is not None else []),
-        *(Passage(name, _value(value)) for name, value in values.items()),
+        *([Passage("text", text_of(text))] if text is not None else []),
+        *(Passage(name, value_of(value)) for name, value in values.items()),
     ]

@@ -5,6 +5,45 @@ document.addEventListener("htmx:before:request", (event) => {
   if (document.hidden && event.detail.ctx.sourceElement.hasAttribute("data-live")) event.preventDefault();
 });
 
+// "Show more" is replaced by what it loads: the focus goes to the first of that, not to the beginning of the page.
+document.addEventListener("htmx:before:request", (event) => {
+  const more = event.detail.ctx.sourceElement.closest(".more");
+  if (!more || !more.contains(document.activeElement)) return;
+  const parent = more.parentElement;
+  const before = more.previousElementSibling;
+  document.addEventListener("htmx:after:swap", () => {
+    const first = before ? before.nextElementSibling : parent.firstElementChild;
+    const target = first?.matches("[tabindex], a, button") ? first : first?.querySelector("[tabindex], a, button");
+    target?.focus();
+  }, { once: true });
+});
+
+// Copy buttons are hidden without a script; the texts can be selected.
+async function copy(button) {
+  const element = document.getElementById(button.dataset.copy);
+  const text = element.href || element.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {  // over http a page has no clipboard
+    const area = Object.assign(document.createElement("textarea"), { value: text, readOnly: true, className: "hidden" });
+    button.after(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    button.focus();
+  }
+  const label = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = label; }, 1500);
+}
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(button);
+});
+document.addEventListener("DOMContentLoaded", () => {
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
+});
+
 const HEIGHT = 200;
 const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
 const compact = new Intl.NumberFormat("en", { notation: "compact" });

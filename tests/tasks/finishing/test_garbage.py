@@ -125,18 +125,19 @@ def test_the_deleted_input_of_a_running_batch_stays_until_the_batch_has_ended(
     assert not is_there(context, plan)
 
 
-def test_the_seconds_of_an_ended_batch_stay_as_long_as_its_record(context: AppContext, upload: Upload) -> None:
+def test_seconds_and_rows_of_an_ended_batch_stay_as_long_as_its_record(context: AppContext, upload: Upload) -> None:
     batch = a_running_batch(context, upload(b"input"))
-    seconds = context.artifacts.put(b"seconds")
+    seconds, rows = context.artifacts.put(b"seconds"), context.artifacts.put(b"rows")
     with context.database.write() as session:
-        session.execute(update(Batch).where(Batch.id == batch.id).values(seconds_sha256=seconds))
+        values = {"seconds_sha256": seconds, "rows_sha256": rows}
+        session.execute(update(Batch).where(Batch.id == batch.id).values(values))
     end(context, batch)
     let_time_pass(context, 2 * DAY)
     everything(context)
     assert chunks(context) == 0
-    assert is_there(context, seconds)
+    assert is_there(context, seconds) and is_there(context, rows)
     with context.database.write() as session:
-        session.execute(update(Batch).where(Batch.id == batch.id).values(seconds_sha256=None))
+        session.execute(update(Batch).where(Batch.id == batch.id).values(seconds_sha256=None, rows_sha256=None))
     everything(context)
     assert not is_there(context, seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts
-from store.formats.plan import PlanWriter, SegmentSize
+from store.formats import rows as rows_file
+from store.formats.plan import PlanWriter, SegmentSize, requests
 from tasks.finishing import result_files, spool
 
 
@@ -56,8 +58,16 @@ def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
 def merged(
     artifacts: Artifacts, plans: Plans, chunks: list[str], never_run: tuple[str, str] | None = None
 ) -> tuple[result_files.Merged, list[dict[str, object]], list[dict[str, object]]]:
-    with artifacts.create() as output, artifacts.create() as errors, artifacts.create() as seconds:
-        summary = result_files.merge(artifacts, plans, chunks, never_run, output, errors, seconds)
+    planned = {line for table in requests(artifacts, plans, ["line"]) for line in table["line"].to_pylist()}
+    numbers = range(1, max(planned, default=0) + 1)
+    source = b"".join(b'{"custom_id": "id-%d"}\n' % line if line in planned else b"\n" for line in numbers)
+    create = artifacts.create
+    with create() as output, create() as errors, create() as seconds, create() as rows:
+        summary = result_files.merge(
+            artifacts, plans, chunks, never_run, io.BytesIO(source), output, errors, seconds, rows
+        )
+    files = [io.BytesIO(artifacts.read(file.sha256)) for file in (output, errors)]
+    assert rows_file.read(artifacts, rows.sha256) == rows_file.of_files(io.BytesIO(source), *files)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
     return summary, read[0], read[1]
 

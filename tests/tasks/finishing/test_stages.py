@@ -11,12 +11,13 @@ from sqlalchemy import update
 
 from batchyard.errors import ConflictError
 from store import batches, files, segments
+from store.formats.results import Row
 from store.jobs import stages
 from store.records import Batch
 from tasks import messages
 from tasks.context import AppContext
-from tasks.finishing import finalize, manifest, result_previews
-from tasks.finishing.result_previews import Cursor
+from tasks.finishing import finalize, manifest, result_rows
+from tasks.finishing.result_rows import Filter
 from tasks.intake import retry_input
 from tests.support.jobs import ask, open_stage, seal, start_job
 from tests.support.planned import answers, append, finish_segment, reload, started
@@ -55,6 +56,11 @@ def lines_of(context: AppContext, batch: Batch, file_id: str | None) -> list[dic
     return [json.loads(line) for line in content.splitlines()]
 
 
+def listed(context: AppContext, batch: Batch) -> list[Row]:
+    with result_rows.opened(context, batch) as rows:
+        return [entry.row for entry in rows.page(Filter(), 10).entries]
+
+
 def test_a_stage_ends_with_the_requests_of_all_its_segments_and_their_answers(
     context: AppContext, stage: Batch, sent: list[str]
 ) -> None:
@@ -78,7 +84,7 @@ def test_an_ended_stages_requests_stand_beside_their_answers(context: AppContext
     seal(context, stage)
     finish_segment(context, stage, answers([2, 1]))
     ended = finish(context, stage)
-    rows, _ = result_previews.in_order(context, ended, Cursor(), 10)
+    rows = listed(context, ended)
     assert [(row.line, row.body["messages"][0]["content"], row.text) for row in rows] == [
         (1, "one", "to r1"),
         (2, "two", "to r2"),
@@ -90,8 +96,9 @@ def test_a_running_stages_answers_stand_beside_their_requests(context: AppContex
     ask(context, stage, {4: "four"})
     append(context, started(context.database, stage), answers([3, 1]))
     append(context, started(context.database, stage, 1), answers([4]))
-    rows, _ = result_previews.as_they_came(context, reload(context.database, stage), 0, 10)
-    assert [(row.line, row.body["messages"][0]["content"]) for row in rows] == [(3, "two"), (1, "one"), (4, "four")]
+    rows = listed(context, reload(context.database, stage))
+    shown = [(row.line, row.body["messages"][0]["content"], row.text) for row in rows]
+    assert shown == [(3, "two", "to r3"), (1, "one", "to r1"), (4, "four", "to r4"), (2, "two", None)]
 
 
 def test_a_stage_that_asked_nothing_completes_with_empty_input(context: AppContext, stage: Batch) -> None:
@@ -99,7 +106,7 @@ def test_a_stage_that_asked_nothing_completes_with_empty_input(context: AppConte
     ended = finish(context, stage)
     assert (ended.status, ended.total, ended.output_file_id, ended.error_file_id) == ("completed", 0, None, None)
     assert lines_of(context, ended, ended.input_file_id) == []
-    assert result_previews.in_order(context, ended, Cursor(), 10) == ([], None)
+    assert listed(context, ended) == []
 
 
 @pytest.mark.parametrize(("end", "code"), [("expired", "batch_expired"), ("cancelled", "batch_cancelled")])

@@ -1,0 +1,99 @@
+"""Rows: an artifact of a batch that says what became of each request, and where its lines are.
+
+Columns, a row for each request in input order:
+    line: int64, physical line number in the input, from 1.
+    custom_id: string.
+    ok: bool, status 200; null if neither result file has the request.
+    code: string, of its error; null if it has none.
+    source: int64, byte of the input file at which its line begins.
+    answer: int64, byte of the output file, or of the error file unless `ok`, at which its line begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchyard import output_lines
+from batchyard.wording import cut
+from store.artifacts import Artifacts, Writer
+from store.formats import parquet
+from store.formats.results import AnswerReader
+
+SCHEMA = pa.schema(
+    [
+        ("line", pa.int64()),
+        ("custom_id", pa.string()),
+        ("ok", pa.bool_()),
+        ("code", pa.string()),
+        ("source", pa.int64()),
+        ("answer", pa.int64()),
+    ]
+)
+GROUP_ROWS = 100_000
+BLOCK_BYTES = 4 * 1024 * 1024
+MAX_CODE = 100
+"""Most characters of a code: an engine's may be any text."""
+
+
+def write(file: Writer, rows: pa.Table) -> None:
+    """Write the columns of SCHEMA."""
+    pq.write_table(rows, file, compression="zstd", compression_level=1, row_group_size=GROUP_ROWS)
+
+
+def read(artifacts: Artifacts, sha256: str) -> pa.Table:
+    """Return the rows. About 50 bytes each, and their custom_ids.
+
+    Raises:
+        UnavailableError: the store does not have them or cannot be reached.
+        BatchyardError: they are damaged.
+    """
+    with parquet.opened(artifacts, sha256, "rows") as file:
+        return file.read(use_threads=False)
+
+
+def code(answer: Mapping[str, Any]) -> str:
+    """Return the code of a parsed output line that is an error."""
+    return cut(output_lines.reason(answer)[0], MAX_CODE)
+
+
+def starts(file: IO[bytes]) -> npt.NDArray[np.int64]:
+    """Return the byte at which each line of a file begins, and its end if that is a line feed."""
+    pieces, at = [np.zeros(1, np.int64)], 0
+    while block := file.read(BLOCK_BYTES):
+        pieces.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (at + 1))
+        at += len(block)
+    return np.concatenate(pieces)
+
+
+def of_files(source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None) -> pa.Table:
+    """Return the rows of a batch from its files, each of which is parsed whole.
+
+    Args:
+        output, errors: None if the batch has no such file.
+    """
+    readers = ((True, AnswerReader(output)), (False, AnswerReader(errors)))
+    rows: list[tuple[int, str, bool | None, str | None, int, int | None]] = []
+    at = 0
+    for line, raw in enumerate(source, 1):
+        if raw.strip():
+            custom_id = orjson.loads(raw)["custom_id"]
+            ok, reader = next(
+                ((ok, reader) for ok, reader in readers if reader.next.get("custom_id") == custom_id), (None, None)
+            )
+            place = None if reader is None else reader.offset
+            answer = {} if reader is None else reader.take()
+            rows.append((line, custom_id, ok, code(answer) if ok is False else None, at, place))
+        at += len(raw)
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+        if rows
+        else [pa.array([], field.type) for field in SCHEMA],
+        schema=SCHEMA,
+    )

@@ -1,0 +1,141 @@
+"""Downloads: the requests of a batch with their answers as jsonl, csv or parquet, made while they are sent.
+
+Memory holds PIECE rows at once, whatever the batch's size is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store import batches
+from store.formats.results import Row
+from store.records import Batch
+from tasks.context import AppContext
+from tasks.finishing import result_rows
+from tasks.finishing.result_rows import Entry, Filter, Raw, Rows
+from tasks.steps.parquet import SCHEMA, record
+
+PIECE = 500
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Characters with which a cell begins that spreadsheets run as a formula."""
+COLUMNS = [name for name in SCHEMA.names if name != "embedding"]
+
+Rowed = tuple[Entry, Raw]
+
+
+def rows(context: AppContext, batch: Batch, chosen: Filter, stack: ExitStack, *, merged: bool) -> Iterator[Rowed]:
+    """Return the requests that a filter leaves. Files are opened in `stack` before anything is read.
+
+    Args:
+        merged: a request without a good answer gets the one of the newest retry of the batch that has one.
+
+    Raises:
+        NotFoundError, UnavailableError: as result_rows.opened does.
+    """
+    own = stack.enter_context(result_rows.opened(context, batch))
+    if not merged:
+        return own.each(chosen)
+    return _merged(
+        own, chosen, [stack.enter_context(result_rows.opened(context, retry)) for retry in _retries(context, batch)]
+    )
+
+
+def _retries(context: AppContext, batch: Batch) -> list[Batch]:
+    """Return the batches that retry a batch, or one that retries it, the oldest first."""
+    known: dict[str, Batch] = {}
+    pending = [batch.id]
+    with context.database.read() as session:
+        while pending:
+            ids = [id_ for own in batches.retries(session, pending).values() for id_ in own if id_ not in known]
+            known |= {id_: batches.get(session, batch.project_id, id_) for id_ in ids}
+            pending = ids
+    return [known[id_] for id_ in sorted(known) if known[id_].planned]
+
+
+def _merged(own: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Rowed]:
+    better: dict[str, tuple[Rows, int]] = {}
+    for retry in retries:
+        places = retry.positions(Filter(state="succeeded"))
+        custom_ids = retry.table["custom_id"].take(pa.array(places)).to_pylist()
+        better.update(zip(custom_ids, ((retry, place) for place in places.tolist()), strict=True))
+    for entry, raw in own.each(chosen):
+        if entry.state != "succeeded" and (answered := better.get(entry.row.custom_id)):
+            retry, place = answered
+            (newer,) = retry.raw(np.array([place]))
+            row = entry.row
+            row = Row.of(row.line, row.custom_id, row.body, orjson.loads(newer.answer), newer.seconds)
+            yield Entry(row, "succeeded", None), newer
+        else:
+            yield entry, raw
+
+
+def _jsonl(rows: Iterator[Rowed]) -> Iterator[bytes]:
+    answers = (raw.answer.rstrip(b"\n") + b"\n" for _, raw in rows if raw.answer)
+    while piece := b"".join(itertools.islice(answers, PIECE)):
+        yield piece
+
+
+def _csv(rows: Iterator[Rowed]) -> Iterator[bytes]:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\r\n")
+    writer.writeheader()
+    yield "\N{BYTE ORDER MARK}".encode()  # without it spreadsheets take UTF-8 for a code page
+    while True:
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+        piece = list(itertools.islice(rows, PIECE))
+        if not piece:
+            return
+        writer.writerows({name: _harmless(value) for name, value in record(entry.row).items()} for entry, _ in piece)
+
+
+def _harmless(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+class _Sink(io.RawIOBase):
+    """A file whose bytes are taken away as they are written."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        size = len(self._data)
+        self._data += memoryview(data)  # type: ignore[arg-type]
+        return len(self._data) - size
+
+    def take(self) -> bytes:
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+
+def _parquet(rows: Iterator[Rowed]) -> Iterator[bytes]:
+    sink = _Sink()
+    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
+        while piece := [record(entry.row) for entry, _ in itertools.islice(rows, PIECE)]:
+            writer.write_table(pa.Table.from_pylist(piece, SCHEMA))
+            yield sink.take()
+    yield sink.take()
+
+
+FORMATS: dict[str, tuple[str, Callable[[Iterator[Rowed]], Iterator[bytes]]]] = {
+    "jsonl": ("application/jsonl", _jsonl),
+    "csv": ("text/csv; charset=utf-8", _csv),
+    "parquet": ("application/vnd.apache.parquet", _parquet),
+}
+"""Media type and writer of each format. jsonl has lines of the output and error files, and no unanswered request."""

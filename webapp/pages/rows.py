@@ -1,0 +1,271 @@
+"""/batches/<id>/requests: the requests of a batch, filtered and searched, each with its answer, and as a download."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack
+from typing import Annotated, Any, Literal, NamedTuple
+
+import flask
+import orjson
+from flask import Blueprint, Response
+from flask.typing import ResponseReturnValue
+from pydantic import BaseModel, BeforeValidator, Field
+
+from batchyard.errors import ConflictError, NotFoundError, UnavailableError
+from batchyard.statuses import TERMINAL
+from store import batches, files
+from store.formats.lines import MAX_LINE_BYTES
+from store.formats.results import Row
+from store.records import Batch
+from tasks.context import AppContext
+from tasks.finishing import downloads, problems, result_rows
+from tasks.finishing.finalize import ERRORS, OUTPUT
+from tasks.finishing.problems import Problems
+from tasks.finishing.result_rows import Entry, Filter, Rows
+from webapp.batches import get_batch
+from webapp.pages import answers
+from webapp.pages.answers import Passage
+from webapp.pages.rendering import rendered
+from webapp.requests import current_context, query
+
+log = logging.getLogger(__name__)
+
+routes = Blueprint("rows", __name__, url_prefix="/batches/<batch_id>")
+routes.add_app_template_filter(rendered)
+
+ROWS = 25
+TEXT = 400
+"""The number of characters shown of a request or an answer in the list."""
+SHOWN_BYTES = 32 * 1024
+"""Longest request or answer whose JSON stands on its page; of a longer one there is a link."""
+SCORE_BYTES = 64 * 1024 * 1024
+"""Most bytes of a step's artifact in which a request's line is looked for."""
+
+
+def _none(value: Any) -> Any:
+    return None if value == "" else value
+
+
+class RowParams(BaseModel):
+    """A filter, and the page of what it leaves. Fields of a form that are left empty exclude nothing."""
+
+    state: Literal["", "succeeded", "failed", "expired", "cancelled", "waiting", "unsuccessful"] = ""
+    code: str = Field("", max_length=200)
+    custom_id: str = Field("", max_length=512)
+    text: str = Field("", max_length=1000)
+    after: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1, le=2**53)
+    before: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1, le=2**53)
+    line: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1, le=2**53)
+
+    @property
+    def filter(self) -> Filter:
+        return Filter(self.state, self.code, self.custom_id, self.text)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The filter as parameters of a URL."""
+        return {name: value for name, value in vars(self.filter).items() if value}
+
+
+class DownloadParams(RowParams):
+    merged: bool = False
+
+
+class Pair(NamedTuple):
+    """A request and its answer for the list, cut to TEXT characters."""
+
+    row: Row
+    state: str
+    prompt: list[Passage]
+    answer: str
+
+
+def _cut(text: str) -> str:
+    hidden = len(text) - TEXT
+    return text if hidden <= 0 else f"{text[:TEXT]}… and {hidden:,} more characters"
+
+
+def _pair(entry: Entry) -> Pair:
+    """Return the last two messages of a request with the beginning of its answer or error."""
+    row = entry.row
+    prompt = answers.prompt(row.body) or ([Passage("", answers.text_of(row.body))] if row.body else [])
+    answer = row.text
+    if answer is None:
+        code, message = _error(row)
+        answer = message or code or (answers.text_of(row.response) if row.response else "")
+    return Pair(row, entry.state, [Passage(role, _cut(text)) for role, text in prompt[-2:]], _cut(answer))
+
+
+def _error(row: Row) -> tuple[str, str]:
+    """Return code and message of a request that failed, empty if it did not."""
+    error = row.failure or (row.response if row.status_code not in (None, 200) else None)
+    if not isinstance(error, dict):
+        return "", answers.text_of(error) if error else ""
+    message = error.get("message")
+    return str(error.get("code") or ""), message if isinstance(message, str) else answers.text_of(error)
+
+
+def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
+    """Return the template variables of a batch's first requests, and its problems."""
+    if not batch.planned:
+        return {"pairs": [], "listed": None, "problem": None}, problems.of_validation(batch.errors or ())
+    try:
+        with result_rows.opened(current_context(), batch) as rows:
+            return _listed(rows, RowParams()), problems.of_rows(rows)
+    except (NotFoundError, UnavailableError) as error:
+        return {"pairs": [], "listed": None, "problem": error.message}, None
+
+
+def _listed(rows: Rows, params: RowParams) -> dict[str, Any]:
+    listed = rows.page(params.filter, ROWS, after=params.after, before=params.before)
+    return {"pairs": [_pair(entry) for entry in listed.entries], "listed": listed, "problem": rows.missing or None}
+
+
+@routes.get("/requests")
+def show(batch_id: str) -> ResponseReturnValue:
+    """Show the requests that a filter leaves; with `line` go to the request on that line."""
+    params, batch = query(RowParams), _planned(batch_id)
+    if params.line is not None:
+        return flask.redirect(flask.url_for(".one", batch_id=batch.id, line=params.line), 303)
+    with result_rows.opened(current_context(), batch) as rows:
+        page = {"total": rows.table.num_rows, "counts": rows.counts(), "codes": rows.codes(), **_listed(rows, params)}
+    return flask.render_template("rows.html", batch=batch, name=_name(batch), params=params, **_common(batch), **page)
+
+
+def _planned(batch_id: str) -> Batch:
+    batch = get_batch(batch_id)
+    if not batch.planned:
+        raise ConflictError("The requests of this batch are not known: it is still validated, or its input is invalid.")
+    return batch
+
+
+def _name(batch: Batch) -> str:
+    with current_context().database.read() as session:
+        names = files.names(session, batch.project_id, {batch.input_file_id})
+    return batch.stage or names[batch.input_file_id]
+
+
+def _common(batch: Batch) -> dict[str, Any]:
+    return {"ended": batch.status in TERMINAL}
+
+
+@routes.get("/requests/<int:line>")
+def one(batch_id: str, line: int) -> ResponseReturnValue:
+    """Show one request: all of its prompt and of its answer."""
+    params, batch, context = query(RowParams), _planned(batch_id), current_context()
+    with result_rows.opened(context, batch) as rows:
+        entry, lines = rows.one(line)
+        before, after = rows.beside(params.filter, line)
+        missing = rows.missing
+    row = entry.row
+    code, message = _error(row)
+    texts = answers.choices(row.response) if row.status_code == 200 and row.response else []
+    return flask.render_template(
+        "request.html",
+        batch=batch,
+        name=_name(batch),
+        params=params,
+        before=before,
+        after=after,
+        missing=missing,
+        row=row,
+        state=entry.state,
+        code=code or entry.code,
+        message=message,
+        prompt=answers.prompt(row.body),
+        parameters=answers.parameters(row.body),
+        choices=texts,
+        usage=_usage(row),
+        scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
+        json={
+            name: _shown(content) for name, content in (("request", lines.request), ("answer", lines.answer)) if content
+        },
+        **_common(batch),
+    )
+
+
+def _usage(row: Row) -> dict[str, Any]:
+    usage = (row.response or {}).get("usage")
+    if not isinstance(usage, dict):
+        return {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return {"input": usage.get("prompt_tokens"), "output": usage.get("completion_tokens"), "cached": cached}
+
+
+def _shown(content: bytes) -> str | None:
+    """Return a line as JSON for people, one that is no JSON as it is; None if it is too long for the page."""
+    if len(content) > SHOWN_BYTES:
+        return None
+    try:
+        return answers.text_of(orjson.loads(content))
+    except orjson.JSONDecodeError:
+        return content.decode(errors="replace")
+
+
+def _scores(context: AppContext, batch: Batch, custom_id: str) -> dict[str, list[Passage]]:
+    """Return what post-processing steps say of a request, by artifact: its line in each of their JSONL artifacts."""
+    with context.database.read() as session:
+        artifacts = batches.artifacts(session, [batch.id])[batch.id]
+        named = [
+            (artifact.name, files.find_artifact(session, batch.project_id, batch.id, artifact.name))
+            for artifact, _ in artifacts
+            if artifact.name.endswith(".jsonl") and artifact.name not in (OUTPUT, ERRORS)
+        ]
+    scores: dict[str, list[Passage]] = {}
+    quoted = {orjson.dumps(custom_id), json.dumps(custom_id).encode()}
+    for name, file in named:
+        if (
+            file is not None
+            and file.bytes <= SCORE_BYTES
+            and (line := _line_of(context, file.sha256, quoted, custom_id))
+        ):
+            values = {key: value for key, value in line.items() if key not in ("custom_id", "answer")}
+            scores[name] = [Passage(key, answers.value_of(value)) for key, value in values.items()]
+    return scores
+
+
+def _line_of(context: AppContext, sha256: str, quoted: set[bytes], custom_id: str) -> dict[str, Any] | None:
+    try:
+        with context.artifacts.open(sha256) as file:
+            while raw := file.readline(MAX_LINE_BYTES):
+                if any(form in raw for form in quoted):
+                    line = orjson.loads(raw)
+                    if isinstance(line, dict) and line.get("custom_id") == custom_id:
+                        return line
+    except UnavailableError as error:
+        log.info("a request is shown without its scores: %s", error)
+    return None
+
+
+@routes.get("/requests/<int:line>/<name>.json")
+def raw(batch_id: str, line: int, name: str) -> Response:
+    """Send the line of a request or of its answer as it is in its file."""
+    with result_rows.opened(current_context(), _planned(batch_id)) as rows:
+        _, lines = rows.one(line)
+    content = {"request": lines.request, "answer": lines.answer}.get(name)
+    if not content:
+        raise NotFoundError(f"Line {line} of this batch has no {name}.")
+    return Response(content, mimetype="application/json")
+
+
+@routes.get("/results.<format_name>")
+def download(batch_id: str, format_name: str) -> Response:
+    """Send the requests that a filter leaves, with their answers; `merged` with those of the batch's retries."""
+    params, batch = query(DownloadParams), _planned(batch_id)
+    if format_name not in downloads.FORMATS:
+        raise NotFoundError(f"No format '{format_name}'; there are {', '.join(downloads.FORMATS)}.")
+    media_type, write = downloads.FORMATS[format_name]
+    stack = ExitStack()
+    try:  # before the first byte: what is missing is then an error, not a cut response
+        rows = downloads.rows(current_context(), batch, params.filter, stack, merged=params.merged)
+    except BaseException:
+        stack.close()
+        raise
+    response = Response(write(rows), mimetype=media_type)
+    response.call_on_close(stack.close)
+    suffix = "_merged" if params.merged else "_filtered" if params.chosen else ""
+    response.headers.set("Content-Disposition", "attachment", filename=f"{batch.id}{suffix}.{format_name}")
+    return response
