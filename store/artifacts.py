@@ -87,7 +87,9 @@ class Artifacts:
             try:
                 file = self._fs.open(self.path(sha256), "rb", block_size=_READ_BYTES)
             except FileNotFoundError as error:
-                raise ArtifactMissing(f"The content with SHA-256 {sha256} is missing in the artifact store.") from error
+                raise ArtifactMissing(
+                    f"The content with SHA-256 {sha256} is missing in the artifact store; restore it from a backup."
+                ) from error
         if not self._local:
             # A file of fsspec has no `readline(size)`, and raises its library's errors.
             file = io.BufferedReader(_RemoteFile(file, self._translated), _READ_BYTES)
@@ -173,7 +175,8 @@ class Artifacts:
             if library in ("builtins", "batchyard") and not isinstance(error, OSError):
                 raise
             full = getattr(error, "errno", None) == errno.ENOSPC
-            reason = "it is full; free some space" if full else str(error) or type(error).__name__
+            said = getattr(error, "strerror", None) or str(error)  # without the path, which is no client's business
+            reason = "it is full; free some space" if full else said or type(error).__name__
             raise UnavailableError(f"artifact store {self.url} cannot be {action}: {reason}") from error
 
     def _limit(self, size: int) -> dict[str, float]:

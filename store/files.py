@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import listing
-from store.jobs.records import Job
-from store.records import Artifact, Batch, File, new_id, now
+from store.jobs.records import Job, JobArtifact
+from store.records import Artifact, Batch, File, ScheduleRun, new_id, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
@@ -112,16 +112,45 @@ def find_artifact(session: Session, project_id: str, batch_id: str, name: str) -
 
 
 def page(
-    session: Session, project_id: str, *, after: str | None, limit: int, descending: bool, purpose: str | None
+    session: Session,
+    project_id: str,
+    *,
+    after: str | None,
+    limit: int,
+    descending: bool,
+    purpose: str | None,
+    of_runs: bool = True,
 ) -> tuple[Sequence[File], bool]:
     """Return files after the one with id `after`, by creation, and True if there are more.
+
+    Args:
+        of_runs: also those that runs of schedules have made.
 
     Raises:
         RequestError: `after` was never a file of the project. It may have been deleted since.
     """
     shown = live(now()) if purpose is None else and_(live(now()), File.purpose == purpose)
+    if not of_runs:
+        shown = and_(shown, ~_of_run())
     in_project = File.project_id == project_id
     return listing.page(session, File, in_project, after=after, limit=limit, descending=descending, shown=shown)
+
+
+def _of_run() -> ColumnElement[bool]:
+    """Return the condition for files of a schedule's runs: inputs made of its template, and artifacts."""
+    begins = func.substr(File.filename, 1, func.length(ScheduleRun.schedule_id))
+    of_batch = select(Artifact.file_id).join(ScheduleRun, ScheduleRun.batch_id == Artifact.batch_id)
+    of_job = select(JobArtifact.file_id).join(ScheduleRun, ScheduleRun.job_id == JobArtifact.job_id)
+    inputs = [
+        select(owner.id).join(ScheduleRun, id_ == owner.id).where(begins == ScheduleRun.schedule_id)
+        for owner, id_ in ((Batch, ScheduleRun.batch_id), (Job, ScheduleRun.job_id))
+    ]
+    return or_(
+        of_batch.where(Artifact.file_id == File.id).exists(),
+        of_job.where(JobArtifact.file_id == File.id).exists(),
+        inputs[0].where(Batch.input_file_id == File.id).exists(),
+        inputs[1].where(Job.input_file_id == File.id).exists(),
+    )
 
 
 def delete(session: Session, project_id: str, file_id: str) -> None:

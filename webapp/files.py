@@ -10,7 +10,7 @@ import flask
 from flask import Blueprint, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from batchyard.errors import RequestError
+from batchyard.errors import ArtifactMissing, RequestError
 from store import files
 from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
@@ -121,7 +121,14 @@ def content(file_id: str) -> Response:
 def send(file: File) -> Response:
     """Return a response that streams a file as a download. Raises UnavailableError."""
     artifact = current_context().artifacts.open(file.sha256)
-    stream = artifact.__enter__()  # before the first byte: a missing artifact is then an error, not a cut response
+    try:
+        stream = artifact.__enter__()  # before the first byte: a missing artifact is then an error, not a cut response
+    except ArtifactMissing as error:
+        remedy = "upload it again" if file.purpose != "batch_output" else "run the batch again for new answers"
+        raise ArtifactMissing(
+            f"The content of file '{file.filename}' ({file.id}) is missing in the artifact store: {remedy}, or have "
+            "the store restored from a backup."
+        ) from error
 
     def chunks() -> Iterator[bytes]:
         try:

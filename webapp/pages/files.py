@@ -5,6 +5,7 @@ from __future__ import annotations
 import flask
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
+from pydantic import Field
 
 from store import files
 from webapp.files import get_file, send, to_wire
@@ -14,16 +15,31 @@ from webapp.requests import caller, current_context, query
 routes = Blueprint("files", __name__, url_prefix="/files")
 
 
+class FilesParams(PageParams):
+    runs: bool = Field(False, description="also the files that runs of schedules have made")
+
+
 @routes.get("")
 def show() -> ResponseReturnValue:
-    params, project_id = query(PageParams), caller().project_id
+    params, project_id = query(FilesParams), caller().project_id
     with current_context().database.read() as session:
         records, has_more = files.page(
-            session, project_id, after=params.after, limit=params.limit, descending=True, purpose=None
+            session,
+            project_id,
+            after=params.after,
+            limit=params.limit,
+            descending=True,
+            purpose=None,
+            of_runs=params.runs,
         )
         lines = files.lines(session, [file.id for file in records])
     return flask.render_template(
-        "files.html", files=[to_wire(file) for file in records], lines=lines, has_more=has_more, limit=params.limit
+        "files.html",
+        files=[to_wire(file) for file in records],
+        lines=lines,
+        has_more=has_more,
+        limit=params.limit,
+        runs=params.runs,
     )
 
 

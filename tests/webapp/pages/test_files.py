@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import openai
 from flask.testing import FlaskClient
@@ -109,3 +110,42 @@ def test_a_file_is_deleted_once_that_is_confirmed(
     page.locator(f"tr#{kept.id}").get_by_role("link", name="New batch with this file").click()
     expect(page.locator("#shown")).to_contain_text("1 request in all")
     assert kept.id not in visit().sign_in(other_project.api_key, "/files").content()
+
+
+def test_files_of_schedules_runs_are_listed_on_demand(client: FlaskClient, context: AppContext) -> None:
+    new_file(context, "mine.jsonl")
+    with context.database.write() as session:
+        headers = {"Authorization": f"Bearer {keys.create(session, 'default').key}"}
+    body = {
+        "name": "nightly",
+        "cron": "0 6 * * *",
+        "timezone": "UTC",
+        "input": {"template": json.dumps(a_chat("one", "It is {{date}}"))},
+        "batch": {"endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    }
+    schedule = client.post("/v1/schedules", json=body, headers=headers).get_json()
+    run = client.post(f"/v1/schedules/{schedule['id']}/run", headers=headers)
+    assert run.status_code == 200, run.text
+    for path, listed in (("/files", False), ("/files?runs=1", True)):
+        page = client.get(path).text
+        assert ("mine.jsonl" in page, f"{schedule['id']}_" in page) == (True, listed), path
+
+
+def test_a_file_whose_content_is_lost_says_so_and_what_to_do(client: FlaskClient, context: AppContext) -> None:
+    file = new_file(context, "lost.jsonl", b"lost")
+    Path(context.artifacts.path(file.sha256)).unlink()
+    answer = client.get(f"/files/{file.id}/content")
+    assert answer.status_code == 503
+    assert "lost.jsonl" in answer.text and "upload it again" in answer.text
+    assert str(context.settings.data) not in answer.text
+
+
+def test_no_answer_says_where_the_artifact_store_is(client: FlaskClient, context: AppContext) -> None:
+    file = new_file(context, "unreadable.jsonl", b"unreadable")
+    path = Path(context.artifacts.path(file.sha256))
+    path.unlink()
+    path.mkdir()  # cannot be read as a file
+    answer = client.get(f"/files/{file.id}/content")
+    assert answer.status_code == 503
+    assert "artifact store cannot be read" in answer.text
+    assert str(context.settings.data) not in answer.text
