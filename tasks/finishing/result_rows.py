@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard.errors import NotFoundError, UnavailableError
+from batchyard.errors import ArtifactMissing, NotFoundError
 from store import files, segments
 from store.artifacts import Artifacts
 from store.formats import plan
@@ -308,8 +308,11 @@ class _Merged(Rows):
         for name, sha256 in (shas | ({"seconds": batch.seconds_sha256} if batch.seconds_sha256 else {})).items():
             try:
                 opened_files[name] = stack.enter_context(artifacts.open(sha256))
-            except UnavailableError as error:
-                self.missing = error.message
+            except ArtifactMissing:
+                self.missing = (
+                    f"The {name} file of this batch is missing in the artifact store: run the batch again, or have the "
+                    "store restored from a backup."
+                )
         self._source, self._output, self._errors, self._seconds = (
             opened_files.get(name) for name in ("input", "output", "error", "seconds")
         )

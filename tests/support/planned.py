@@ -21,10 +21,12 @@ from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import acquire_batch
 from store.records import Batch, ResultChunk, Segment
 from tasks.context import AppContext
+from tasks.finishing import finalize
 from tests.support.batches import create_batch
 from tests.support.stacks import a_chat
 
 MODEL = "echo"
+HOLDER = "here/1/task"
 
 
 def plan_batch(
@@ -34,15 +36,21 @@ def plan_batch(
     *,
     segment_requests: int = 100,
     post_process: Iterable[str] = (),
+    metadata: Mapping[str, str] | None = None,
+    retry_of: str | None = None,
+    custom_ids: Mapping[int, str] | None = None,
     fingerprints: Mapping[int, bytes] | None = None,
 ) -> Batch:
     """A batch in progress with a chat request for each text; line n has the custom_id `r<n>`.
 
     Args:
         post_process: names of its steps.
+        metadata: of every request.
+        custom_ids: by line number, where they are others.
         fingerprints: by line number; requests with the same one share an answer.
     """
-    requests = [a_chat(f"r{line}", text) for line, text in enumerate(texts, 1)]
+    more = {"metadata": metadata} if metadata else {}
+    requests = [a_chat((custom_ids or {}).get(line, f"r{line}"), text, **more) for line, text in enumerate(texts, 1)]
     content = "".join(json.dumps(request) + "\n" for request in requests).encode()
     with context.artifacts.create() as file:
         plan = PlanWriter(file, {MODEL: SegmentSize(segment_requests)})
@@ -61,7 +69,7 @@ def plan_batch(
             sha256=sha256,
             expires_after=None,
         )
-        batch = create_batch(session, source, post_process=[{"step": step} for step in post_process])
+        batch = create_batch(session, source, post_process=[{"step": step} for step in post_process], retry_of=retry_of)
         lease = acquire_batch(session, batch.id, "here/1/validation", 60)
         assert lease is not None
         batches.plan(
@@ -117,6 +125,8 @@ def answers(
     lines: Iterable[int],
     *,
     failed: Mapping[int, str] | None = None,
+    texts: Mapping[int, str] | None = None,
+    custom_ids: Mapping[int, str] | None = None,
     tokens: tuple[int, int, int] = (3, 1, 2),
     seconds: Iterable[float | None] = itertools.repeat(0.5),
 ) -> pa.Table:
@@ -124,6 +134,8 @@ def answers(
 
     Args:
         failed: code of the error of each line that failed.
+        texts: the answer to a line, if it is not `to r<n>`.
+        custom_ids: that of a line, if it is not `r<n>`.
         tokens: input, cached and output tokens of each answer; an error has none.
         seconds: time in the engine, one for each line.
     """
@@ -132,8 +144,10 @@ def answers(
         code = (failed or {}).get(line)
         body: dict[str, Any] = {"error": {"code": code, "message": f"line {line} failed"}}
         if code is None:
-            body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": f"to r{line}"}}]}
-        answer = output_lines.line(f"r{line}", 400 if code else 200, json.dumps(body).encode(), None)
+            content = (texts or {}).get(line, f"to r{line}")
+            body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]}
+        custom_id = (custom_ids or {}).get(line, f"r{line}")
+        answer = output_lines.line(custom_id, 400 if code else 200, json.dumps(body).encode(), None)
         rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens), measured))
     return pa.table(list(map(list, zip(*rows, strict=True))) if rows else ANSWERS.empty_table(), schema=ANSWERS)
 
@@ -159,6 +173,17 @@ def finish_segment(context: AppContext, batch: Batch, table: pa.Table, number: i
     append(context, lease, table)
     with context.database.write() as session:
         segments.end(session, lease, done=True, engine={"name": "echo", "version": "1"})
+
+
+def end_batch(context: AppContext, batch: Batch) -> Batch:
+    """Merge a batch whose segments are done, run its steps and end it."""
+    with context.database.write() as session:
+        batches.end_running(session)
+    assert finalize.merge(context, batch.id, HOLDER)
+    for position in range(len(batch.post_process)):
+        assert finalize.run_step(context, batch.id, position, HOLDER)
+    finalize.end(context, batch.id, HOLDER)
+    return reload(context.database, batch)
 
 
 def output_of(context: AppContext, batch: Batch) -> list[dict[str, Any]]:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import orjson
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-MOST_CHARACTERS = 100_000
-"""Longest text that is rendered: parsing takes 50 ms or so for as much."""
+MOST_CHARACTERS, MOST_BRACKETS = 50_000, 5_000
+"""Limits of a text that is rendered, in about 0.1 s. The time for brackets left open grows with their square."""
 
 
 class Rendered(NamedTuple):
@@ -70,8 +71,8 @@ _PARSER = _parser()
 
 
 def rendered(text: str) -> Rendered | None:
-    """Return a text as HTML; None if it is plain, or longer than MOST_CHARACTERS."""
-    if not text.strip() or len(text) > MOST_CHARACTERS:
+    """Return a text as HTML; None if it is plain, or beyond the limits."""
+    if not text.strip() or len(text) > MOST_CHARACTERS or text.count("[") > MOST_BRACKETS:
         return None
     if text.lstrip()[0] in "{[":
         try:
@@ -81,7 +82,7 @@ def rendered(text: str) -> Rendered | None:
         else:
             return Rendered("JSON", Markup('<pre dir="auto">{}</pre>').format(_shown(value)))
     html = _PARSER.render(text)
-    if html.strip() == f"<p>{escape(text.strip())}</p>":
+    if html.strip() == f"<p>{escapeHtml(text.strip())}</p>":
         return None
     return Rendered("Markdown", Markup(html))
 

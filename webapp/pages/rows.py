@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
-from batchyard.errors import ConflictError, NotFoundError, UnavailableError
+from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
 from store import batches, files
 from store.formats.lines import MAX_LINE_BYTES
@@ -114,8 +114,13 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
     try:
         with result_rows.opened(current_context(), batch) as rows:
             return _listed(rows, RowParams()), problems.of_rows(rows)
-    except (NotFoundError, UnavailableError) as error:
-        return {"pairs": [], "listed": None, "problem": error.message}, None
+    except ArtifactMissing:
+        problem = "What its requests became is missing in the artifact store: run the batch again, or have it restored."
+    except NotFoundError as error:
+        problem = error.message
+    except UnavailableError:
+        problem = "The artifact store cannot be read now; load this page again in a minute. The server's log says more."
+    return {"pairs": [], "listed": None, "problem": problem}, None
 
 
 def _listed(rows: Rows, params: RowParams) -> dict[str, Any]:

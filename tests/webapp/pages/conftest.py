@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from werkzeug.serving import make_server
 
 from store import keys
 from tasks.context import AppContext
@@ -99,6 +101,17 @@ def client(context: AppContext) -> FlaskClient:
     with context.database.write() as session:
         key = keys.create(session, "default", admin=True).key
     return signed_in(create_app(context).test_client(), key)
+
+
+@pytest.fixture
+def served(client: FlaskClient) -> Iterator[str]:
+    """The URL of the web app alone, without a broker."""
+    server = make_server("127.0.0.1", 0, client.application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
 
 
 def signed_in(client: FlaskClient, key: str) -> FlaskClient:

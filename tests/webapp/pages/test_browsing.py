@@ -95,20 +95,20 @@ def test_requests_and_answers_stand_side_by_side_and_more_come_on_demand(
 ) -> None:
     page = visit().sign_in(stack.key, f"/batches/{mixed.id}")
     pairs = page.locator("article.pair")
-    expect(pairs).to_have_count(20)
+    expect(pairs).to_have_count(25)
     expect(pairs.nth(0)).to_contain_text("id-0")
     assert pairs.nth(0).locator("pre").all_inner_texts() == ["hello 0", "hello 0"]
     expect(page.locator("#chart canvas")).to_be_visible()
     failed = next(line for line in stack.lines(mixed.error_file_id))
     expect(page.locator("section", has=page.get_by_role("heading", name="Errors"))).to_contain_text(failed["custom_id"])
-    page.get_by_role("link", name="Show more").click()
-    expect(pairs).to_have_count(40)
-    page.get_by_role("link", name="Show more").click()
-    expect(pairs).to_have_count(60)
-    assert [pairs.nth(number).locator("header code").inner_text() for number in range(60)] == [
-        f"id-{number}" for number in range(60)
-    ]
-    expect(page.get_by_role("link", name="Show more")).to_have_count(0)
+    seen = pairs.locator("header code").all_inner_texts()
+    for number in (25, 10):
+        page.get_by_role("link", name="Next").click()
+        expect(pairs).to_have_count(number)
+        expect(pairs.first).to_contain_text(f"id-{len(seen)}")
+        seen += pairs.locator("header code").all_inner_texts()
+    assert seen == [f"id-{number}" for number in range(60)]
+    expect(page.get_by_role("link", name="Next")).to_have_count(0)
 
 
 def test_scores_are_shown_for_each_task(visit: Open, stack: RunningStack, mixed: Any) -> None:
@@ -156,9 +156,9 @@ def test_a_form_that_is_sent_twice_makes_one_batch(stack: RunningStack, mixed: A
 
 def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixed: Any) -> None:
     page = visit(java_script_enabled=False).sign_in(stack.key, f"/batches/{mixed.id}")
-    expect(page.locator("article.pair")).to_have_count(20)
-    page.get_by_role("link", name="Show more").click()
-    expect(page.locator("article.pair").first).to_contain_text("id-20")
+    expect(page.locator("article.pair")).to_have_count(25)
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("article.pair").first).to_contain_text("id-25")
     batch = stack.submit([a_chat(f"id-{number}", "hello", model="late") for number in range(3)])
     page.goto(f"/batches/{batch.id}")
     page.get_by_role("button", name="Cancel").click()
@@ -230,7 +230,7 @@ def test_two_projects_see_their_own_only(
     assert theirs.id not in our_page.content()
     expect(our_page.get_by_role("heading", name="Engines")).to_be_visible()
     expect(their_page.get_by_role("heading", name="Engines")).to_have_count(0)
-    for path in ("", "/requests?at=0", "/input", "/artifacts/output.jsonl"):
+    for path in ("", "/requests", "/requests/1", "/results.csv", "/input", "/artifacts/output.jsonl"):
         assert others.context.request.get(f"/batches/{mixed.id}{path}").status == 404
         assert others.context.request.get(f"/batches/batch_1{path}").status == 404
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, expect
 from sqlalchemy import delete, select
-from werkzeug.serving import make_server
 
 from store import files, keys
 from store.jobs import lifecycle
@@ -299,17 +296,6 @@ def test_another_projects_job_is_not_there(client: FlaskClient, context: AppCont
     for action in ("cancel", "retry"):
         assert stranger.post(f"/jobs/{job.job.id}/{action}", data={"csrf": csrf_of(stranger)}).status_code == 404
     assert job.job.id not in stranger.get("/").text
-
-
-@pytest.fixture
-def served(client: FlaskClient) -> Iterator[str]:
-    """The URL of the web app alone, without a broker."""
-    server = make_server("127.0.0.1", 0, client.application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
 
 
 @pytest.fixture
