@@ -36,6 +36,8 @@ routes = Blueprint("rows", __name__, url_prefix="/batches/<batch_id>")
 routes.add_app_template_filter(rendered)
 
 ROWS = 25
+FIRST_ROWS = 10
+"""Requests on the batch's own page."""
 TEXT = 400
 """The number of characters shown of a request or an answer in the list."""
 SHOWN_BYTES = 32 * 1024
@@ -113,7 +115,7 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
         return {"pairs": [], "listed": None, "problem": None}, problems.of_validation(batch.errors or ())
     try:
         with result_rows.opened(current_context(), batch) as rows:
-            return _listed(rows, RowParams()), problems.of_rows(rows)
+            return _listed(rows, RowParams(), FIRST_ROWS), problems.of_rows(rows)
     except ArtifactMissing:
         problem = "What its requests became is missing in the artifact store: run the batch again, or have it restored."
     except NotFoundError as error:
@@ -123,8 +125,8 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
     return {"pairs": [], "listed": None, "problem": problem}, None
 
 
-def _listed(rows: Rows, params: RowParams) -> dict[str, Any]:
-    listed = rows.page(params.filter, ROWS, after=params.after, before=params.before)
+def _listed(rows: Rows, params: RowParams, limit: int) -> dict[str, Any]:
+    listed = rows.page(params.filter, limit, after=params.after, before=params.before)
     return {"pairs": [_pair(entry) for entry in listed.entries], "listed": listed, "problem": rows.missing or None}
 
 
@@ -135,7 +137,12 @@ def show(batch_id: str) -> ResponseReturnValue:
     if params.line is not None:
         return flask.redirect(flask.url_for(".one", batch_id=batch.id, line=params.line), 303)
     with result_rows.opened(current_context(), batch) as rows:
-        page = {"total": rows.table.num_rows, "counts": rows.counts(), "codes": rows.codes(), **_listed(rows, params)}
+        page = {
+            "total": rows.table.num_rows,
+            "counts": rows.counts(),
+            "codes": rows.codes(),
+            **_listed(rows, params, ROWS),
+        }
     return flask.render_template("rows.html", batch=batch, name=_name(batch), params=params, **_common(batch), **page)
 
 

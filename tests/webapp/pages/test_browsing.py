@@ -95,14 +95,14 @@ def test_requests_and_answers_stand_side_by_side_and_more_come_on_demand(
 ) -> None:
     page = visit().sign_in(stack.key, f"/batches/{mixed.id}")
     pairs = page.locator("article.pair")
-    expect(pairs).to_have_count(25)
+    expect(pairs).to_have_count(10)
     expect(pairs.nth(0)).to_contain_text("id-0")
     assert pairs.nth(0).locator("pre").all_inner_texts() == ["hello 0", "hello 0"]
     expect(page.locator("#chart canvas")).to_be_visible()
     failed = next(line for line in stack.lines(mixed.error_file_id))
     expect(page.locator("section", has=page.get_by_role("heading", name="Errors"))).to_contain_text(failed["custom_id"])
     seen = pairs.locator("header code").all_inner_texts()
-    for number in (25, 10):
+    for number in (25, 25):
         page.get_by_role("link", name="Next").click()
         expect(pairs).to_have_count(number)
         expect(pairs.first).to_contain_text(f"id-{len(seen)}")
@@ -156,9 +156,9 @@ def test_a_form_that_is_sent_twice_makes_one_batch(stack: RunningStack, mixed: A
 
 def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixed: Any) -> None:
     page = visit(java_script_enabled=False).sign_in(stack.key, f"/batches/{mixed.id}")
-    expect(page.locator("article.pair")).to_have_count(25)
+    expect(page.locator("article.pair")).to_have_count(10)
     page.get_by_role("link", name="Next").click()
-    expect(page.locator("article.pair").first).to_contain_text("id-25")
+    expect(page.locator("article.pair").first).to_contain_text("id-10")
     batch = stack.submit([a_chat(f"id-{number}", "hello", model="late") for number in range(3)])
     page.goto(f"/batches/{batch.id}")
     page.get_by_role("button", name="Cancel").click()
