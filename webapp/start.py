@@ -33,7 +33,7 @@ from webapp.requests import caller, current_context, form, parse_body, query
 routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
-OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "post_process", "on_invalid", *PARAMETERS}
+OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "on_invalid", *PARAMETERS}
 
 
 class Started(BaseModel):
@@ -161,6 +161,7 @@ def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> 
         options=options.options,
         completion_window=options.completion_window,
         metadata=options.metadata,
+        post_process=options.post_process,
     )
     job = create_job_once(None, lambda: job_submission.draft(current_context(), caller().project_id, request)).record
     status_url = url_for("jobs.retrieve", job_id=job.id, _external=True)

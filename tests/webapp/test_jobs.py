@@ -406,11 +406,12 @@ def test_a_job_waits_for_others_and_for_the_artifact_that_it_reads(
 
 def test_a_job_is_started_with_prompts_in_one_step(client: FlaskClient, sent: list[str]) -> None:
     body = {"recipe": "debate", "options": OPTIONS, "prompts": "Why?\n\nHow?\n", "metadata": {"team": "a"}}
-    answer = client.post("/start", json=body, buffered=True)
+    answer = client.post("/start", json=body | {"post_process": [{"step": "parquet"}]}, buffered=True)
     started = answer.get_json()
     assert (answer.status_code, started["batch_id"], sent) == (202, None, [started["job_id"]])
     job = client.get(started["status_url"]).get_json()
     assert (job["id"], job["input_file_id"], job["metadata"]) == (started["job_id"], started["file_id"], {"team": "a"})
+    assert job["batchyard"]["post_process"] == [{"step": "parquet"}]
     content = client.get(f"/v1/files/{started['file_id']}/content").data
     assert [json.loads(line) for line in content.splitlines()] == [{"prompt": "Why?"}, {"prompt": "How?"}]
 
