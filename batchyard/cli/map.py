@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from batchyard.cli import background, completion, requests
+from batchyard.cli import background, completion, requests, resume
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, plain
 from batchyard.cli.watch import Unsuccessful, interruptible
@@ -85,7 +85,7 @@ def map_(
             f"{source} has a column {clash[0]} already; --prefix gives the new columns other names"
         )
     with (
-        interruptible("the same command again goes on with what has no answer yet"),
+        interruptible(resume.remedy(again)),
         background.server(settings.data, settings.models) as server,
     ):
         answers = map(

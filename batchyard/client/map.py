@@ -105,7 +105,7 @@ def map(
         batches = []
         for file in _files(_lines(frame, messages, body, results), Path(folder), name):
             mark = resume.fingerprint("map", requests.sha256(file), spec)
-            batch = earlier.find(mark, "again=True computes all of it anew" if progress else None)
+            batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
             if batch is None:
                 batch = server.create(server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark)
             batches.append(batch)
