@@ -13,10 +13,13 @@ import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, expect
 
-from store import keys
+from store import files, keys
 from store.records import Batch
 from tasks.context import AppContext
-from tests.support.planned import answers, append, end_batch, finish_segment, plan_batch, started
+from tasks.intake import validation
+from tests.support.batches import create_batch
+from tests.support.planned import MODEL, answers, append, end_batch, finish_segment, plan_batch, started
+from tests.support.stacks import a_chat
 from tests.webapp.pages.conftest import Visit, signed_in
 from tests.webapp.pages.test_jobs import project_of
 from webapp import create_app
@@ -175,6 +178,32 @@ def test_a_running_batch_shows_the_answers_there_are(context: AppContext, client
     assert "No such requests." in client.get(f"/batches/{batch.id}/requests?state=expired").text
     so_far = client.get(f"/batches/{batch.id}/results.jsonl").text.splitlines()
     assert [json.loads(line)["custom_id"] for line in so_far] == ["r3", "r1"]
+
+
+def test_a_line_that_was_skipped_is_shown_as_it_is(context: AppContext, client: FlaskClient) -> None:
+    good = json.dumps(a_chat("good", "hello", model=MODEL)).encode()
+    content = good + b'\n{nope <b>}\n{"custom_id": "nan", "body": NaN}\n'
+    with context.database.write() as session:
+        sha256 = context.artifacts.put(content)
+        source = files.create(
+            session,
+            project_of(context),
+            filename="in.jsonl",
+            purpose="batch",
+            size=len(content),
+            sha256=sha256,
+            expires_after=None,
+        )
+        batch = create_batch(session, source, on_invalid="skip")
+    assert validation.run(context, batch.id, "here/1/task")
+    for ended in (False, True):
+        if ended:
+            finish_segment(context, batch, answers([1], custom_ids={1: "good"}))
+            end_batch(context, batch)
+        page = client.get(f"/batches/{batch.id}/requests/2").text
+        assert "{nope &lt;b&gt;}" in page and "invalid_json_line" in page
+        assert "NaN" in client.get(f"/batches/{batch.id}/requests/3?text=nan").text
+        assert "nan" in client.get(f"/batches/{batch.id}/requests?text=nan").text
 
 
 def test_downloads_have_every_answer_and_no_formula(client: FlaskClient, small: Batch) -> None:
