@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,29 @@ MAX_BARRIER_ITEMS = 50_000
 """Items of a job whose stages begin one after the other: all of them are live."""
 PROBED_ITEMS = 100
 """The first turns of so many items are checked as a batch's requests are, before anything runs."""
+
+
+class _Overrun(BaseException):
+    """A recipe took too long. No `except Exception` of its own catches this."""
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Interrupt the block with _Overrun after so long. It does nothing but in a process's main thread, as of Celery."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise _Overrun
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def run(context: AppContext, job_id: str, holder: str) -> bool:
@@ -91,6 +117,8 @@ class Checker:
         self._limit = min(context.settings.max_items, self._options.limit or context.settings.max_items)
         self._max_items = context.settings.max_items
         self._max_requests = context.settings.max_item_requests
+        self._step_seconds = context.settings.judge_seconds
+        self._hangs = False
         specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
         self._preparer = Preparer(specs, context.settings.max_requests)
         self._step_checks = registry.checks(job.post_process)
@@ -153,10 +181,13 @@ class Checker:
                 self._check_columns(row)
             except InvalidItem as error:
                 raise LineError(error.code, error.message) from None
+            except _Overrun:
+                message = f"the recipe took longer than {self._step_seconds} seconds to say which columns it needs"
+                raise LineError("recipe_hangs", message) from None
             for check in self._step_checks:
                 if unusable := check(row):
                     raise LineError("invalid_request", unusable[1], unusable[0].removeprefix("body."))
-            if probed and not self._report.count:
+            if probed and not self._report.count and not self._hangs:
                 self._probe(item)
         except LineError as error:
             message = f"Row {number}: {error.message}"
@@ -167,7 +198,9 @@ class Checker:
     def _check_columns(self, row: Mapping[str, Any]) -> None:
         if self._recipe.columns is None:
             return
-        for path in self._recipe.columns(self._options, row):
+        with _time_limit(self._step_seconds):
+            paths = self._recipe.columns(self._options, row)
+        for path in paths:
             value: Any = row
             for name in path.split("."):
                 value = value.get(name) if isinstance(value, Mapping) else None
@@ -179,9 +212,13 @@ class Checker:
     def _probe(self, item: Item) -> None:
         """Check the requests of the item's first turn as the lines of a batch are."""
         try:
-            program = Program(self._recipe, self._options, item, self._max_requests)
+            with _time_limit(self._step_seconds):
+                program = Program(self._recipe, self._options, item, self._max_requests)
         except RecipeError:
             return  # it is the item's own end, and its result will say it
+        except _Overrun:
+            self._hangs = True  # so is this, but others may hang as well
+            return
         for request in program.wants:
             if isinstance(request, Request):
                 prepared = self._preparer.prepare(item, item.number, request)

@@ -210,7 +210,7 @@ def test_a_recipe_that_depends_on_chance_fails_with_item_and_turn(jobs: Jobs) ->
 
 def test_a_recipe_that_hangs_fails_its_item_alone_with_the_line(jobs: Jobs) -> None:
     (pid,) = (process.pid for process in jobs.stack.processes("webhooks")[:1])
-    job = jobs.ended(jobs.create(rows(20), recipe="hanging"))
+    job = jobs.ended(jobs.create(rows(20), recipe="hanging"), seconds=200)
     assert job["status"] == "completed"
     assert (job["request_counts"]["completed"], job["request_counts"]["failed"]) == (19, 1)
     result = jobs.results(job)[3]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from store.jobs.records import Job
 from store.records import ResultChunk, Segment
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import advance, finish, reading, stages, watchdog
+from tasks.jobs import advance, finish, reading, stages, validation, watchdog
 from tests.support.jobs import create_job
 from tests.support.stacks import ROOT
 
@@ -65,7 +66,7 @@ def two(item: Item, options: Options) -> Flow:
         busy.set()
         sum(number for number in range(3_000_000))
     if item.columns["prompt"] == "hang":
-        busy.wait()
+        busy.wait(1)
         re.match("(a+)+$", 40 * "a" + "b")
     (draft,) = yield [Ask("draft", item.chat(), model="echo")]
     return Result(text=draft.text)
@@ -313,6 +314,19 @@ advance.run(context(), sys.argv[1], holder("task"))
     running.tick()
     assert (running.job.outcome, running.job.completed, running.job.failed) == ("completed", 2, 1)
     database.close()
+
+
+def test_a_recipe_that_hangs_in_its_first_turn_does_not_stop_the_validation(
+    new_context: Callable[..., AppContext], project: str, tmp_path: Path
+) -> None:
+    (tmp_path / "two.py").write_text(HEAD + HANGING)
+    running = Running(new_context(recipes=str(tmp_path), judge_seconds=2), project, ["a", *["hang"] * 30])
+    with running.context.database.write() as session:
+        session.get_one(Job, running.id).status = "validating"
+    started_at = time.monotonic()
+    assert validation.run(running.context, running.id, "here/1/task")
+    assert 2 < time.monotonic() - started_at < 30
+    assert running.job.status == "in_progress"
 
 
 def hang(running: Running, *positions: int) -> None:
