@@ -224,8 +224,13 @@ def _end(parent: int, places: Mapping[Step, str | None], seconds: float) -> None
 
 
 def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
-    """Return the CPU time of each thread."""
-    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    """Return the CPU time of each thread; none where a system does not say it, as macOS."""
+    import psutil
+
+    try:
+        return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    except psutil.AccessDenied:
+        return {}
 
 
 def _record(parent: int, places: Mapping[Step, str | None], seconds: float) -> None:
