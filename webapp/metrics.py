@@ -236,6 +236,9 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
     errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
     retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
+    judged = CounterMetricFamily(
+        "batchyard_judgement_errors", "Calls of a reward or a gate that raised, hung or died.", labels=["name"]
+    )
     timed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for (what, model), amount in totals.items():
         kind, _, rest = what.partition(":")
@@ -248,11 +251,13 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
             tokens.add_metric([model, TOKENS[what]], amount)
         elif what == "shared_requests":
             shared.add_metric([model], amount)
+        elif what == progress.JUDGEMENT_ERRORS:
+            judged.add_metric([model], amount)
         elif what == "retries":
             retries.add_metric([model], amount)
         else:
             errors.add_metric([model, what.removeprefix("error:")], amount)
-    yield from (requests, shared, tokens, errors, retries, _request_seconds(timed))
+    yield from (requests, shared, tokens, errors, retries, judged, _request_seconds(timed))
 
 
 def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 7 * 86400
 TOTALS = "batchyard:totals"
+JUDGEMENT_ERRORS = "judgement_errors"
+"""The one of the totals that is not by model, but by reward or gate."""
 REQUEST_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 """Upper bounds of the buckets in which the seconds of requests are counted for /metrics."""
 

@@ -33,7 +33,7 @@ from tasks.finishing import finalize
 from tasks.heartbeat import hold_job
 from tasks.intake.validation import segment_sizes
 from tasks.jobs import item_events, journal, progress, replay, stages
-from tasks.jobs.judging import Judges, Verdict, is_quick, judge
+from tasks.jobs.judging import Judges, Verdict, has_failed, is_quick, judge
 from tasks.jobs.live import Call, LiveItems, NotDeterministic, Step
 from tasks.jobs.outlook import Turns
 from tasks.jobs.requests import Pending, Preparer
@@ -322,7 +322,9 @@ def _judge(context: AppContext, state: State) -> None:
     state.items.judging += len(calls)
 
     def done(index: int, outcome: Verdict) -> None:
-        position, turn, number, _, _ = calls[index]
+        position, turn, number, call, _ = calls[index]
+        if has_failed(outcome):
+            progress.count_failed_judgement(context, call)
         state.verdicts.append((position, turn, number, outcome))
         messages.wake_job(context.redis, state.job.id, TICK_SECONDS)
 

@@ -54,6 +54,11 @@ def failed(call: Call, reason: str) -> Verdict:
     return Checked(False, "gate_error", reason)
 
 
+def has_failed(verdict: Verdict) -> bool:
+    """True for the outcome of a call whose reward or gate raised, hung or died."""
+    return verdict.error is not None if isinstance(verdict, Scored) else verdict.category == "gate_error"
+
+
 class Judges:
     """A pool of processes that judge calls."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from batchyard.recipes import Check, Score
 from store.jobs.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress
@@ -30,6 +31,11 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
         "sla": job.sla,
         "updated_at": now,
     }
+
+
+def count_failed_judgement(context: AppContext, call: Score | Check) -> None:
+    """Count a call that failed in a process of its own, by the name of its reward or gate, for /metrics."""
+    progress.count(context, call.reward if isinstance(call, Score) else call.gate, {progress.JUDGEMENT_ERRORS: 1})
 
 
 def publish(context: AppContext, job_id: str) -> None:

@@ -6,9 +6,23 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from batchyard.recipes import Check, Score
 from store import projects
+from tasks.jobs import progress
 from tests.support.jobs import create_job, start_job
 from tests.support.webapps import client_of, context_in
+
+
+def test_failed_calls_of_a_reward_are_counted_by_its_name_and_are_no_requests(tmp_path: Path, broker: str) -> None:
+    context = context_in(tmp_path, redis_url=broker)
+    context.redis.flushall()
+    for _ in range(2):
+        progress.count_failed_judgement(context, Score("acme", "qa", "a", "b"))
+    progress.count_failed_judgement(context, Check("polite", "a"))
+    lines = client_of(context).get("/metrics").text.splitlines()
+    assert 'batchyard_judgement_errors_total{name="acme"} 2.0' in lines
+    assert 'batchyard_judgement_errors_total{name="polite"} 1.0' in lines
+    assert not [line for line in lines if line.startswith("batchyard_request_errors_total{")]
 
 
 def test_jobs_are_counted_by_recipe_and_the_first_ones_have_their_times(tmp_path: Path, broker: str) -> None:

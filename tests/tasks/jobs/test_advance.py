@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import os
@@ -33,14 +34,17 @@ from store.jobs.records import Job
 from store.records import ResultChunk, Segment
 from tasks import messages
 from tasks.context import AppContext
+from tasks.execution import progress as execution_progress
 from tasks.jobs import advance, finish, reading, stages, validation, watchdog
+from tasks.jobs.judging import Judges
 from tests.support.jobs import create_job
+from tests.support.rows import until
 from tests.support.stacks import ROOT
 
 HEAD = """
 import re
 import threading
-from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
+from batchyard.recipes import Ask, Flow, Item, Options, Result, Score, recipe, reward
 """
 TWO = """
 @recipe("two", Options, stages=("draft", "final"))
@@ -56,6 +60,17 @@ def two(item: Item, options: Options) -> Flow:
     checks = yield [Ask("check", f"check {item.number} {n}", model="echo") for n in range(2)]
     (final,) = yield [Ask("final", f"better {item.number}", model="echo")]
     return Result(text=final.text, checks=len(checks))
+"""
+SCORED = """
+@recipe("two", Options, stages=("draft",))
+def two(item: Item, options: Options) -> Flow:
+    yield [Score("odd", "", item.columns["prompt"], "")]
+    (draft,) = yield [Ask("draft", item.chat(), model="echo")]
+    return Result(text=draft.text)
+
+@reward("odd")
+def odd(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str)
 """
 HANGING = """
 busy = threading.Event()
@@ -337,6 +352,19 @@ def hang(running: Running, *positions: int) -> None:
     steps = [watchdog.Step(1, 0, 0, lease.epoch, position, 1, 0, running.id) for position in positions]
     record = functools.partial(watchdog.record, running.context.database, running.context.artifacts)
     record("here/7/", dict.fromkeys(steps, "too long"))
+
+
+def test_a_reward_that_raises_is_counted_by_its_name(
+    deployed: Callable[[str], AppContext], project: str, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = dataclasses.replace(deployed(SCORED), redis=redis.Redis.from_url(broker, decode_responses=True))
+    context.redis.flushall()
+    monkeypatch.setattr(advance, "_judges", pool := Judges(context.settings.recipes, processes=1, seconds=30.0))
+    try:
+        Running(context, project, ["1", "one", "2", "two", "3"]).tick()
+        until(lambda: execution_progress.totals(context) == {("judgement_errors", "odd"): 2}, seconds=30)
+    finally:
+        pool.close()
 
 
 def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.recipes import Check, Checked, Item, Score, Scored
-from tasks.jobs.judging import Judges, Verdict, is_quick
+from tasks.jobs.judging import Judges, Verdict, has_failed, is_quick
 from tasks.recipes.registry import load
 
 FILE = """
@@ -71,6 +71,7 @@ def test_rewards_that_hang_crash_or_raise_harm_their_own_sample_alone(judges: Ju
     scores = outcomes(judges, [a_score(solution) for solution in solutions])
     assert all(isinstance(score, Scored) for score in scores)
     errors = [score.error for score in scores if isinstance(score, Scored)]
+    assert [has_failed(score) for score in scores[:7]] == [False, True, False, True, True, True, False]
     assert errors[1] == "ran longer than 2 seconds"
     assert errors[3] == "its process ended with exit code 3"
     assert errors[4] == "ValueError: no such answer"
