@@ -18,7 +18,15 @@ HEAVY = {"alembic", "celery", "flask", "jsonschema", "numpy", "omegaconf", "open
 HEAVY |= {"pydantic", "pydantic_settings", "ray", "redis", "rich", "sqlalchemy", "tasks", "store", "inference", "yaml"}
 HELP = (
     *("--help", "up --help", "run --help", "submit --help", "status --help", "key create --help", "job --help"),
-    *("job create --help", "schedule create --help", "webhook create --help", "logs --help", "top --help"),
+    *(
+        "job create --help",
+        "schedule create --help",
+        "webhook create --help",
+        "logs --help",
+        "top --help",
+        "map --help",
+        "results --help",
+    ),
     *("rollout --help", "job create panel --help", "config rollout --help"),
 )
 LOADED = """
