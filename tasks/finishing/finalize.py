@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, Any
 
-from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
 from store import batches, segments
 from store.formats import results
 from store.leases import Lease
@@ -80,20 +81,21 @@ def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
         with create() as source:
             stage_input.write(artifacts, plans, batch.endpoint, source)
     with (
-        artifacts.open(source.sha256 if source else batch.input_sha256) as opened,
+        _input(context, source.sha256 if source else batch.input_sha256) as opened,
         create() as output,
         create() as errors,
         create() as seconds,
         create() as rows,
     ):
-        merged = result_files.merge(artifacts, plans, chunks, NEVER_RUN[outcome], opened, output, errors, seconds, rows)
+        never_run = NEVER_RUN[outcome]
+        merged = result_files.merge(artifacts, plans, chunks, never_run, opened, output, errors, seconds, rows)
     with context.database.write() as session:
         lease.guard(session)
         batch = session.get_one(Batch, batch.id)
         if source is not None:
             batches.set_input(session, batch, stage_input.NAME, source.sha256, source.size)
         batch.seconds_sha256 = seconds.sha256 if seconds.size else None
-        batch.rows_sha256 = rows.sha256
+        batch.rows_sha256 = rows.sha256 if rows.size else None
         if batch.expired and outcome == "cancelled":  # cancelled since it was merged as expired
             batch.expired = 0
             batch.post_process = [registry.request(entry) for entry in batch.post_process]
@@ -107,6 +109,18 @@ def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
             lines = merged.failed + merged.never_run
             batches.add_artifact(session, batch, ERRORS, errors.sha256, errors.size, lines)
     log.info("merged", extra={"batch_id": batch.id, **vars(merged)})
+
+
+@contextmanager
+def _input(context: AppContext, sha256: str) -> Iterator[IO[bytes] | None]:
+    """Open a batch's input; None if it is lost: its answers are not."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(context.artifacts.open(sha256))
+        except ArtifactMissing as error:
+            log.warning("merged without its input: %s", error)
+            file = None
+        yield file
 
 
 def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> bool:

@@ -91,7 +91,7 @@ def merge(
     plans: Sequence[tuple[str, int]],
     chunks: Iterable[str],
     never_run: tuple[str, str] | None,
-    source: IO[bytes],
+    source: IO[bytes] | None,
     output: Writer,
     errors: Writer,
     seconds: Writer,
@@ -105,7 +105,7 @@ def merge(
         plans: plan and row group of each segment, which list the lines.
         chunks: SHA-256 of each result chunk.
         never_run: code and message for lines without an answer; None if every line must have one.
-        source: the input.
+        source: the input; None if it is lost, and then there are no rows.
 
     Raises:
         BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
@@ -123,7 +123,8 @@ def merge(
         if never_run is not None and unanswered.size:
             for table in plan.requests(artifacts, plans):
                 answers.add(_error_lines(table.filter(pa.array(np.isin(table["line"], unanswered))), *never_run))
-        answers.write_rows(rows, requests, source)
+        if source is not None:
+            answers.write_rows(rows, requests, source)
         completed = answers.write(True, output)
         failed = answers.write(False, errors) - unanswered.size
     return Merged(completed, failed, unanswered.size)

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard.errors import ArtifactMissing, NotFoundError
+from batchyard.statuses import TERMINAL
 from store import files, segments
 from store.artifacts import Artifacts
 from store.formats import plan
@@ -286,7 +287,7 @@ def opened(context: AppContext, batch: Batch) -> Iterator[Rows]:
         UnavailableError: the artifact store is away or has lost what is needed.
     """
     with ExitStack() as stack:
-        if batch.rows_sha256 or batch.output_file_id or batch.error_file_id:
+        if batch.status in TERMINAL and (batch.rows_sha256 or batch.output_file_id or batch.error_file_id):
             yield _Merged(context, batch, stack)
         else:
             yield _Unmerged(context, batch, stack)

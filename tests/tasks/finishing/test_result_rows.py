@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.finishing import finalize, problems, result_rows
 from tasks.finishing.result_rows import Filter, Page
-from tests.support.planned import answers, append, plan_batch, reload, started
+from tests.support.planned import answers, append, finish_segment, plan_batch, reload, started
 
 HERE = "here/1/task"
 TEXTS = ["one", 'two "quoted" häuser', "three", "four\nlines", "five", "six"]
@@ -185,6 +186,25 @@ def test_without_its_input_an_ended_batch_still_shows_its_answers(context: AppCo
     assert page.entries[0].row.text == "to r1"
     with result_rows.opened(context, ended) as rows:
         assert rows.missing == "The input file of this batch was deleted or has expired."
+
+
+def test_answers_are_shown_while_the_batch_is_finished(context: AppContext, project: str) -> None:
+    batch = plan_batch(context, project, ["one", "two"])
+    finish_segment(context, batch, answers([2, 1]))
+    finalize.start_ready(context)
+    assert finalize.merge(context, batch.id, HERE)
+    page = listed(context, reload(context.database, batch))
+    assert [(entry.row.line, entry.row.text) for entry in page.entries] == [(2, "to r2"), (1, "to r1")]
+
+
+def test_a_batch_whose_input_is_lost_ends_with_its_answers(context: AppContext, project: str) -> None:
+    batch = plan_batch(context, project, ["one"])
+    finish_segment(context, batch, answers([1]))
+    Path(context.artifacts.path(batch.input_sha256)).unlink()
+    lost = end(context, batch)
+    assert (lost.status, lost.completed, lost.output_file_id is None) == ("completed", 1, False)
+    with pytest.raises(NotFoundError, match="input file of this batch is missing"):
+        listed(context, lost)
 
 
 def test_blank_lines_of_an_input_count(context: AppContext) -> None:

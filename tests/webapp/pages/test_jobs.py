@@ -351,3 +351,19 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
     assert page.url.endswith(job.job.id)
     window.context.close()
     assert window.problems == []
+
+
+def test_show_more_moves_the_focus_to_what_it_shows(
+    browser: Browser, served: str, context: AppContext, job: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webapp.pages.jobs.ROWS", 2)
+    with context.database.write() as session:
+        key = keys.create(session, "default").key
+    window = Visit(browser, served)
+    page = window.sign_in(key, f"/jobs/{job.job.id}/items")
+    page.get_by_role("link", name="Show more").focus()
+    page.keyboard.press("Enter")
+    tables = page.get_by_role("region", name="Items")
+    expect(tables).to_have_count(2)
+    expect(tables.nth(1)).to_be_focused()
+    assert window.problems == []
