@@ -72,7 +72,7 @@ def map_(
     """
     from batchyard.client import frames, tables
     from batchyard.client.answers import Structure
-    from batchyard.client.map import DETAILS, is_unsent, map
+    from batchyard.client.map import DETAILS, is_unsent, map, served
 
     settings = load_settings(data=data, models=models)
     tables.format_of(output)
@@ -88,6 +88,7 @@ def map_(
         interruptible(resume.remedy(again)),
         background.server(settings.data, settings.models) as server,
     ):
+        simulated = served(server, model)["batchyard"]["simulated"]
         answers = map(
             tables.cells(source, table),
             template,
@@ -103,7 +104,8 @@ def map_(
             name=source.name.partition(".")[0] or "map",
         )
     tables.write(output, tables.beside(table, answers, prefix))
-    _report(frames.of(answers).cells("error"), is_unsent, output, as_json)
+    report = {"simulated": simulated, "output": str(output)}
+    _report(frames.of(answers).cells("error"), is_unsent, report, as_json)
 
 
 def _schema(file: Path) -> Any:
@@ -113,16 +115,17 @@ def _schema(file: Path) -> Any:
         raise ConfigurationError(f"{file} is no JSON schema: {error}") from error
 
 
-def _report(errors: Sequence[str | None], unsent: Callable[[str], bool], output: Path, as_json: bool) -> None:
+def _report(errors: Sequence[str | None], unsent: Callable[[str], bool], report: dict[str, Any], as_json: bool) -> None:
     """Say how many rows have an answer, and why the others have none. Raises Unsuccessful if a request failed."""
     reasons = Counter(error for error in errors if error is not None)
     answered = len(errors) - reasons.total()
     if as_json:
-        click.echo(json.dumps({"rows": len(errors), "answered": answered, "errors": reasons, "output": str(output)}))
+        click.echo(json.dumps({"rows": len(errors), "answered": answered, "errors": reasons, **report}))
     else:
-        click.echo(f"{answered} of {len(errors)} rows answered: {output}")
+        simulated = " (simulated)" if report["simulated"] else ""
+        click.echo(f"{answered} of {len(errors)} rows answered{simulated}: {report['output']}")
         for reason, count in reasons.most_common(REASONS):
             click.echo(plain(f"{count} without an answer: {cut(reason, 150)}"), err=True)
     failed = sum(count for reason, count in reasons.items() if not unsent(reason))
     if failed:
-        raise Unsuccessful(f"{failed} of {len(errors)} rows failed; the column error of {output} tells why")
+        raise Unsuccessful(f"{failed} of {len(errors)} rows failed; the column error of {report['output']} tells why")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import orjson
 from pydantic import BaseModel
 
@@ -98,7 +99,9 @@ def map(
         raise ConfigurationError(f"a parameter is no JSON: {error}") from error
 
     server = server or connect(load_settings().data)
-    spec = _served(server, model)
+    spec = served(server, model)
+    if spec["batchyard"]["simulated"]:
+        click.echo(f"model {model} is simulated: no model has made these answers", err=True)
     results = _Results(len(frame))
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         earlier = resume.Earlier(() if again else server.batches())
@@ -172,7 +175,7 @@ def _messages(frame: Frame, template: str, system: str | None) -> list[tuple[str
     return messages
 
 
-def _served(server: Client, model: str) -> dict[str, Any]:
+def served(server: Client, model: str) -> dict[str, Any]:
     """Return what the server says of a model. Raises ConfigurationError if it does not serve chats with it."""
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:

@@ -61,7 +61,7 @@ def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_comput
     assert not (tmp_path / "out.csv").exists()
 
     again = terminal(*arguments)
-    assert f"{ROWS - len(empty)} of {ROWS} rows answered: out.csv" in again.stdout
+    assert f"{ROWS - len(empty)} of {ROWS} rows answered (simulated): out.csv" in again.stdout
     assert "taking up batch" in again.stderr
     assert f"{len(empty)} without an answer: column text is empty" in again.stderr
     rows = read_csv(tmp_path / "out.csv")
@@ -97,7 +97,7 @@ def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(ter
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": {"of": n}}) + "\n" for n in range(6)))
     ended = terminal("in.jsonl", "-t", "fail {n}", "-m", "failing", "-o", "out.jsonl", "--json", code=1)
     report = json.loads(ended.stdout)
-    assert report["rows"] == 6 and report["answered"] < 6
+    assert report["rows"] == 6 and report["answered"] < 6 and report["simulated"] is True
     assert f"{6 - report['answered']} of 6 rows failed; the column error of out.jsonl tells why" in ended.stderr
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["n"] for row in rows] == [{"of": n} for n in range(6)]

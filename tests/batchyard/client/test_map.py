@@ -28,11 +28,12 @@ def batches(stack: RunningStack) -> list[Any]:
     return stack.client.batches.list(limit=100).data
 
 
-def test_a_data_frame_gets_a_column_of_answers_in_one_line(stack: RunningStack) -> None:
+def test_a_data_frame_gets_a_column_of_answers_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"text": ["moon", None, "sun"], "lang": ["fr", "de", "it"]}, index=[5, 5, 1])
     table["answer"] = batchyard.map(table, "Translate {text} to {lang}", model="echo")
     assert table["answer"].tolist()[::2] == ["Translate moon to fr", "Translate sun to it"]
     assert table["answer"].isna().tolist() == [False, True, False]
+    assert "model echo is simulated: no model has made these answers" in capsys.readouterr().err
 
 
 def test_the_same_call_again_takes_up_its_batch_and_another_one_does_not(stack: RunningStack) -> None:
