@@ -35,6 +35,8 @@ MESSAGE_SECONDS = 30.0
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
 LATEST_SECONDS = 3600.0
+NAME = "name"
+"""The entry of the metadata that names a batch: any client of OpenAI's API can set it."""
 ENDED_AT = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
 """The end of an ended batch, in SQL."""
 
@@ -47,6 +49,7 @@ def create(
     completion_window: str,
     input_file: File,
     metadata: dict[str, str] | None,
+    name: str | None = None,
     post_process: list[dict[str, Any]],
     output_expires_after: int | None,
     due_after: int | None = None,
@@ -57,6 +60,7 @@ def create(
     """Create a batch, `validating`. It keeps its input's content by SHA-256 even if the file is deleted.
 
     Args:
+        name: what it is called if its metadata has no `name`; None for its input file's name.
         due_after: seconds from now until it is due; None for the end of its window.
         idempotency: the client's key and the SHA-256 of its request, see `repeated`.
         on_invalid: `fail`, or `skip` lines that are no valid requests.
@@ -66,6 +70,7 @@ def create(
     batch = Batch(
         id=new_id("batch_"),
         project_id=project_id,
+        name=(metadata or {}).get(NAME) or name or input_file.filename,
         endpoint=endpoint,
         completion_window=completion_window,
         input_file_id=input_file.id,
@@ -129,6 +134,11 @@ def get(session: Session, project_id: str, batch_id: str) -> Batch:
     if batch is None:
         raise NotFoundError(f"No batch found with id '{batch_id}'.", param="batch_id")
     return batch
+
+
+def some(session: Session, project_id: str, batch_ids: Collection[str]) -> Sequence[Batch]:
+    """Return those of the project's batches that have one of these ids, in any order."""
+    return session.scalars(select(Batch).where(Batch.project_id == project_id, Batch.id.in_(batch_ids))).all()
 
 
 def page(

@@ -8,24 +8,28 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import select, true
+from sqlalchemy import ColumnElement, and_, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
 from store import listing, projects
 from store.records import ApiKey, Project, new_id, now
 
+USE_SECONDS = 300
+"""The last use of a key is written at most once in so many seconds: each request would cost a write otherwise."""
+
 
 @dataclass(frozen=True)
 class Caller:
-    """The sender of a request."""
+    """The sender of a request. `unnoted` is True if the record of the key does not say that it was used just now."""
 
     project_id: str
     admin: bool
     key_id: str
+    unnoted: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class NewKey:
     project: str
     admin: bool
     created_at: int
+    label: str | None = None
+    expires_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,31 +53,58 @@ class Key:
     project: str
     admin: bool
     created_at: int
+    label: str | None
+    expires_at: int | None
+    last_used_at: int | None
     revoked_at: int | None
+
+    @property
+    def name(self) -> str:
+        """What people call the key: its label, or the end of its id."""
+        return self.label or f"key …{self.id[-8:]}"
 
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create(session: Session, project: str, *, admin: bool = False) -> NewKey:
+def create(
+    session: Session, project: str, *, admin: bool = False, label: str | None = None, expires_after: int | None = None
+) -> NewKey:
     """Create a key for the project of that name. Create the project if it does not exist.
+
+    Args:
+        label: whose it is, or what it is for.
+        expires_after: seconds for which it opens the project; None for no end.
 
     Raises:
         RequestError: the project's name is empty, longer than 128 characters, or has control characters.
     """
     project_id = projects.get_or_create(session, project).id
-    key_id, secret = new_id(""), secrets.token_hex(32)
-    record = ApiKey(id=key_id, project_id=project_id, secret_sha256=_digest(secret), admin=admin, created_at=now())
+    key_id, secret, created_at = new_id(""), secrets.token_hex(32), now()
+    expires_at = created_at + expires_after if expires_after else None
+    record = ApiKey(
+        id=key_id,
+        project_id=project_id,
+        secret_sha256=_digest(secret),
+        admin=admin,
+        label=label,
+        created_at=created_at,
+        expires_at=expires_at,
+    )
     session.add(record)
     session.flush()
-    return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, record.created_at)
+    return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, created_at, label, expires_at)
+
+
+def in_use(at: int) -> ColumnElement[bool]:
+    """Return the condition for keys that open their project at `at` (Unix seconds)."""
+    return and_(ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > at))
 
 
 def has_admin(session: Session) -> bool:
     """True if an admin key is in use."""
-    in_use = select(ApiKey.id).where(ApiKey.admin, ApiKey.revoked_at.is_(None))
-    return session.scalar(in_use.limit(1)) is not None
+    return session.scalar(select(ApiKey.id).where(ApiKey.admin, in_use(now())).limit(1)) is not None
 
 
 def page(
@@ -91,6 +124,14 @@ def page(
     return [_key(record, names[record.project_id]) for record in records], more
 
 
+def get(session: Session, key_id: str) -> Key:
+    """Return a key of any project. Raises NotFoundError."""
+    record = session.get(ApiKey, key_id)
+    if record is None:
+        raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
+    return _key(record, session.get_one(Project, record.project_id).name)
+
+
 def revoke(session: Session, key_id: str) -> Key:
     """Revoke a key for good. Revoking it twice changes nothing. Raises NotFoundError."""
     record = session.get(ApiKey, key_id, with_for_update=True)
@@ -102,14 +143,31 @@ def revoke(session: Session, key_id: str) -> Key:
 
 
 def _key(record: ApiKey, project: str) -> Key:
-    return Key(record.id, project, record.admin, record.created_at, record.revoked_at)
+    times = (record.expires_at, record.last_used_at, record.revoked_at)
+    return Key(record.id, project, record.admin, record.created_at, record.label, *times)
+
+
+def named(session: Session, project_id: str, key_ids: Collection[str]) -> dict[str, str]:
+    """Return what people call the keys of a project with these ids, by id."""
+    project = session.get_one(Project, project_id).name
+    records = session.scalars(select(ApiKey).where(ApiKey.id.in_(key_ids), ApiKey.project_id == project_id))
+    return {record.id: _key(record, project).name for record in records}
+
+
+def caller_of(record: ApiKey) -> Caller:
+    """Return the caller that a key belongs to."""
+    unnoted = (record.last_used_at or 0) <= now() - USE_SECONDS
+    return Caller(record.project_id, record.admin, record.id, unnoted)
+
+
+def note_use(session: Session, key_id: str) -> None:
+    """Note that a key is used now."""
+    session.execute(update(ApiKey).where(ApiKey.id == key_id).values(last_used_at=now()))
 
 
 def authenticate(session: Session, key: str) -> Caller | None:
     """Return the caller of a key; None if the key is invalid. Takes the same time whether the key exists or not."""
     _, key_id, secret = [*key.split("-", 2), "", ""][:3]
-    record = session.get(ApiKey, key_id)
+    record = session.scalar(select(ApiKey).where(ApiKey.id == key_id, in_use(now())))
     matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))
-    if record is None or not matches or record.revoked_at is not None:
-        return None
-    return Caller(record.project_id, record.admin, record.id)
+    return caller_of(record) if record is not None and matches else None

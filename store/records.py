@@ -68,14 +68,20 @@ class Project(Base):
 
 
 class ApiKey(Base):
-    """An API key, with only the SHA-256 of its secret."""
+    """An API key, with only the SHA-256 of its secret.
+
+    From `expires_at` on it opens nothing. `last_used_at` is written once in store.keys.USE_SECONDS at most.
+    """
 
     __tablename__ = "api_keys"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     secret_sha256: Mapped[str] = mapped_column(String(64))
     admin: Mapped[bool]
+    label: Mapped[str | None] = mapped_column(String(128))
     created_at: Mapped[int]
+    expires_at: Mapped[int | None]
+    last_used_at: Mapped[int | None]
     revoked_at: Mapped[int | None]
 
 
@@ -151,7 +157,8 @@ class Batch(Leased, Answered, Base):
     (batchyard.histogram) of the seconds of its requests, by model and request class. `seconds_sha256` is the artifact
     with the seconds of each (store.formats.seconds), `rows_sha256` the one with what became of each
     (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
-    `fail` the batch, or are skipped and become error lines (`skip`).
+    `fail` the batch, or are skipped and become error lines (`skip`). `name` is what people call it: its metadata's
+    `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
     segments. Such a batch has no input file before it is merged, and no plan of its own.
@@ -160,6 +167,8 @@ class Batch(Leased, Answered, Base):
     __tablename__ = "batches"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str | None] = mapped_column(String(512))
+    created_by: Mapped[str | None] = mapped_column(String(64))
     endpoint: Mapped[str] = mapped_column(String(64))
     completion_window: Mapped[str] = mapped_column(String(16))
     input_file_id: Mapped[str] = mapped_column(String(64), index=True)

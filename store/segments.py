@@ -319,7 +319,7 @@ def plans(session: Session, batch_id: str) -> list[tuple[str, int]]:
 
 
 def timeline(session: Session, batch: Batch) -> list[list[float]]:
-    """Return the progress of a batch: at most about TIMELINE points [Unix seconds, answered requests, tokens so far].
+    """Return the progress of a batch: at most about TIMELINE points [Unix seconds, answered, tokens, failed so far].
 
     It is empty before the first answer. An ended batch stores its timeline, since its result chunks are deleted.
     """
@@ -339,14 +339,17 @@ def timeline(session: Session, batch: Batch) -> list[list[float]]:
             func.max(ResultChunk.created_at).label("at"),
             func.sum(ResultChunk.completed + ResultChunk.failed),
             func.sum(ResultChunk.input_tokens + ResultChunk.output_tokens),
+            func.sum(ResultChunk.failed),
         )
         .where(of_batch)
         .group_by(cast((ResultChunk.created_at - start) / width, Integer))
         .order_by("at")
     )
-    points: list[list[float]] = [[round(start, 1), 0, 0]]
-    for at, answered, tokens in rows:
-        points.append([round(at, 1), points[-1][1] + int(answered), points[-1][2] + int(tokens)])
+    points: list[list[float]] = [[round(start, 1), 0, 0, 0]]
+    for at, *amounts in rows:
+        points.append(
+            [round(at, 1), *(before + int(more) for before, more in zip(points[-1][1:], amounts, strict=True))]
+        )
     return points
 
 

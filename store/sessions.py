@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from store.keys import Caller
+from store.keys import Caller, caller_of, in_use
 from store.records import ApiKey, Project, WebSession, now
 
 SECONDS = 12 * 3600
@@ -38,17 +38,17 @@ def create(session: Session, key_id: str) -> str:
 
 
 def find(session: Session, token: str) -> Visitor | None:
-    """Return the visitor of a session; None if it has expired or ended, or its key was revoked."""
+    """Return the visitor of a session; None if it has expired or ended, or its key opens nothing any more."""
     row = session.execute(
         select(ApiKey, Project.name)
         .join(WebSession, WebSession.key_id == ApiKey.id)
         .join(Project, Project.id == ApiKey.project_id)
-        .where(WebSession.token_sha256 == _digest(token), WebSession.expires_at > now(), ApiKey.revoked_at.is_(None))
+        .where(WebSession.token_sha256 == _digest(token), WebSession.expires_at > now(), in_use(now()))
     ).one_or_none()
     if row is None:
         return None
     key, project = row
-    return Visitor(Caller(key.project_id, key.admin, key.id), project)
+    return Visitor(caller_of(key), project)
 
 
 def end(session: Session, token: str) -> None:

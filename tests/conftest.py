@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -166,12 +167,12 @@ def project(database: Database) -> str:
 def new_batch(database: Database, project: str) -> Callable[..., Batch]:
     """Creates a batch. With `requests` it is planned: a segment for each of these numbers of requests."""
 
-    def make(*requests: int, window: str = "24h", model: str = "echo", due_after: int | None = None) -> Batch:
+    def make(*requests: int, window: str = "24h", model: str = "echo", **options: Any) -> Batch:
         with database.write() as session:
             source = files.create(
                 session, project, filename="in.jsonl", purpose="batch", size=0, sha256="0" * 64, expires_after=None
             )
-            batch = create_batch(session, source, completion_window=window, due_after=due_after)
+            batch = create_batch(session, source, completion_window=window, **options)
             if requests:
                 batches.plan(
                     session,

@@ -99,6 +99,8 @@ def _object(
         ),
         metadata=batch.request_metadata,
         batchyard=wire.Extension(
+            name=batch.stage or batch.name or batch.input_file_id,
+            created_by=batch.created_by,
             expired=batch.expired,
             cancelled=batch.cancelled,
             shared=wire.Shared(

@@ -13,6 +13,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
+from store.jobs.records import Job
+from store.records import Batch
 from webapp import wire
 from webapp.requests import caller, current_context
 
@@ -20,7 +22,7 @@ Idempotency = tuple[str, str] | None
 """The idempotency key of a request and the SHA-256 of its content; None without a key."""
 
 Draft = TypeVar("Draft")
-Record = TypeVar("Record")
+Record = TypeVar("Record", Batch, Job)
 
 
 @dataclass(frozen=True)
@@ -80,4 +82,6 @@ def once(
         earlier = repeated(session, owner.project_id, idempotency) if idempotency else None
         if earlier is not None:
             return Once(earlier, None)
-        return Once(submit(session, new), new)
+        record = submit(session, new)
+        record.created_by = owner.key_id
+        return Once(record, new)

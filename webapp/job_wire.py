@@ -183,6 +183,7 @@ class WarningObject(BaseModel):
 class JobExtension(BaseModel):
     """What there is to say of a job beside the fields that it shares with a batch. ETA is null until measured."""
 
+    created_by: str | None = Field(description="id of the key that created it; null: a schedule, or another job")
     eta_seconds: float | None
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None

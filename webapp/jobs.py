@@ -87,7 +87,7 @@ _COPIED = [
     if name not in ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
 ]
 _OURS = (
-    *("sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
+    *("created_by", "sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
     *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "counters", "metrics"),
     *("report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id", "child_key", "variant"),
 )

@@ -7,6 +7,7 @@ from typing import Literal
 from flask import Blueprint
 from pydantic import BaseModel, ConfigDict, Field
 
+from batchyard import durations
 from store import keys
 from webapp import wire
 from webapp.document import operation
@@ -22,7 +23,10 @@ class KeyObject(BaseModel):
     object: Literal["api_key"] = "api_key"
     project: str
     admin: bool
+    label: str | None = Field(description="whose it is, or what it is for")
     created_at: int
+    expires_at: int | None = Field(description="from then on it opens nothing; null: it has no end")
+    last_used_at: int | None = Field(description="to a few minutes")
     revoked_at: int | None
 
 
@@ -38,6 +42,12 @@ class CreateKey(BaseModel):
     model_config = ConfigDict(extra="forbid")
     project: str = Field(strict=True, description="name of the project, which is made if there is none")
     admin: bool = Field(False, strict=True)
+    label: wire.Name | None = None
+    expires_after: wire.Window | None = Field(None, description="for how long it opens the project; null: for good")
+
+    @property
+    def expires_after_seconds(self) -> int | None:
+        return None if self.expires_after is None else durations.seconds(self.expires_after)
 
 
 class ListKeys(BaseModel):
@@ -53,8 +63,10 @@ def create() -> NewKeyObject:
     administrator()
     body = parse_body(CreateKey)
     with current_context().database.write() as session:
-        key = keys.create(session, body.project, admin=body.admin)
-    return NewKeyObject(**vars(key), revoked_at=None)
+        key = keys.create(
+            session, body.project, admin=body.admin, label=body.label, expires_after=body.expires_after_seconds
+        )
+    return NewKeyObject(**vars(key), last_used_at=None, revoked_at=None)
 
 
 @routes.get("/v1/keys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 import socket
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError
+from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError, UnavailableError
 from batchyard.wording import MAX_NAME, cut, nearest
 from store import keys
 from store.artifacts import Artifacts, Writer
@@ -109,9 +110,29 @@ def caller() -> keys.Caller:
             owner = keys.authenticate(session, key.strip())
         if owner is None:
             raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
-        g.caller = owner
-        limits.count_request(current_context(), owner.key_id)
+        admit(owner)
     return cast(keys.Caller, g.caller)
+
+
+def admit(owner: keys.Caller) -> None:
+    """Make `owner` the caller of this request, count it once against the key's rate limit, and note the key's use.
+
+    Raises:
+        RateLimitError.
+    """
+    g.caller = owner
+    limits.count_request(current_context(), owner.key_id)
+    if owner.unnoted:
+        after_response(functools.partial(_note_use, current_context(), owner.key_id))
+
+
+def _note_use(context: AppContext, key_id: str) -> None:
+    """Note that a key is used now. A database that is away is logged: nothing depends on this."""
+    try:
+        with context.database.write() as session:
+            keys.note_use(session, key_id)
+    except UnavailableError as error:
+        log.warning("use of a key not noted: %s", error)
 
 
 def administrator() -> keys.Caller:
@@ -225,9 +246,9 @@ def _path_of_nul(values: dict[str, Any]) -> str | None:
 
 
 def after_response(call: Callable[[], None]) -> None:
-    """Call this when the response has been sent.
+    """Call this when the response has been sent. Nothing that a client relies on may depend on it.
 
-    It sends a worker a message, which housekeeping sends again if it is lost.
+    A message to a worker that is lost, for one, is sent again by housekeeping.
     """
 
     @flask.after_this_request

@@ -33,6 +33,7 @@ from webapp.requests import caller, current_context, form, parse_body, query
 routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
+MAX_TITLE = 60
 OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "on_invalid", *PARAMETERS}
 
 
@@ -183,21 +184,34 @@ def _dry_run(options: Start, file: tuple[Writer, str] | None) -> StartDryRun:
     )
 
 
-def submit(options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None) -> Batch:
+def submit(
+    options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None, title: str | None = None
+) -> Batch:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
+
+    It is called `title` if it has no name of its own, else as its file, or after its first inline prompt.
 
     Raises:
         RequestError, UnavailableError.
     """
-    return make(options, _input(options, file), idempotency)
+    if file is None:
+        inputs = options.prompts or []
+        title = title or title_of(inputs if isinstance(inputs, str) else next(iter(inputs), ""))
+    return make(options, _input(options, file), idempotency, title)
 
 
-def make(options: Start, source: File | NewInput, idempotency: Idempotency = None) -> Batch:
-    """Create a batch of a file of whole requests. Raises RateLimitError."""
-    return batches.create_once(idempotency, lambda: _draft(options, source)).batch
+def title_of(text: str) -> str | None:
+    """Return what a batch without a name is called after its first prompt; None for a blank text."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    return cut(" ".join(first.split()), MAX_TITLE) or None
 
 
-def _draft(options: Start, source: File | NewInput) -> Draft:
+def make(options: Start, source: File | NewInput, idempotency: Idempotency = None, title: str | None = None) -> Batch:
+    """Create a batch of a file of whole requests. It is called `title`, else as the file. Raises RateLimitError."""
+    return batches.create_once(idempotency, lambda: _draft(options, source, title)).batch
+
+
+def _draft(options: Start, source: File | NewInput, title: str | None = None) -> Draft:
     return submission.draft(
         current_context(),
         caller().project_id,
@@ -205,6 +219,7 @@ def _draft(options: Start, source: File | NewInput) -> Draft:
         endpoint=options.endpoint,
         completion_window=options.completion_window,
         metadata=options.metadata,
+        name=title,
         post_process=options.post_process,
         output_expires_after=None,
         on_invalid=options.on_invalid,

@@ -231,6 +231,10 @@ class State(BaseModel):
         "has counted them yet"
     )
     behind_ids: list[str] = Field(description="the first of those of this project")
+    running: int | None = Field(description="of those, how many run; the others wait, and are due before it")
+    model: str | None = Field(description="the model whose engines they have; null: all slots of the deployment")
+    next_id: str | None = Field(description="the batch that runs next, maybe this one; null: another project's")
+    infeasible: bool = Field(description="it cannot end within its window even alone, so it runs after all that can")
     usual_seconds: float | None = Field(description="how long the engine usually takes to start; null: not measured")
     reason: str | None = Field(description="why it is held")
 
@@ -238,6 +242,8 @@ class State(BaseModel):
 class Extension(BaseModel):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
+    name: str = Field(description="what people call it: `name` of its metadata, or its input file's name")
+    created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
     shared: Shared = Field(description="what no engine computed, because another request's answer served")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard import durations
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
 
@@ -68,14 +69,22 @@ def _database(data: Path | None) -> Iterator[Database]:
 @key.command("create")
 @click.option("--project", required=True, help="The project the key belongs to; made if there is none.")
 @click.option("--admin", is_flag=True, help="The key may also manage the deployment.")
+@click.option("--label", help="Whose it is, or what it is for.")
+@click.option("--expires-after", metavar="DURATION", help="It opens the project for so long, such as 90d [for good].")
 @data_option
 @json_option
-def create_key(project: str, admin: bool, data: Path | None, as_json: bool) -> None:
+def create_key(
+    project: str, admin: bool, label: str | None, expires_after: str | None, data: Path | None, as_json: bool
+) -> None:
     """Print a new API key, once. Works on the database of --data, or DATABASE_URL."""
     from store import keys
 
+    try:
+        seconds = durations.seconds(expires_after) if expires_after else None
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--expires-after") from None
     with _database(data) as database, database.write() as session:
-        new_key = keys.create(session, project, admin=admin)
+        new_key = keys.create(session, project, admin=admin, label=label, expires_after=seconds)
     say(asdict(new_key), new_key.key, as_json)
 
 
@@ -97,13 +106,16 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
         say([asdict(entry) for entry in listed], "", as_json)
     else:
         table(
-            ("id", "project", "admin", "created", "revoked"),
+            ("id", "project", "label", "admin", "created", "last used", "expires", "revoked"),
             [
                 (
                     entry.id,
                     entry.project,
+                    entry.label,
                     "yes" if entry.admin else None,
                     when(entry.created_at),
+                    when(entry.last_used_at),
+                    when(entry.expires_at),
                     when(entry.revoked_at),
                 )
                 for entry in listed

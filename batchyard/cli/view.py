@@ -205,7 +205,12 @@ def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def sla(batch: dict[str, Any]) -> str:
+    """Return the outlook for the deadline; of an ended batch whether it was met, which only one that completed can."""
     state = str(batch["batchyard"]["sla"])
+    if batch["status"] == "completed" and state != "late":
+        return "in time"
+    if batch["status"] in TERMINAL and state != "late":
+        return "-"
     return painted(state.replace("_", " "), {"late": "red", "at_risk": "yellow"}.get(state))
 
 

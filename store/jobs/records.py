@@ -31,6 +31,7 @@ class Job(Leased, Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str | None] = mapped_column(String(128))
+    created_by: Mapped[str | None] = mapped_column(String(64))
     recipe: Mapped[str] = mapped_column(String(128))
     recipe_sha256: Mapped[str] = mapped_column(String(64))
     completion_window: Mapped[str] = mapped_column(String(16))

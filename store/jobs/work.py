@@ -2,61 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from sqlalchemy import ColumnElement, and_, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from batchyard.errors import RequestError
-from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
+from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL, JobStatus
 from store.jobs.records import Job
-from store.records import Batch
+from store.records import Batch, Hold, first_id
 
 Work: TypeAlias = Batch | Job
+Wanted: TypeAlias = JobStatus | Literal["unfinished", "ended"]
+Sort = Literal["next", "newest", "oldest", "failures", "largest"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+"""`next`: what has not ended, earliest due first, as it is run; then what has ended, newest first."""
+
+_PREFIXES: Mapping[type[Work], str] = MappingProxyType({Batch: "batch_", Job: "job_"})
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which work is listed; None means any.
+
+    Attributes:
+        text: part of its name or its id, in upper or lower case.
+        creator: id of the key that created it.
+        since: the earliest creation, in Unix seconds.
+        attention: only what did not go as its owner hopes, and was not retried yet: failed or late, about to be late,
+            on hold, waiting for a person, or with failed requests.
+    """
+
+    text: str | None = None
+    status: Wanted | None = None
+    model: str | None = None
+    creator: str | None = None
+    since: float | None = None
+    attention: bool = False
+
+
+class _Part(NamedTuple):
+    """A part of a list, with its order: by a column of both records, else by creation."""
+
+    status: Literal["unfinished", "ended"] | None
+    column: str | None
+    descending: bool
+
+
+_PARTS: Mapping[Sort, tuple[_Part, ...]] = MappingProxyType(
+    {
+        "next": (_Part("unfinished", "due_at", descending=False), _Part("ended", None, descending=True)),
+        "newest": (_Part(None, None, descending=True),),
+        "oldest": (_Part(None, None, descending=False),),
+        "failures": (_Part(None, "failed", descending=True),),
+        "largest": (_Part(None, "total", descending=True),),
+    }
+)
 
 
 def unfinished(session: Session, project_id: str) -> int:
     """Return how much of the project's work has not ended."""
-    batches = select(func.count()).select_from(Batch).where(_batches(project_id), Batch.status.in_(RUNNING))
-    jobs = select(func.count()).select_from(Job).where(Job.project_id == project_id, Job.status.in_(JOB_RUNNING))
+    batches = select(func.count()).select_from(Batch).where(*_scope(Batch, project_id), Batch.status.in_(RUNNING))
+    jobs = select(func.count()).select_from(Job).where(*_scope(Job, project_id), Job.status.in_(JOB_RUNNING))
     return (session.scalar(batches) or 0) + (session.scalar(jobs) or 0)
 
 
-def running(session: Session, project_id: str, *, limit: int) -> list[Work]:
-    """Return the work that has not ended, earliest due first."""
-    batches = select(Batch).where(_batches(project_id), Batch.status.in_(RUNNING))
-    jobs = select(Job).where(Job.project_id == project_id, Job.status.in_(JOB_RUNNING))
-    work: list[Work] = [
-        *session.scalars(batches.order_by(Batch.due_at, Batch.id).limit(limit)),
-        *session.scalars(jobs.order_by(Job.due_at, Job.id).limit(limit)),
-    ]
-    return sorted(work, key=lambda record: (record.due_at, _age(record.id)))[:limit]
+def newest(session: Session, project_id: str) -> str:
+    """Return a text that changes when the project gets more work."""
+    ids = [session.scalar(select(func.max(record.id)).where(record.project_id == project_id)) for record in _PREFIXES]
+    return " ".join(_age(work_id) for work_id in ids if work_id)
 
 
-def ended(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Work], bool]:
-    """Return the work that has ended after the one with id `after`, newest first, and True if there is more.
+def page(
+    session: Session,
+    project_id: str,
+    wanted: Filter = Filter(),
+    *,
+    sort: Sort = "next",
+    after: str | None = None,
+    limit: int,
+) -> tuple[list[Work], bool]:
+    """Return at most `limit` of the project's work after the one with id `after`, and True if there is more.
 
     Raises:
         RequestError: `after` is no work of the project.
     """
-    batches = select(Batch).where(_batches(project_id), Batch.status.in_(TERMINAL))
-    jobs = select(Job).where(Job.project_id == project_id, Job.status.in_(TERMINAL))
-    if after is not None:
-        if not _exists(session, project_id, after):
-            raise RequestError(f"Invalid 'after': no object with id '{after}'.", code="invalid_value", param="after")
-        batches = batches.where(Batch.id < f"batch_{_age(after)}")
-        jobs = jobs.where(Job.id < f"job_{_age(after)}")
-    work: list[Work] = [
-        *session.scalars(batches.order_by(Batch.id.desc()).limit(limit + 1)),
-        *session.scalars(jobs.order_by(Job.id.desc()).limit(limit + 1)),
-    ]
-    work.sort(key=lambda record: _age(record.id), reverse=True)
-    return work[:limit], len(work) > limit
+    parts = _PARTS[sort]
+    cursor = None if after is None else _find(session, project_id, after)
+    if cursor is not None and len(parts) > 1:
+        parts = parts[cursor.status in TERMINAL :]
+    rows: list[Work] = []
+    for number, part in enumerate(parts):
+        of_part = [
+            row
+            for record in _PREFIXES
+            for row in _rows(
+                session, record, project_id, wanted, part, None if number else cursor, limit + 1 - len(rows)
+            )
+        ]
+        of_part.sort(key=lambda row: _position(row, part), reverse=part.descending)
+        rows += of_part
+        if len(rows) > limit:
+            break
+    return rows[:limit], len(rows) > limit
 
 
-def _batches(project_id: str) -> ColumnElement[bool]:
-    return and_(Batch.project_id == project_id, Batch.job_id.is_(None))
+def _rows(
+    session: Session,
+    record: type[Work],
+    project_id: str,
+    wanted: Filter,
+    part: _Part,
+    cursor: Work | None,
+    limit: int,
+) -> list[Work]:
+    """Return the first records of one kind in a part of the list."""
+    statement = select(record).where(*_scope(record, project_id), *_conditions(record, wanted))
+    if part.status is not None:
+        statement = statement.where(_status(record, part.status))
+    columns: list[InstrumentedAttribute[Any]] = [record.id]
+    if part.column is not None:
+        columns.insert(0, getattr(record, part.column))
+    if cursor is not None:
+        *values, age = _position(cursor, part)
+        ends = [*values, _PREFIXES[record] + age]
+        beyond: ColumnElement[bool] = or_(
+            *(
+                and_(
+                    *(column == end for column, end in zip(columns[:index], ends, strict=False)),
+                    columns[index] < ends[index] if part.descending else columns[index] > ends[index],
+                )
+                for index in range(len(columns))
+            )
+        )
+        statement = statement.where(beyond)
+    order = [column.desc() if part.descending else column for column in columns]
+    return list(session.scalars(statement.order_by(*order).limit(limit)))
+
+
+def _position(row: Work, part: _Part) -> tuple[Any, ...]:
+    """Return what orders a record in its part: the column's value if there is one, and the age."""
+    return (_age(row.id),) if part.column is None else (getattr(row, part.column), _age(row.id))
+
+
+def _scope(record: type[Work], project_id: str) -> Iterator[ColumnElement[bool]]:
+    yield record.project_id == project_id
+    if record is Batch:
+        yield Batch.job_id.is_(None)
+
+
+def _status(record: type[Work], wanted: Wanted) -> ColumnElement[bool]:
+    if wanted == "unfinished":
+        return record.status.in_(RUNNING if record is Batch else JOB_RUNNING)
+    return record.status.in_(sorted(TERMINAL)) if wanted == "ended" else record.status == wanted
+
+
+def _conditions(record: type[Work], wanted: Filter) -> Iterator[ColumnElement[bool]]:
+    if wanted.text is not None:
+        names = [record.name, record.id, *((Job.recipe, Job.input_name) if record is Job else ())]
+        yield or_(*(name.icontains(wanted.text, autoescape=True) for name in names))
+    if wanted.status is not None:
+        yield _status(record, wanted.status)
+    if wanted.model is not None:
+        # A key of the object; a batch that is not validated has none.
+        yield cast(record.models, String).contains(f"{json.dumps(wanted.model)}:", autoescape=True)
+    if wanted.creator is not None:
+        yield record.created_by == wanted.creator
+    if wanted.since is not None:
+        yield record.id >= first_id(_PREFIXES[record], wanted.since)
+    if wanted.attention:
+        yield _attention(record)
+
+
+def _attention(record: type[Work]) -> ColumnElement[bool]:
+    repeat = aliased(record)
+    held = (
+        select(Hold.model).where(Hold.model == Batch.model).exists() if record is Batch else Job.waiting_for_verdict > 0
+    )
+    ended_badly = or_(record.status.in_(("failed", "expired")), record.failed > 0)
+    if record is Job:
+        ended_badly = or_(ended_badly, Job.stuck > 0)
+    stuck = and_(_status(record, "unfinished"), or_(record.sla != "on_track", record.attempt_error.is_not(None), held))
+    retried = select(repeat.id).where(repeat.retry_of == record.id).exists()
+    return or_(stuck, and_(ended_badly, ~retried))
 
 
 def _age(work_id: str) -> str:
@@ -64,7 +196,12 @@ def _age(work_id: str) -> str:
     return work_id.partition("_")[2]
 
 
-def _exists(session: Session, project_id: str, work_id: str) -> bool:
-    record = Job if work_id.startswith("job_") else Batch
-    statement = select(record.id).where(record.project_id == project_id, record.id == work_id)
-    return session.scalar(statement) is not None
+def _find(session: Session, project_id: str, work_id: str) -> Work:
+    work: Work | None
+    if work_id.startswith("job_"):
+        work = session.scalar(select(Job).where(Job.project_id == project_id, Job.id == work_id))
+    else:
+        work = session.scalar(select(Batch).where(Batch.project_id == project_id, Batch.id == work_id))
+    if work is None:
+        raise RequestError(f"Invalid 'after': no object with id '{work_id}'.", code="invalid_value", param="after")
+    return work

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Any, Literal
@@ -157,6 +157,22 @@ class _Decompressed(io.RawIOBase):
             )
         buffer[: len(content)] = content
         return len(content)
+
+
+def changed(lines: Iterable[bytes], changes: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the lines of a batch file with `changes` made in the body of each request; None removes a parameter.
+
+    A line that is no request stays as it is: validation reports it.
+    """
+    for raw in lines:
+        try:
+            request = orjson.loads(raw)
+            body = request["body"] | changes
+        except (orjson.JSONDecodeError, TypeError, KeyError):
+            yield raw
+            continue
+        request["body"] = {name: value for name, value in body.items() if value is not None or name not in changes}
+        yield orjson.dumps(request) + b"\n"
 
 
 def none() -> RequestError:

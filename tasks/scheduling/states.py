@@ -33,6 +33,10 @@ class State:
         behind: of a waiting batch, the number of batches of all projects that run, or are due, before it; None if
             nobody has counted them yet.
         behind_ids: the first of those of its own project.
+        running: of those, the number that run.
+        model: the model whose engines they have; None if they have all slots of the deployment.
+        next_id: the batch that runs next: itself, or one before it of its own project; None if that is another's.
+        infeasible: True if it goes behind all that can end within their windows.
         usual_seconds: of the engine's start; None if none was measured.
         reason: why a batch is on hold.
     """
@@ -40,6 +44,10 @@ class State:
     name: StateName
     behind: int | None = None
     behind_ids: Sequence[str] = ()
+    running: int | None = None
+    model: str | None = None
+    next_id: str | None = None
+    infeasible: bool = False
     usual_seconds: float | None = None
     reason: str | None = None
 
@@ -86,18 +94,18 @@ def of_queue(
             states[batch_id] = State("running")
         else:
             states[batch_id] = State("starting_engine", usual_seconds=usual_seconds.get(cold[0]))
-    everywhere = _Line()
-    for batch_id, own in active.items():
-        everywhere.add(batch_id, own[0].project_id)
-    lines: dict[str, _Line] = defaultdict(_Line)
+    everywhere = _Line(None)
+    lines: dict[str, _Line] = {}
     for entry in sorted(entries, key=_urgency):
-        line = lines[entry.model]
+        if entry.active:
+            everywhere.add(entry)
+        line = lines.setdefault(entry.model, _Line(entry.model))
         if entry.batch_id not in active and entry.batch_id not in line.members:
             # A batch of another model holds it up only if all slots are taken.
-            waiting = (line if line.members else everywhere).behind(entry.project_id)
+            waiting = (line if line.members else everywhere).behind(entry)
             other = states.get(entry.batch_id, waiting)
             states[entry.batch_id] = min(waiting, other, key=lambda state: state.behind or 0)
-        line.add(entry.batch_id, entry.project_id)
+        line.add(entry)
     return states
 
 
@@ -107,20 +115,36 @@ def _urgency(entry: BacklogEntry) -> tuple[bool, bool, int, str]:
 
 
 class _Line:
-    """Batches, one behind the other."""
+    """Batches, one behind the other: those of a model, or of the whole deployment. Those that run come first."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str | None) -> None:
         self.members: set[str] = set()
+        self._model = model
+        self._running = 0
+        self._next: BacklogEntry | None = None
         self._first: dict[str, list[str]] = defaultdict(list)
 
-    def add(self, batch_id: str, project_id: str) -> None:
-        if batch_id not in self.members and len(self._first[project_id]) < NAMED:
-            self._first[project_id].append(batch_id)
-        self.members.add(batch_id)
+    def add(self, entry: BacklogEntry) -> None:
+        if entry.batch_id in self.members:
+            return
+        if len(self._first[entry.project_id]) < NAMED:
+            self._first[entry.project_id].append(entry.batch_id)
+        self._running += entry.active
+        self._next = self._next or (None if entry.active else entry)
+        self.members.add(entry.batch_id)
 
-    def behind(self, project_id: str) -> State:
-        """Return the state of a batch of that project at the end of the line."""
-        return State("waiting", behind=len(self.members), behind_ids=tuple(self._first[project_id]))
+    def behind(self, entry: BacklogEntry) -> State:
+        """Return the state of a batch at the end of the line."""
+        following = self._next or entry
+        return State(
+            "waiting",
+            behind=len(self.members),
+            behind_ids=tuple(self._first[entry.project_id]),
+            running=self._running,
+            model=self._model,
+            next_id=following.batch_id if following.project_id == entry.project_id else None,
+            infeasible=entry.infeasible,
+        )
 
 
 def state(status: str, answered: int, held: str | None, in_queue: State | None) -> State | None:

@@ -253,6 +253,6 @@ def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database,
     with database.read() as session:
         points = segments.timeline(session, batch)
     assert 100 < len(points) <= segments.TIMELINE + 2
-    assert points[0] == [batch.created_at, 0, 0]
-    assert points[-1] == [pytest.approx(batch.created_at + 1000.5, abs=0.1), 6000, 20_000]
+    assert points[0] == [batch.created_at, 0, 0, 0]
+    assert points[-1] == [pytest.approx(batch.created_at + 1000.5, abs=0.1), 6000, 20_000, 2000]
     assert all(before < after for before, after in itertools.pairwise(points))

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from batchyard.errors import NotFoundError, RequestError
-from store import keys
+from store import keys, sessions
 from store.database import Database
 from store.records import ApiKey, Project
 
@@ -58,7 +58,38 @@ def test_keys_are_listed_newest_first_without_secrets(database: Database) -> Non
         assert keys.page(session, project="three") == ([], False)
     listed = asdict(second[0])
     assert listed.pop("revoked_at") is not None
-    assert listed == {"id": created[1].id, "project": "two", "admin": False, "created_at": created[1].created_at}
+    unset = dict.fromkeys(("label", "expires_at", "last_used_at"))
+    assert listed == unset | {
+        "id": created[1].id,
+        "project": "two",
+        "admin": False,
+        "created_at": created[1].created_at,
+    }
+
+
+def test_a_key_with_an_end_opens_nothing_after_it(database: Database) -> None:
+    with database.write() as session:
+        key = keys.create(session, "one", admin=True, label="for the demo", expires_after=60)
+        token = sessions.create(session, key.id)
+        assert keys.authenticate(session, key.key) is not None and keys.has_admin(session)
+        assert sessions.find(session, token) is not None
+        session.execute(update(ApiKey).values(expires_at=int(time.time())))
+    with database.read() as session:
+        assert keys.authenticate(session, key.key) is None and not keys.has_admin(session)
+        assert sessions.find(session, token) is None
+        assert keys.page(session)[0][0].name == "for the demo"
+
+
+def test_the_last_use_of_a_key_is_kept_and_written_seldom(database: Database) -> None:
+    with database.write() as session:
+        key = keys.create(session, "one")
+        caller = keys.authenticate(session, key.key)
+        assert caller is not None and caller.unnoted
+        keys.note_use(session, key.id)
+    with database.read() as session:
+        caller = keys.authenticate(session, key.key)
+        assert caller is not None and not caller.unnoted
+        assert keys.get(session, key.id).last_used_at == pytest.approx(time.time(), abs=5)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "a\0b", "\x7f", "\ud800"])

@@ -16,10 +16,24 @@ from flask import Blueprint, Flask, Response, current_app
 
 from batchyard.local_state import local_state
 from webapp.errors import is_page
-from webapp.pages import batches, files, formats, items, jobs, keys, models, new, overview, rows, schedules, sessions
+from webapp.pages import (
+    batches,
+    files,
+    formats,
+    items,
+    jobs,
+    keys,
+    models,
+    new,
+    overview,
+    rows,
+    schedules,
+    selection,
+    sessions,
+)
 from webapp.requests import current_context
 
-MODULES = (sessions, overview, batches, rows, jobs, items, new, files, models, schedules, keys)
+MODULES = (sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, keys)
 NAVIGATION = {
     "Batches and jobs": "pages.overview.show",
     "New batch": "pages.new.show",

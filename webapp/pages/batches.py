@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import flask
 from flask import Blueprint, Response
@@ -14,47 +15,60 @@ from flask.typing import ResponseReturnValue
 
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
-from store import batches, events, files, segments
+from store import batches, events, files, keys, segments
 from store.jobs.records import Job
 from store.records import Batch, Event
 from tasks.intake import retry_input, submission
-from tasks.intake.submission import Draft
+from tasks.scheduling import deadlines
 from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
-from webapp.pages import forms, rows
+from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context
+from webapp.wire import BatchObject
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
 MAX_EVENTS = 20
-MIN_RATE_SECONDS = 10.0
 MAX_SUMMARY_BYTES = 256 * 1024
 STEPS = ("created", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
 
 
 @routes.get("")
 def show(batch_id: str) -> ResponseReturnValue:
-    """Show the page. For htmx: its live part, or a reload of the page once the batch has ended."""
-    context = current_context()
+    """Show the page. For htmx: its live part, or a reload of the page once the batch has ended.
+
+    With `seen`, the stamp of what the browser shows, htmx gets the whole page, or nothing (204) if that is still so.
+    """
+    context, now = current_context(), time.time()
     batch = get_batch(batch_id)
-    live = "HX-Request" in flask.request.headers
+    live, seen = "HX-Request" in flask.request.headers, flask.request.args.get("seen")
     if live and batch.status in TERMINAL:
         return Response(headers={"HX-Refresh": "true"})
+    stamp = f"{batch.status}-{batch.completed + batch.failed}"
+    if live and seen == stamp:
+        return Response(status=204)
     with context.database.read() as session:
         timeline = segments.timeline(session, batch)
         records, _ = events.page(session, batch, after=None, limit=MAX_EVENTS)
         names = files.names(session, batch.project_id, {batch.input_file_id})
         source = files.find(session, batch.project_id, batch.input_file_id)
+        creator = keys.named(session, batch.project_id, {batch.created_by}) if batch.created_by else {}
+    ended, shown = batch.status in TERMINAL, to_wire([batch])[0]
     variables: dict[str, Any] = {
-        "now": time.time(),
-        "batch": to_wire([batch])[0],
-        "name": batch.stage or names[batch.input_file_id],
+        "now": now,
+        "batch": shown,
+        "name": shown.batchyard.name,
+        "input_name": batch.stage or names[batch.input_file_id],
+        "creator": creator.get(batch.created_by or ""),
         "source": source,
-        "ended": batch.status in TERMINAL,
+        "ended": ended,
         "steps": steps(batch, records),
-        "series": _series(timeline),
+        "speed": speed.average(timeline) if ended else speed.recent(timeline, now),
+        "series": speed.chart(shown, timeline, now),
+        "before": _before(shown),
+        "poll": f"{flask.request.path}?{urlencode({**flask.request.args, 'seen': stamp})}",
     }
-    if live:
+    if live and seen is None:
         return flask.render_template("batch_live.html", **variables)
     listed, problems = rows.beginning(batch)
     return flask.render_template(
@@ -80,20 +94,15 @@ def steps(record: Batch | Job, records: Sequence[Event]) -> list[tuple[str, int]
     return sorted(statuses + warnings, key=lambda step: step[1])
 
 
-def _series(timeline: list[list[float]]) -> str:
-    """Return the chart's data as JSON: times, requests answered until each, and rows per second before each."""
-    if len(timeline) < 2:
-        return ""
-    times, answered = [point[0] for point in timeline], [point[1] for point in timeline]
-    # Result chunks of several segments arrive at once: a rate needs a window.
-    window = max(MIN_RATE_SECONDS, (times[-1] - times[0]) / 30)
-    rates: list[float | None] = [None]
-    start = 0
-    for end in range(1, len(times)):
-        while start + 1 < end and times[end] - times[start + 1] >= window:
-            start += 1
-        rates.append(round((answered[end] - answered[start]) / max(times[end] - times[start], 0.1), 1))
-    return json.dumps([times, answered, rates])
+def _before(batch: BatchObject) -> dict[str, tuple[str, int]]:
+    """Return name and due time of the batches that a waiting one names, by id."""
+    state = batch.batchyard.state
+    ids = {*state.behind_ids, *filter(None, [state.next_id])} if state else set()
+    with current_context().database.read() as session:
+        return {
+            other.id: (other.stage or other.name or other.id, deadlines.deadline(other))
+            for other in batches.some(session, caller().project_id, ids)
+        }
 
 
 def _summaries(batch: Batch) -> dict[str, dict[str, Any]]:
@@ -135,26 +144,20 @@ def cancel(batch_id: str) -> ResponseReturnValue:
 @routes.post("/retry")
 def retry(batch_id: str) -> ResponseReturnValue:
     """Create a batch of the requests without a successful answer."""
-    context, original = current_context(), get_batch(batch_id)
-    created = create_once(
+    return _redirect(retry_once(get_batch(batch_id)))
+
+
+def retry_once(original: Batch) -> Batch:
+    """Return a new batch of the requests of `original` without a successful answer, the same if a form is sent twice.
+
+    Raises:
+        ConflictError: the batch has not ended, or all its requests succeeded.
+    """
+    context = current_context()
+    return create_once(
         forms.idempotency("retry", original.id),
         lambda: submission.retry(context, original, retry_input.write(context, original)),
-    )
-    return _redirect(created.batch)
-
-
-@routes.post("/repeat")
-def repeat(batch_id: str) -> ResponseReturnValue:
-    """Create a batch of the same file with the same options."""
-    context, original = current_context(), get_batch(batch_id)
-
-    def draft() -> Draft:
-        batches.refuse_stage(original, "retry")
-        with context.database.read() as session:
-            source = submission.input_file(session, original.project_id, original.input_file_id)
-        return submission.repeat(context, original, source)
-
-    return _redirect(create_once(forms.idempotency("repeat", original.id), draft).batch)
+    ).batch
 
 
 def _redirect(batch: Batch) -> ResponseReturnValue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 
 from flask import Flask
@@ -69,9 +70,22 @@ def timestamp(at: float | None) -> str | Markup:
     """Format a Unix time in UTC, as an HTML `time` element."""
     if at is None:
         return NOTHING
-    time = datetime.fromtimestamp(at, UTC)
-    text = time.strftime("%Y-%m-%d %H:%M:%S")
-    return Markup('<time datetime="{}">{} UTC</time>').format(time.isoformat(timespec="seconds"), text)
+    return Markup('<time datetime="{:%Y-%m-%dT%H:%M:%SZ}">{}</time>').format(datetime.fromtimestamp(at, UTC), _utc(at))
+
+
+def ago(at: float | None) -> str | Markup:
+    """Format a past Unix time as `3 h ago`, in an HTML `time` element that says the exact time in its title."""
+    if at is None:
+        return NOTHING
+    exact = datetime.fromtimestamp(at, UTC)
+    age = " ".join(durations.text(time.time() - at).split()[:2])
+    return Markup('<time datetime="{:%Y-%m-%dT%H:%M:%SZ}" title="{}" data-ago>{} ago</time>').format(
+        exact, _utc(at), age
+    )
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def short(text: str, length: int = 12) -> str:
@@ -84,7 +98,7 @@ def shown_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-FILTERS = (count, rate, figure, percent, size, duration, brief, timestamp, short, shown_json)
+FILTERS = (count, rate, figure, percent, size, duration, brief, timestamp, ago, short, shown_json)
 
 
 def register(app: Flask) -> None:

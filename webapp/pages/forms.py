@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import flask
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.errors import RequestError
 from batchyard.statuses import ENDPOINTS
+from store import batches
+from store.records import Batch
 from tasks.steps import registry
 from webapp.idempotency import Idempotency
 from webapp.requests import current_context
@@ -24,6 +26,14 @@ _FIELDS = {
     "prompt": "text",
     "messages": "text",
 }
+
+
+def _blank(value: Any) -> Any:
+    return None if value == "" else value
+
+
+Blank = BeforeValidator(_blank)
+"""Turns an empty field of a form into None."""
 
 
 class PageParams(BaseModel):
@@ -73,6 +83,24 @@ def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
         "post_process": [_step(step, fields) for step in post_processing() if f"step.{step.name}" in fields],
         "on_invalid": fields.get("on_invalid", "fail"),
     }
+
+
+def fields_of(batch: Batch) -> dict[str, str]:
+    """Return the fields in which a batch's options stand as they are in this batch."""
+    metadata = {name: value for name, value in (batch.request_metadata or {}).items() if name != batches.NAME}
+    fields = {
+        "completion_window": batch.completion_window,
+        "metadata": "\n".join(f"{name}={value}" for name, value in metadata.items()),
+    }
+    if batch.on_invalid == "skip":
+        fields["on_invalid"] = "skip"
+    for entry in batch.post_process:
+        prefix = f"step.{entry['step']}"
+        fields[prefix] = "1"
+        options = {name: value for name, value in registry.request(entry).items() if name != "step"}
+        for name, value in options.items():
+            fields[f"{prefix}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
+    return fields
 
 
 def _step(step: Step, fields: Mapping[str, str]) -> dict[str, str]:

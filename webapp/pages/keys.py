@@ -1,6 +1,12 @@
-"""/keys: the projects with their tier, limits and API keys, for administrators."""
+"""/keys: the projects with their tier, limits and API keys, for administrators.
+
+The secret of a new key goes to the page that shows it in a cookie, which that page removes: loading it again neither
+shows the secret nor creates another key.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import flask
 from flask import Blueprint
@@ -8,7 +14,9 @@ from flask.typing import ResponseReturnValue
 
 from batchyard.errors import RequestError
 from store import keys, projects
-from store.keys import NewKey
+from store.keys import Key
+from store.records import now
+from webapp.keys import CreateKey
 from webapp.pages.forms import PageParams, Problem
 from webapp.projects import SettleProject
 from webapp.requests import administrator, current_context, query, validated
@@ -16,6 +24,8 @@ from webapp.requests import administrator, current_context, query, validated
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
 """The number of keys shown of each project on the page of all projects."""
+NEW_KEY = "batchyard_new_key"
+NEW_KEY_SECONDS = 60
 
 
 @routes.before_request
@@ -23,9 +33,26 @@ def _only_administrators() -> None:
     administrator()
 
 
+def _cookie() -> dict[str, Any]:
+    path = flask.url_for("pages.keys.show")
+    return {"path": path, "httponly": True, "samesite": "Strict", "secure": flask.request.is_secure}
+
+
 @routes.get("")
 def show() -> ResponseReturnValue:
-    return _page()
+    """Show the page. A key that was created just now is shown with its secret, this once."""
+    new_key = _new_key(flask.request.cookies.get(NEW_KEY, ""))
+    response = flask.make_response(_page(new_key))
+    if NEW_KEY in flask.request.cookies:
+        response.delete_cookie(NEW_KEY, **_cookie())
+    return response
+
+
+def _new_key(secret: str) -> tuple[str, Key] | None:
+    """Return a key in use with its secret; None for any other text."""
+    with current_context().database.read() as session:
+        owner = keys.authenticate(session, secret)
+        return (secret, keys.get(session, owner.key_id)) if owner else None
 
 
 @routes.get("/<project_id>")
@@ -36,20 +63,28 @@ def show_project(project_id: str) -> ResponseReturnValue:
         project = projects.get(session, project_id)
         records, has_more = keys.page(session, project=project.name, after=params.after, limit=params.limit)
     return flask.render_template(
-        "project.html", project=project, keys=records, has_more=has_more, limit=params.limit, tiers=_tiers()
+        "project.html", project=project, keys=records, has_more=has_more, limit=params.limit, tiers=_tiers(), now=now()
     )
 
 
 @routes.post("")
 def create() -> ResponseReturnValue:
-    """Create a key. It is shown only once, so the response is the page instead of a redirect."""
+    """Create a key, and go to the page that shows it once."""
     fields = flask.request.form
+    values = {name: fields.get(name, "").strip() or None for name in ("label", "expires_after")}
     try:
+        body = validated(
+            CreateKey, {"project": fields.get("project", "").strip(), "admin": "admin" in fields, **values}
+        )
         with current_context().database.write() as session:
-            key = keys.create(session, fields.get("project", "").strip(), admin="admin" in fields)
+            key = keys.create(
+                session, body.project, admin=body.admin, label=body.label, expires_after=body.expires_after_seconds
+            )
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
-    return _page(new_key=key)
+    response = flask.redirect(flask.url_for("pages.keys.show"), 303)
+    response.set_cookie(NEW_KEY, key.key, max_age=NEW_KEY_SECONDS, **_cookie())
+    return response
 
 
 @routes.post("/<key_id>/revoke")
@@ -82,7 +117,7 @@ def _tiers() -> dict[str, int]:
     return current_context().settings.tier_seconds
 
 
-def _page(new_key: NewKey | None = None, problem: Problem | None = None) -> str:
+def _page(new_key: tuple[str, Key] | None = None, problem: Problem | None = None) -> str:
     params = query(PageParams)
     with current_context().database.read() as session:
         records, has_more = projects.page(session, after=params.after, limit=params.limit)
@@ -95,6 +130,7 @@ def _page(new_key: NewKey | None = None, problem: Problem | None = None) -> str:
         limit=params.limit,
         tiers=_tiers(),
         new_key=new_key,
+        now=now(),
         problem=problem,
         fields=flask.request.form,
     )

@@ -29,6 +29,7 @@ def show() -> ResponseReturnValue:
     snapshot = metrics.own_snapshot()
     return flask.render_template(
         "models.html",
+        now=time.time(),
         models=context.models.values(),
         capabilities={name: engine_status.capabilities(spec) for name, spec in context.models.items()},
         contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},

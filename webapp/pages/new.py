@@ -6,12 +6,14 @@ import hashlib
 import io
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import flask
+import orjson
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
@@ -19,12 +21,15 @@ from batchyard.errors import RequestError
 from batchyard.wording import cut
 from store import files
 from store.artifacts import Writer
+from store.batches import NAME
+from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File
 from tasks.intake import preview, prompts, submission
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import Prompt
 from tasks.intake.submission import NewInput
 from webapp import start
+from webapp.batches import get_batch
 from webapp.files import get_file, uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
@@ -33,6 +38,8 @@ from webapp.start import PARAMETERS, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 
+_CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
+"""The parameters that the form can change in all requests of a stored file."""
 _OPTIONS = ("system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
 """The number of errors shown."""
@@ -62,10 +69,15 @@ class _Source:
 
 @routes.get("")
 def show() -> ResponseReturnValue:
-    file_id = flask.request.args.get("file")
-    if file_id is not None:
-        get_file(file_id)
-    return _page()
+    """Show the form: empty, with a stored file, or as a batch was made that is to run again."""
+    arguments = flask.request.args
+    if "again" in arguments:
+        batch = get_batch(arguments["again"])
+        file = get_file(batch.input_file_id)
+        name = (batch.request_metadata or {}).get(NAME) or (batch.name if batch.name != file.filename else None)
+        fields = forms.fields_of(batch) | {"endpoint": batch.endpoint, "batch_name": name or ""}
+        return _page(file=file, fields=fields)
+    return _page(file=get_file(arguments["file"]) if "file" in arguments else None)
 
 
 @routes.post("")
@@ -78,7 +90,7 @@ def create() -> ResponseReturnValue:
             raise RequestError("Choose a file, or type or paste something.", param="text")
         input_preview = _preview(options, source)
         if not input_preview.errors or options.on_invalid == "skip":
-            batch = _submit(options, source)
+            batch = _submit(options, source, input_preview)
             return flask.redirect(flask.url_for("pages.batches.show", batch_id=batch.id), 303)
         problem, status = Problem("Some of its lines cannot be run; they are listed below.", "preview"), 400
     except RequestError as error:
@@ -101,19 +113,30 @@ def look() -> ResponseReturnValue:
     return _page(input_preview, problem)
 
 
-def _page(input_preview: Preview | None = None, problem: Problem | None = None) -> str:
-    fields = flask.request.form
-    file_id = fields.get("file_id") or flask.request.args.get("file")
-    context, file = current_context(), None
+def _page(
+    input_preview: Preview | None = None,
+    problem: Problem | None = None,
+    file: File | None = None,
+    fields: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Render the form with the fields that were sent, or with those of its first request and `fields`."""
+    context, file_id = current_context(), flask.request.form.get("file_id")
     if file_id:
         with context.database.read() as session:
             file = files.find(session, caller().project_id, file_id)
+    first = _first_request(file) if file else {}
+    if flask.request.form:
+        fields = flask.request.form
+    else:
+        body = {name: str(value) for name, value in _changeable(first).items()}
+        fields = {"endpoint": first.get("url", "")} | body | dict(fields)
     upload = flask.request.files.get("file")
     return flask.render_template(
         "new.html",
         fields=fields,
         once=fields.get("once") or secrets.token_hex(16),
         file=file,
+        models=sorted(context.models),
         upload_name=upload.filename if upload else None,
         **forms.template_context(),
         **_preview_variables(input_preview, problem),
@@ -142,8 +165,12 @@ def _options() -> StartForm:
     """Return the form's options as those of POST /start. Raises RequestError."""
     fields = flask.request.form
     values = forms.batch_options(fields)
+    if name := fields.get("batch_name", "").strip():
+        values["metadata"] = (values["metadata"] or {}) | {NAME: name}
     if _is_requests():
         values["endpoint"] = fields.get("endpoint")
+        if fields.get("file_id"):
+            values |= {name: fields[name] for name in _CHANGEABLE if fields.get(name, "").strip()}
     else:
         values["endpoint"], _, values["model"] = fields.get("run", "").partition(" ")
         values |= {name: fields[name] for name in _OPTIONS if fields.get(name, "").strip()}
@@ -174,6 +201,8 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     """Preview the first requests. Raises RequestError for an error that all requests share."""
     context = current_context()
     content, whole = source.head()
+    if changes := _changes(options, source):
+        content = b"".join(prompts.changed(io.BytesIO(content), changes))
     if _is_requests():
         return preview.of_requests(context, options.endpoint, content, whole=whole)
     kind, request_template = prompts.format_of(source.name), start.request_template(options)
@@ -201,8 +230,49 @@ def _first_rows(source: _Source, template: str | None) -> tuple[list[Prompt], bo
     return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
-def _submit(options: StartForm, source: _Source) -> Batch:
+def _first_request(file: File) -> dict[str, Any]:
+    """Return the first request of a file; an empty one if its first line is none."""
+    with current_context().artifacts.open(file.sha256) as source:
+        try:
+            request = orjson.loads(source.readline(MAX_LINE_BYTES))
+        except orjson.JSONDecodeError:
+            return {}
+    return request if isinstance(request, dict) else {}
+
+
+def _changeable(request: dict[str, Any]) -> dict[str, Any]:
+    """Return what the form shows of a request of a stored file, and can change in all."""
+    body = request.get("body")
+    values = {name: body.get(name) for name in _CHANGEABLE} if isinstance(body, dict) else {}
+    return {name: value for name, value in values.items() if isinstance(value, str | int | float)}
+
+
+def _changes(options: StartForm, source: _Source) -> dict[str, Any]:
+    """Return the parameters in which the form differs from the first request of a stored file; None removes one."""
+    if not isinstance(source.content, File) or not flask.request.form.keys() & set(_CHANGEABLE):
+        return {}
+    first = _changeable(_first_request(source.content))
+    return {name: value for name in _CHANGEABLE if (value := getattr(options, name)) != first.get(name)}
+
+
+def _title(input_preview: Preview) -> str | None:
+    """Return what a typed or pasted input is called: the beginning of its first prompt."""
+    body = input_preview.requests[0].get("body") if input_preview.requests else None
+    body = body if isinstance(body, dict) else {}
+    messages = body.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages and isinstance(messages[-1], dict) else {}
+    text = last.get("content") or body.get("prompt") or body.get("input")
+    return start.title_of(text) if isinstance(text, str) else None
+
+
+def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batch:
     content = source.content
+    title = _title(input_preview) if isinstance(content, bytes) else None
+    if isinstance(content, File) and (changes := _changes(options, source)):
+        with current_context().artifacts.open(content.sha256) as file, current_context().artifacts.create() as writer:
+            for line in prompts.changed(file, changes):
+                writer.write(line)
+        source, content = _Source(source.name, writer), writer
     if isinstance(content, bytes):
         with current_context().artifacts.create() as writer:
             writer.write(content)
@@ -212,5 +282,5 @@ def _submit(options: StartForm, source: _Source) -> Batch:
     if isinstance(content, File):
         return start.make(options, content, idempotency)
     if _is_requests():
-        return start.make(options, NewInput(source.name, start.decompressed(content, source.name)), idempotency)
-    return start.submit(options, (content, source.name), idempotency)
+        return start.make(options, NewInput(source.name, start.decompressed(content, source.name)), idempotency, title)
+    return start.submit(options, (content, source.name), idempotency, title)

@@ -1,58 +1,130 @@
-"""/: the batches and jobs of the project that run, wait and have ended, and the queue, of all projects for admins."""
+"""/: the project's batches and jobs in one list with filters, and the queue, of all projects for administrators."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 import flask
-from flask import Blueprint
+from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
+from pydantic import Field
 
-from store import files
+from batchyard import durations
+from store import keys
 from store.jobs import work
 from store.jobs.records import Job
-from store.jobs.work import Work
+from store.jobs.work import Filter, Sort, Wanted, Work
 from store.records import Batch
 from webapp import batches, jobs, metrics
 from webapp.job_wire import JobObject
-from webapp.pages.forms import PageParams
+from webapp.pages import sessions
+from webapp.pages.forms import Blank, PageParams
 from webapp.pages.jobs import title
 from webapp.requests import caller, current_context, query
 from webapp.wire import BatchObject
 
 routes = Blueprint("overview", __name__)
 
-MAX_RUNNING = 25
-"""The number of unfinished batches and jobs shown one by one; the others are only counted."""
+CREATORS = 100
+"""The number of keys offered as creators, newest first. Any other can be named in the URL."""
+STATUSES = {
+    "unfinished": "not ended",
+    "ended": "ended",
+    "in_progress": "in progress",
+    "completed": "completed",
+    "failed": "failed",
+    "expired": "expired",
+    "cancelled": "cancelled",
+}
+SINCE = {"1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days"}
+SORTS = {
+    "next": "running first",
+    "newest": "newest first",
+    "oldest": "oldest first",
+    "failures": "most failures first",
+    "largest": "largest first",
+}
+
+
+class ListParams(PageParams):
+    """The query parameters of the list. `seen` is the stamp of the list that the browser shows."""
+
+    limit: int = Field(50, ge=1, le=100)
+    q: Annotated[str | None, Blank] = Field(None, max_length=200)
+    status: Annotated[Wanted | None, Blank] = None
+    model: Annotated[str | None, Blank] = Field(None, max_length=256)
+    creator: Annotated[str | None, Blank] = Field(None, max_length=64)
+    since: Annotated[Literal["1h", "24h", "7d", "30d"] | None, Blank] = None
+    attention: bool = False
+    sort: Sort = "next"
+    seen: str | None = Field(None, max_length=128)
+
+    def wanted(self) -> Filter:
+        """Return the filter of these parameters."""
+        text = self.q.strip() if self.q else None
+        return Filter(
+            text=text or None,
+            status=self.status,
+            model=self.model,
+            creator=self.creator,
+            since=time.time() - durations.seconds(self.since) if self.since else None,
+            attention=self.attention,
+        )
+
+    def url(self, **changes: Any) -> str:
+        """Return the URL of this list, with these changes of its parameters."""
+        values = self.model_dump(exclude_defaults=True, exclude={"seen"}) | changes
+        fields = {name: 1 if value is True else value for name, value in values.items() if value is not None}
+        return f"{flask.url_for('pages.overview.show')}?{urlencode(fields)}"
 
 
 @routes.get("/")
 def show() -> ResponseReturnValue:
-    """Show the page. For htmx: only its live part."""
+    """Show the page. For htmx: its live part, or nothing (204) if what the browser shows is still so."""
     owner, context = caller(), current_context()
-    params = query(PageParams)
+    params, live = query(ListParams), "HX-Request" in flask.request.headers
     with context.database.read() as session:
         unfinished = work.unfinished(session, owner.project_id)
-        running = [] if params.after else work.running(session, owner.project_id, limit=MAX_RUNNING)
-        ended, has_more = work.ended(session, owner.project_id, after=params.after, limit=params.limit)
-        records = (*running, *ended)
-        names = files.names(
-            session, owner.project_id, {record.input_file_id for record in records if isinstance(record, Batch)}
+        stamp = f"{work.newest(session, owner.project_id)} {unfinished}"
+        if live and not unfinished and params.seen == stamp:
+            return Response(status=204)
+        records, has_more = work.page(
+            session, owner.project_id, params.wanted(), sort=params.sort, after=params.after, limit=params.limit
         )
-    data = _to_wire(records)
-    return flask.render_template(
-        "overview_live.html" if flask.request.headers.get("HX-Request") else "overview.html",
-        now=time.time(),
-        unfinished=unfinished,
-        running=data[: len(running)],
-        ended=data[len(running) :],
-        names=names | {record.id: title(record) for record in records if isinstance(record, Job)},
-        older=params.after is not None,
-        has_more=has_more,
-        limit=params.limit,
-        snapshot=metrics.own_snapshot(),
-    )
+        creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})
+    filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))
+    variables: dict[str, Any] = {
+        "now": time.time(),
+        "params": params,
+        "unfinished": unfinished,
+        "rows": _to_wire(records),
+        "names": {record.id: title(record) for record in records if isinstance(record, Job)},
+        "creators": creators,
+        "filtered": filtered,
+        "has_more": has_more,
+        "poll": params.url(seen=stamp),
+        "snapshot": None if filtered or params.after else metrics.own_snapshot(),
+    }
+    if live:
+        return flask.render_template("overview_live.html", **variables)
+    return flask.render_template("overview.html", **variables, **_choices())
+
+
+def _choices() -> dict[str, Any]:
+    """Return what the filters offer: labels by value."""
+    visitor = sessions.visitor()
+    with current_context().database.read() as session:
+        project_keys, _ = keys.page(session, project=visitor.project if visitor else "", limit=CREATORS)
+    return {
+        "statuses": STATUSES,
+        "periods": SINCE,
+        "sorts": SORTS,
+        "models": {name: name for name in current_context().models},
+        "project_keys": {key.id: key.name for key in project_keys},
+    }
 
 
 def _to_wire(records: Sequence[Work]) -> list[BatchObject | JobObject]:

@@ -15,6 +15,7 @@ from batchyard.errors import AuthenticationError, PermissionDeniedError
 from store import keys, sessions
 from store.sessions import Visitor
 from webapp import limits
+from webapp.requests import admit as admit_caller
 from webapp.requests import current_context
 
 routes = Blueprint("sessions", __name__)
@@ -54,8 +55,8 @@ def admit() -> None:
         current = sessions.find(session, token) if token else None
     if current is None:
         raise AuthenticationError("Sign in to see this page.")
-    g.visitor, g.caller = current, current.caller
-    limits.count_request(current_context(), current.caller.key_id)
+    g.visitor = current
+    admit_caller(current.caller)
     if posted and not hmac.compare_digest(flask.request.form.get("csrf", "").encode(), csrf_token().encode()):
         raise PermissionDeniedError("This form is of another session; load its page again, then send it.")
 

@@ -1,8 +1,13 @@
-// What pages do beyond HTML: charts, and no polling while nobody looks. Pages work without it.
+// What pages do beyond HTML: local times, charts, copy buttons, and no polling while nobody looks. Pages work without it.
 "use strict";
 
+// A part that is fetched again and again is not fetched while the tab is hidden, nor once somebody has opened more of it.
 document.addEventListener("htmx:before:request", (event) => {
-  if (document.hidden && event.detail.ctx.sourceElement.hasAttribute("data-live")) event.preventDefault();
+  const source = event.detail.ctx.sourceElement;
+  if (!source.hasAttribute("data-live")) {
+    const rest = source.closest("#rest");
+    if (rest) rest.dataset.opened = "";
+  } else if (document.hidden || source.closest("[data-opened]")) event.preventDefault();
 });
 
 // "Show more" is replaced by what it loads: the focus goes to the first of that, not to the beginning of the page.
@@ -44,35 +49,116 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
 });
 
-const HEIGHT = 200;
-const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+const number = (value, size) => String(value).padStart(size, "0");
+
+function localTime(date) {
+  const day = [number(date.getFullYear(), 4), number(date.getMonth() + 1, 2), number(date.getDate(), 2)].join("-");
+  return `${day} ${[date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => number(part, 2)).join(":")}`;
+}
+const zone = (date) =>
+  new Intl.DateTimeFormat(undefined, { timeZoneName: "short" }).formatToParts(date).find((part) => part.type === "timeZoneName").value;
+const utc = (date) => date.toISOString().slice(0, 19).replace("T", " ") + " UTC";
+
+// The server names each time in UTC, or how long ago it was; here it becomes the visitor's, with UTC in its title.
+function showTimes() {
+  for (const element of document.querySelectorAll("time[datetime]")) {
+    const date = new Date(element.dateTime);
+    const local = `${localTime(date)} ${zone(date)}`;
+    if ("ago" in element.dataset) {
+      const age = Math.max(0, (Date.now() - date) / 1000);
+      const [name, size] = UNITS.find(([, size]) => age >= size) ?? ["s", 1];
+      element.textContent = `${Math.floor(age / size)} ${name} ago`;
+      element.title = `${local}, ${utc(date)}`;
+    } else {
+      element.textContent = local;
+      element.title = utc(date);
+    }
+  }
+}
+
+const HEIGHT = 220;
 const compact = new Intl.NumberFormat("en", { notation: "compact" });
 
 function drawChart(element) {
   const said = element.dataset.series;
   if (element.drawn === said) return;
   element.drawn = said;
-  const data = JSON.parse(said);
-  if (element.plot) return element.plot.setData(data);
+  const { data, deadline } = JSON.parse(said);
+  element.deadline = deadline;
+  const last = (plot) => plot.setLegend({ idx: plot.data[1].findLastIndex((value) => value != null) });
+  if (element.plot) {
+    element.plot.setData(data);
+    return last(element.plot);
+  }
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const numbers = { ...axis, size: 52, values: (_, values) => values.map((value) => compact.format(value)) };
+  const value = (_, shown) => shown?.toLocaleString("en") ?? "–";
+  const line = { points: { show: false }, value, spanGaps: false };
+  // Of an expected course the legend says when it ends.
+  const end = (plot, _, index) => {
+    const at = plot.data[index].findIndex((count) => count === Math.max(...plot.data[index].map(Number)));
+    return plot.data[index].some((count) => count != null) ? localTime(new Date(plot.data[0][at] * 1000)).slice(11) : "–";
+  };
+  const expected = { ...line, value: end, scale: "answered", stroke: color("--soft"), width: 1, dash: [3, 3] };
   element.plot = new uPlot({
     width: element.clientWidth,
     height: HEIGHT,
-    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-    scales: { answered: { range: (_, low, high) => [0, Math.max(high, 1)] }, rate: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
-    axes: [{ ...axis, space: 80, values: (_, splits) => splits.map((seconds) => clock(seconds).slice(11)) }, { ...numbers, scale: "answered" }, { ...numbers, scale: "rate", side: 1, grid: { show: false } }],
-    series: [
-      { label: "UTC", value: (_, seconds) => (seconds == null ? "–" : clock(seconds)) },
-      { label: "answered", scale: "answered", stroke: color("--link"), fill: color("--busy-back"), width: 2, points: { show: false }, value: (_, value) => value?.toLocaleString("en") ?? "–" },
-      { label: "rows/s", scale: "rate", stroke: color("--warn"), width: 1.5, points: { show: false }, value: (_, value) => value?.toLocaleString("en") ?? "–" },
+    scales: {
+      x: { range: (_, low, high) => [low, Math.max(high, element.deadline ?? high) + 0.01 * (high - low)] },
+      answered: { range: (_, low, high) => [0, Math.max(high, 1)] },
+      rate: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] },
+    },
+    axes: [
+      { ...axis, space: 80, values: (_, splits) => splits.map((seconds) => localTime(new Date(seconds * 1000)).slice(11)) },
+      { ...numbers, scale: "answered" },
+      { ...numbers, scale: "rate", side: 1, grid: { show: false } },
     ],
+    series: [
+      { label: zone(new Date()), value: (_, seconds) => (seconds == null ? "–" : localTime(new Date(seconds * 1000))) },
+      { ...line, label: "answered", scale: "answered", stroke: color("--link"), fill: color("--busy-back"), width: 2 },
+      { ...line, label: "failed", scale: "answered", stroke: color("--bad"), width: 2 },
+      { ...line, label: "rows/s", scale: "rate", stroke: color("--warn"), width: 1.5 },
+      { ...expected, label: "ends at the earliest", class: data[4].some((count) => count != null) ? "known" : "none" },
+      { ...expected, label: "ends at the latest", class: data[5].some((count) => count != null) ? "known" : "none" },
+    ],
+    bands: [{ series: [4, 5], fill: color("--plain-back") }],
+    hooks: {
+      setCursor: [(plot) => plot.cursor.idx == null && last(plot)], // the mouse is elsewhere: the latest values
+      draw: [
+        (plot) => {
+          if (element.deadline == null) return;
+          const x = Math.round(plot.valToPos(element.deadline, "x", true));
+          plot.ctx.save();
+          plot.ctx.strokeStyle = color("--bad");
+          plot.ctx.lineWidth = devicePixelRatio;
+          plot.ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+          plot.ctx.beginPath();
+          plot.ctx.moveTo(x, plot.bbox.top);
+          plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+          plot.ctx.stroke();
+          plot.ctx.restore();
+        },
+      ],
+      ready: [last],
+    },
   }, data, element);
   new ResizeObserver(() => element.plot.setSize({ width: element.clientWidth, height: HEIGHT })).observe(element);
 }
 
-const drawCharts = () => document.querySelectorAll(".chart").forEach(drawChart);
-document.addEventListener("htmx:after:swap", drawCharts);
-document.addEventListener("DOMContentLoaded", drawCharts);
+function show() {
+  showTimes();
+  document.querySelectorAll(".chart").forEach(drawChart);
+}
+document.addEventListener("htmx:after:swap", show);
+document.addEventListener("DOMContentLoaded", show);
+setInterval(() => document.hidden || showTimes(), 20000);
+
+// A list's URL names only the filters that are set.
+document.addEventListener("submit", (event) => {
+  if (event.target.id !== "filter") return;
+  for (const field of event.target.elements) if (!field.value) field.disabled = true;
+});
+addEventListener("pageshow", () => document.querySelectorAll("#filter :disabled").forEach((field) => (field.disabled = false)));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from store.queue import BacklogEntry
@@ -52,8 +54,9 @@ def test_a_batch_waits_behind_those_that_run_and_those_that_are_due_before_it() 
         entry("other model", model="n", due=1),
     ]
     outcome = of_queue(entries, {"runs"}, HERE, {})
-    assert outcome["mine"] == State("waiting", behind=2, behind_ids=("runs", "soon"))
-    assert outcome["soon"] == State("waiting", behind=1, behind_ids=("runs",))
+    line: dict[str, Any] = {"running": 1, "model": "m", "next_id": "soon"}
+    assert outcome["mine"] == State("waiting", behind=2, behind_ids=("runs", "soon"), **line)
+    assert outcome["soon"] == State("waiting", behind=1, behind_ids=("runs",), **line)
     assert outcome["late"].behind == 3
 
 
@@ -63,20 +66,26 @@ def test_batches_of_another_project_are_counted_and_never_named() -> None:
         *(entry(f"mine{number}", due=number) for number in range(1, 6)),
     ]
     last = of_queue(entries, set(), HERE, {})["mine5"]
-    assert last == State("waiting", behind=5, behind_ids=("mine1", "mine2", "mine3")), "the first ones, three at most"
-    alone = of_queue([entry("theirs", active=True, project="other"), entry("mine")], set(), HERE, {})["mine"]
-    assert alone == State("waiting", behind=1)
+    line: dict[str, Any] = {"running": 1, "model": "m"}
+    three = ("mine1", "mine2", "mine3")
+    assert last == State("waiting", behind=5, behind_ids=three, next_id="mine1", **line), "three at most are named"
+    both = [entry("theirs", active=True, project="other"), entry("mine")]
+    assert of_queue(both, set(), HERE, {})["mine"] == State("waiting", behind=1, next_id="mine", **line)
+    both.append(entry("theirs, too", project="other", due=1))
+    assert of_queue(both, set(), HERE, {})["mine"] == State("waiting", behind=2, next_id=None, **line)
 
 
 def test_behind_another_model_a_batch_waits_only_for_what_runs() -> None:
     entries = [entry("runs", active=True, model="n"), entry("waits", model="n"), entry("mine")]
-    assert of_queue(entries, set(), HERE, {})["mine"] == State("waiting", behind=1, behind_ids=("runs",))
-    assert of_queue([entry("mine")], set(), HERE, {})["mine"] == State("waiting", behind=0)
+    assert of_queue(entries, set(), HERE, {})["mine"] == State(
+        "waiting", behind=1, behind_ids=("runs",), running=1, next_id="mine"
+    )
+    assert of_queue([entry("mine")], set(), HERE, {})["mine"].behind == 0
 
 
 def test_a_batch_of_two_models_or_classes_never_waits_behind_itself() -> None:
     entries = [entry("mine"), entry("mine", kind="prefill"), entry("soon", model="n", due=1), entry("mine", model="n")]
-    assert of_queue(entries, set(), HERE, {})["mine"] == State("waiting", behind=0)
+    assert of_queue(entries, set(), HERE, {})["mine"].behind == 0
 
 
 @pytest.mark.parametrize(

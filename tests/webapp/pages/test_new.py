@@ -7,6 +7,7 @@ import gzip
 import html
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,74 @@ def test_a_stored_file_is_used_again(client: FlaskClient, context: AppContext) -
     assert send(client, file_id=file.id).status_code == 303
     assert only_batch(context).input_file_id == file.id
     assert client.get("/new?file=file-nope").status_code == 404
+
+
+@pytest.fixture
+def first_run(client: FlaskClient, context: AppContext) -> Batch:
+    """A batch of three prompts with a temperature, a name and a step."""
+    fields = {"temperature": "0.5", "batch_name": "evals", "metadata": "team=search", "completion_window": "2h"}
+    steps = {"step.score": "1", "step.score.method": "numeric"}
+    assert send(client, text="one\ntwo\nthree", **fields, **steps).status_code == 303
+    return only_batch(context)
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """The fields of the form as a browser would send them."""
+    inputs = re.findall(r'<input (?![^>]*type="(?:radio|checkbox)")[^>]*?name="([^"]+)"[^>]*?value="([^"]*)"', page)
+    ticked = re.findall(r'<input type="checkbox" name="([^"]+)" value="1" checked', page)
+    chosen = re.findall(
+        r'<select[^>]* name="([^"]+)"(?:(?!</select>).)*?<option(?: value="([^"]*)")? selected>([^<]*)', page, re.DOTALL
+    )
+    areas = re.findall(r'<textarea[^>]* name="([^"]+)"[^>]*>\n(.*?)</textarea>', page, re.DOTALL)
+    return (
+        dict(inputs) | dict.fromkeys(ticked, "1") | {name: value or text for name, value, text in chosen} | dict(areas)
+    )
+
+
+def test_running_again_opens_the_form_as_the_batch_was_made(
+    client: FlaskClient, context: AppContext, first_run: Batch
+) -> None:
+    fields = fields_of(client.get(f"/new?again={first_run.id}").text)
+    assert (fields["batch_name"], fields["temperature"], fields["model"]) == ("evals", "0.5", "echo")
+    assert (fields["completion_window"], fields["metadata"]) == ("2h", "team=search")
+    assert (fields["step.score"], fields["step.score.method"]) == ("1", "numeric")
+    again = client.post("/new", data=fields, content_type="multipart/form-data")
+    assert again.status_code == 303, again.text
+    with context.database.read() as session:
+        batch = session.get_one(Batch, again.location.rpartition("/")[2])
+    assert batch.id != first_run.id and batch.input_file_id == first_run.input_file_id
+    assert (batch.name, batch.request_metadata) == ("evals", {"team": "search", "name": "evals"})
+    assert batch.post_process == first_run.post_process
+    assert client.get("/new?again=batch_nope").status_code == 404
+
+
+def test_what_is_changed_of_the_first_request_is_changed_in_all(
+    client: FlaskClient, context: AppContext, first_run: Batch
+) -> None:
+    fields = fields_of(client.get(f"/new?again={first_run.id}").text) | {"temperature": "", "max_tokens": "7"}
+    preview_page = client.post("/new/preview", data=fields, content_type="multipart/form-data").text
+    assert "&#34;max_tokens&#34;: 7" in preview_page and "temperature&#34;" not in preview_page
+    again = client.post("/new", data=fields, content_type="multipart/form-data")
+    with context.database.read() as session:
+        batch = session.get_one(Batch, again.location.rpartition("/")[2])
+    before, after = lines_of(context, first_run), lines_of(context, batch)
+    assert [line["body"]["max_tokens"] for line in after] == [7, 7, 7]
+    for line in (*before, *after):
+        line["body"] = {name: line["body"][name] for name in ("model", "messages")}
+    assert before == after
+
+
+def test_a_pasted_batch_is_called_after_its_first_prompt_unless_it_has_a_name(
+    client: FlaskClient, context: AppContext
+) -> None:
+    def name(**fields: str) -> str | None:
+        location = send(client, **fields).location
+        with context.database.read() as session:
+            return session.get_one(Batch, location.rpartition("/")[2]).name
+
+    assert name(text="\n  Translate  this\u2028now " + "x" * 80) == f"Translate this now {'x' * 38}..."
+    assert name(text="text,lang\nhello,de\n", format="csv", template="{lang}: {text}") == "de: hello"
+    assert name(text="a", batch_name="<b>mine") == "<b>mine"
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from batchyard.cli import view
 from store import keys
-from store.records import Project
+from store.records import Batch, Project
 from tasks.scheduling import states
 from tasks.scheduling.states import State
 from tests.support.planned import plan_batch
@@ -20,20 +21,22 @@ from webapp import create_app
 
 
 @pytest.mark.parametrize(
-    ("state", "page_text", "terminal_text"),
+    ("state", "page_text", "list_text", "terminal_text"),
     [
-        (None, "Waiting for its turn", "waiting for its turn"),
-        (State("running"), "Running", "running"),
+        (None, "Waiting for its turn", "waiting", "waiting for its turn"),
+        (State("running"), "Running", "running", "running"),
         (
             State("starting_engine", usual_seconds=90.0),
             "Starting engine usually 1 min 30 s",
+            "starting engine",
             "starting engine, which usually takes 1 min 30 s",
         ),
-        (State("starting_engine"), "Starting engine", "starting engine"),
-        (State("waiting", behind=1), "Waiting behind 1 batch", "waiting behind 1 batch"),
+        (State("starting_engine"), "Starting engine", "starting engine", "starting engine"),
+        (State("waiting", behind=1), "Waiting behind 1 batch", "waiting behind 1", "waiting behind 1 batch"),
         (
             State("waiting", behind=7, behind_ids=("batch_0123456789", "batch_abcdef")),
             "Waiting behind 7 batches: h_0123456789, batch_abcdef and 5 more",
+            "waiting behind 7",
             "waiting behind 7 batches (batch_0123456789, batch_abcdef and 5 more)",
         ),
     ],
@@ -44,6 +47,7 @@ def test_a_batch_says_what_it_does(
     broker: str,
     state: State | None,
     page_text: str,
+    list_text: str,
     terminal_text: str,
 ) -> None:
     monkeypatch.setenv("REDIS_URL", broker)
@@ -58,8 +62,43 @@ def test_a_batch_says_what_it_does(
     assert answer["batchyard"]["state"]["name"] == (state.name if state else "waiting")
     assert terminal_text in view.facts(answer)
     assert terminal_text in view.progress(answer)
-    for path in ("/", f"/batches/{batch.id}"):
-        facts = re.search(r"<dt>Now</dt><dd>(.*?)</dd>", client.get(path).text, re.DOTALL)
-        assert facts is not None
-        text = " ".join(re.sub(r"<[^>]+>", "", facts[1]).split())
-        assert text.replace("…", "") == page_text, path
+    page, listed = client.get(f"/batches/{batch.id}").text, client.get("/").text
+    facts = re.search(r"<dt>Now</dt><dd>(.*?)</dd>", page, re.DOTALL)
+    assert facts is not None
+    text = " ".join(re.sub(r"<[^>]+>", "", facts[1]).split())
+    assert text.replace("…", "") == page_text
+    row = listed.partition(f'<tr id="{batch.id}"')[2].partition("</tr>")[0]
+    assert f'">{list_text}</span>' in row
+
+
+def test_a_batch_that_waits_says_why_what_is_before_it_and_what_runs_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    monkeypatch.setenv("REDIS_URL", broker)
+    context = context_in(tmp_path)
+    with context.database.write() as session:
+        key = keys.create(session, "default", admin=True).key
+        project_id = session.scalars(select(Project.id)).one()
+    runs, waits, mine = (plan_batch(context, project_id, ["one"]) for _ in range(3))
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == waits.id).values(name="nightly <evals>"))
+    client = signed_in(create_app(context).test_client(), key)
+
+    def why(batch: Batch, state: State) -> str:
+        states.publish(context, {batch.id: state})
+        page = client.get(f"/batches/{batch.id}").text
+        return " ".join(re.sub(r"<[^>]+>", "", page.partition('<div class="why">')[2].partition("</div>")[0]).split())
+
+    line: dict[str, Any] = {"model": "echo", "running": 1}
+    text = why(mine, State("waiting", 3, (runs.id, waits.id), next_id=waits.id, **line))
+    assert "The engines of model echo are busy with 1 batch, and 2 that wait are due before it." in text
+    assert "What is due first runs first. Next runs nightly &lt;evals&gt;." in text
+    assert text.endswith("in.jsonl due in 23 h 59 min nightly &lt;evals&gt; due in 23 h 59 min and 1 more")
+    assert (
+        why(waits, State("waiting", 1, (runs.id,), next_id=waits.id, **line))
+        .partition("first.")[2]
+        .startswith(" It runs next.")
+    )
+    text = why(mine, State("waiting", 2, (), running=2, infeasible=True))
+    assert "All slots of this deployment are taken by 2 batches. It cannot end within its window" in text
+    assert text.endswith("Next runs a batch of another project.")

@@ -1,0 +1,150 @@
+"""/: one list of batches and jobs, its filters, and what is done to several at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import select, update
+
+from store import batches, keys
+from store.records import Batch, Project
+from tasks.context import AppContext
+from tests.support.jobs import start_job
+from tests.support.planned import answers, append, plan_batch, started
+from tests.webapp.pages.conftest import csrf_of, signed_in
+from webapp import create_app
+
+Make = Callable[..., Batch]
+
+
+@pytest.fixture
+def make(client: FlaskClient, context: AppContext) -> Make:
+    """Creates a batch in the client's project, with these values in its record."""
+    with context.database.read() as session:
+        project_id = session.scalars(select(Project.id)).one()
+
+    def make_(**values: Any) -> Batch:
+        batch = plan_batch(context, project_id, ["one", "two"])
+        with context.database.write() as session:
+            session.execute(update(Batch).where(Batch.id == batch.id).values(**values or {"sla": "on_track"}))
+            return session.get_one(Batch, batch.id)
+
+    return make_
+
+
+def rows(page: str) -> dict[str, str]:
+    """The text of each row of the list, by id."""
+    found = re.findall(r'<tr id="([^"]+)">(.*?)</tr>', page, re.DOTALL)
+    return {work_id: " ".join(re.sub(r"<[^>]+>", " ", row).split()) for work_id, row in found}
+
+
+def test_success_is_said_only_of_what_succeeded(client: FlaskClient, make: Make) -> None:
+    ended = {"status": "completed", "completed_at": 2_000_000_000, "total": 10}
+    good = make(**ended, completed=10)
+    partly = make(**ended, completed=8, failed=2)
+    none = make(**ended, failed=10)
+    invalid = make(status="failed", failed_at=2_000_000_000, total=0)
+    listed = rows(client.get("/").text)
+    assert " completed echo" in listed[good.id]
+    assert "completed, 2 failed" in listed[partly.id]
+    assert "completed, all failed" in listed[none.id]
+    for batch, words in ((partly, "completed, 2 failed"), (none, "completed, all failed"), (invalid, "failed")):
+        page = client.get(f"/batches/{batch.id}").text
+        header = page.partition("<header>")[2].partition("</header>")[0]
+        assert words in header and "on track" not in page
+        assert ("completed" in re.findall(r'class="state ([a-z]+)"', header)) is False
+
+
+def test_the_list_is_sent_again_only_when_something_has_changed(client: FlaskClient, make: Make) -> None:
+    def poll(page: str) -> Any:
+        path = re.search(r'hx-get="([^"]*seen=[^"]*)"', page)
+        assert path is not None
+        return client.get(path[1].replace("&amp;", "&"), headers={"HX-Request": "true"})
+
+    empty = poll(client.get("/").text)
+    assert (empty.status_code, empty.data) == (204, b"")
+    batch = make()
+    changed = poll(client.get("/?q=in.jsonl").text)
+    assert changed.status_code == 200 and batch.id in changed.text, "while something runs, it is"
+    assert "<html" not in changed.text
+
+
+def test_filters_and_order_stand_in_the_url_and_every_page_keeps_them(client: FlaskClient, make: Make) -> None:
+    made = [make(name=f"evals {number}", failed=number) for number in range(3)]
+    make(name="other")
+    page = client.get("/?q=EVALS&sort=failures&limit=2").text
+    assert list(rows(page)) == [made[2].id, made[1].id]
+    following = re.search(r'<a href="([^"]+)" rel="next">', page)
+    assert following is not None
+    page = client.get(following[1].replace("&amp;", "&")).text
+    assert list(rows(page)) == [made[0].id]
+    assert 'value="EVALS"' in page and '<option value="failures" selected>' in page
+    assert "Nothing matches" in client.get("/?q=nowhere").text
+    for wrong in ("status=lost", "sort=luck", "since=1y", "after=batch_1"):
+        assert client.get(f"/?{wrong}").status_code == 400, wrong
+
+
+def test_the_creator_of_a_batch_is_its_keys_label(client: FlaskClient, context: AppContext, make: Make) -> None:
+    with context.database.write() as session:
+        theirs = keys.create(session, "default", label="nightly <job>")
+    batch, other = make(created_by=theirs.id), make()
+    page = client.get("/").text
+    assert "nightly &lt;job&gt;" in rows(page)[batch.id]
+    assert list(rows(client.get(f"/?creator={theirs.id}").text)) == [batch.id] != [other.id]
+
+
+def test_several_are_cancelled_after_a_question_and_what_cannot_be_is_said(
+    client: FlaskClient, context: AppContext, make: Make
+) -> None:
+    running, ended = make(), make(status="completed", completed_at=2_000_000_000)
+    with context.database.write() as session:
+        job = start_job(session, running.project_id)
+    ids = [running.id, ended.id, job.id]
+    page = client.get("/selected", query_string={"action": "cancel", "id": ids}).text
+    assert "Cancel 2 of 3 selected?" in page and "is completed already" in page
+    form = {"csrf": csrf_of(client), "action": "cancel", "once": "1"}
+    with context.database.read() as session:
+        assert session.get_one(Batch, running.id).status == "in_progress"
+    assert client.post("/selected", data=form | {"id": [running.id, job.id]}).status_code == 303
+    with context.database.read() as session:
+        assert session.get_one(Batch, running.id).status == "cancelling"
+    again = client.post("/selected", data=form | {"id": [ended.id]})
+    assert (again.status_code, "Cannot cancel a batch with status" in again.text) == (409, True)
+    nothing = client.get("/selected?action=cancel")
+    assert (nothing.status_code, "Nothing is selected" in nothing.text) == (400, True)
+    assert client.get(f"/selected?action=drop&id={running.id}").status_code == 400
+
+
+def test_another_projects_batch_is_neither_listed_nor_selected(context: AppContext, make: Make) -> None:
+    batch = make()
+    with context.database.write() as session:
+        key = keys.create(session, "other").key
+    theirs = signed_in(create_app(context).test_client(), key)
+    assert rows(theirs.get(f"/?q={batch.id}").text) == {}
+    assert theirs.get(f"/selected?action=cancel&id={batch.id}").status_code == 404
+    form = {"csrf": csrf_of(theirs), "action": "cancel", "id": batch.id}
+    assert theirs.post("/selected", data=form).status_code == 404
+    with context.database.read() as session:
+        assert session.get_one(Batch, batch.id).status == "in_progress"
+
+
+def test_answers_errors_and_files_of_a_running_batch_are_fetched_again_when_there_are_more(
+    client: FlaskClient, context: AppContext, make: Make
+) -> None:
+    batch = make()
+    lease = started(context.database, batch)
+    page = client.get(f"/batches/{batch.id}").text
+    poll = re.search(r'hx-get="([^"]*seen=[^"]*)" hx-trigger="[^"]*" hx-select="#rest"', page)
+    assert poll is not None
+    assert client.get(poll[1], headers={"HX-Request": "true"}).status_code == 204
+    append(context, lease, answers([1]))
+    answer = client.get(poll[1], headers={"HX-Request": "true"})
+    assert answer.status_code == 200 and "to r1" in answer.text and 'id="rest"' in answer.text
+    with context.database.write() as session:
+        batches.transition(session, batch.id, "in_progress", "finalizing", outcome="expired")
+        batches.transition(session, batch.id, "finalizing", "expired")
+    assert client.get(poll[1], headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"

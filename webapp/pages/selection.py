@@ -1,0 +1,109 @@
+"""/selected: cancel or retry several batches and jobs of the list at once, after a question."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import flask
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
+
+from batchyard.errors import BatchyardError, RequestError
+from batchyard.statuses import TERMINAL
+from store import batches
+from store.jobs import lifecycle
+from store.jobs.records import Job
+from store.records import Batch
+from webapp.batches import get_batch
+from webapp.jobs import get_job
+from webapp.pages.batches import retry_once
+from webapp.pages.jobs import title
+from webapp.requests import caller, current_context
+
+routes = Blueprint("selection", __name__, url_prefix="/selected")
+
+Action = Literal["cancel", "retry"]
+MOST = 100
+"""The most batches and jobs at once: as many as a page of the list has."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A batch or a job that was selected. `refusal` says why the action cannot be done; None if it can."""
+
+    id: str
+    name: str
+    requests: int
+    refusal: str | None
+
+
+@routes.get("")
+def show() -> ResponseReturnValue:
+    """Ask whether to do it, and say what cannot be done."""
+    action, ids = _action(flask.request.args.get("action")), flask.request.args.getlist("id")
+    if not ids:
+        raise RequestError("Nothing is selected: tick the boxes beside the names first.", param="id")
+    return flask.render_template(
+        "selection.html",
+        action=action,
+        choices=[_choice(action, work_id) for work_id in dict.fromkeys(ids[:MOST])],
+        once=secrets.token_hex(16),
+    )
+
+
+@routes.post("")
+def act() -> ResponseReturnValue:
+    """Do it to each, whatever becomes of the others. Show those that could not be done."""
+    action = _action(flask.request.form.get("action"))
+    refused = []
+    for work_id in dict.fromkeys(flask.request.form.getlist("id")[:MOST]):
+        try:
+            _act(action, work_id)
+        except BatchyardError as error:
+            refused.append(Choice(work_id, _name(_get(work_id)), 0, error.message))
+    if refused:
+        return flask.render_template("selection.html", action=action, choices=refused, once=""), 409
+    return flask.redirect(flask.url_for("pages.overview.show"), 303)
+
+
+def _action(text: str | None) -> Action:
+    for action in get_args(Action):
+        if action == text:
+            return action  # type: ignore[no-any-return]
+    raise RequestError("Choose 'cancel' or 'retry'.", param="action")
+
+
+def _get(work_id: str) -> Batch | Job:
+    """Return a batch or a job of the caller's project. Raises NotFoundError."""
+    return get_job(work_id) if work_id.startswith("job_") else get_batch(work_id)
+
+
+def _name(work: Batch | Job) -> str:
+    return title(work) if isinstance(work, Job) else work.stage or work.name or work.id
+
+
+def _choice(action: Action, work_id: str) -> Choice:
+    work = _get(work_id)
+    refusal = None
+    if action == "cancel":
+        if work.status in TERMINAL or work.status == "cancelling":
+            refusal = f"is {work.status} already"
+    elif isinstance(work, Job):
+        refusal = "is a job: open its page"
+    elif work.status not in TERMINAL:
+        refusal = "has not ended"
+    elif not work.error_file_id:
+        refusal = "has no failed request"
+    return Choice(work.id, _name(work), work.total, refusal)
+
+
+def _act(action: Action, work_id: str) -> None:
+    """Cancel or retry one. Raises BatchyardError."""
+    if action == "retry":
+        retry_once(get_batch(work_id))
+        return
+    cancel = lifecycle.cancel if work_id.startswith("job_") else batches.cancel
+    with current_context().database.write() as session:
+        cancel(session, caller().project_id, work_id)
