@@ -109,7 +109,8 @@ def look() -> ResponseReturnValue:
     except RequestError as error:
         problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
-        return flask.render_template("new_preview.html", **_preview_variables(input_preview, problem))
+        variables = _preview_variables(input_preview, problem)
+        return flask.render_template("new_preview.html", fields=flask.request.form, **variables)
     return _page(input_preview, problem)
 
 

@@ -1,7 +1,7 @@
-// What pages do beyond HTML: local times, charts, copy buttons, and no polling while nobody looks. Pages work without it.
+// What pages do beyond HTML. They work without it.
 "use strict";
 
-// A part that is fetched again and again is not fetched while the tab is hidden, nor once somebody has opened more of it.
+// Nothing is polled while the tab is hidden, nor a part of which somebody has opened more.
 document.addEventListener("htmx:before:request", (event) => {
   const source = event.detail.ctx.sourceElement;
   if (!source.hasAttribute("data-live")) {
@@ -60,7 +60,7 @@ const zone = (date) =>
   new Intl.DateTimeFormat(undefined, { timeZoneName: "short" }).formatToParts(date).find((part) => part.type === "timeZoneName").value;
 const utc = (date) => date.toISOString().slice(0, 19).replace("T", " ") + " UTC";
 
-// The server names each time in UTC, or how long ago it was; here it becomes the visitor's, with UTC in its title.
+// Times become the visitor's, with UTC in their titles.
 function showTimes() {
   for (const element of document.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);

@@ -384,7 +384,7 @@ def test_the_form_works_without_scripts(visit: Open, stack: RunningStack, tmp_pa
     (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "hello")) + "\n{no json\n")
     page.get_by_label("Whole requests (JSON lines)").check()
     expect(page.get_by_label("Model")).to_be_hidden()
-    page.get_by_label("File").set_input_files(tmp_path / "in.jsonl")
+    page.get_by_label("File", exact=True).set_input_files(tmp_path / "in.jsonl")
     page.get_by_role("button", name="Submit batch").click()
     expect(page.get_by_role("row", name="2 The line is not valid JSON")).to_be_visible()
     expect(page.get_by_role("alert")).to_contain_text("The file in.jsonl has to be chosen again")

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from batchyard.cli import view
 from store import keys
-from store.records import Batch, Project
+from store.records import Batch, Project, now
 from tasks.scheduling import states
 from tasks.scheduling.states import State
 from tests.support.planned import plan_batch
@@ -81,6 +81,7 @@ def test_a_batch_that_waits_says_why_what_is_before_it_and_what_runs_next(
         project_id = session.scalars(select(Project.id)).one()
     runs, waits, mine = (plan_batch(context, project_id, ["one"]) for _ in range(3))
     with context.database.write() as session:
+        session.execute(update(Batch).values(due_at=now() + 7230))
         session.execute(update(Batch).where(Batch.id == waits.id).values(name="nightly <evals>"))
     client = signed_in(create_app(context).test_client(), key)
 
@@ -93,7 +94,7 @@ def test_a_batch_that_waits_says_why_what_is_before_it_and_what_runs_next(
     text = why(mine, State("waiting", 3, (runs.id, waits.id), next_id=waits.id, **line))
     assert "The engines of model echo are busy with 1 batch, and 2 that wait are due before it." in text
     assert "What is due first runs first. Next runs nightly &lt;evals&gt;." in text
-    assert text.endswith("in.jsonl due in 23 h 59 min nightly &lt;evals&gt; due in 23 h 59 min and 1 more")
+    assert text.endswith("in.jsonl due in 2 h nightly &lt;evals&gt; due in 2 h and 1 more")
     assert (
         why(waits, State("waiting", 1, (runs.id,), next_id=waits.id, **line))
         .partition("first.")[2]
