@@ -19,9 +19,8 @@ from flask.typing import ResponseReturnValue
 
 from batchyard.errors import RequestError
 from batchyard.wording import cut
-from store import files
+from store import batches, files
 from store.artifacts import Writer
-from store.batches import NAME
 from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File
 from tasks.intake import preview, prompts, submission
@@ -73,8 +72,9 @@ def show() -> ResponseReturnValue:
     arguments = flask.request.args
     if "again" in arguments:
         batch = get_batch(arguments["again"])
+        batches.refuse_stage(batch, "retry")
         file = get_file(batch.input_file_id)
-        name = (batch.request_metadata or {}).get(NAME) or (batch.name if batch.name != file.filename else None)
+        name = (batch.request_metadata or {}).get(batches.NAME) or (batch.name if batch.name != file.filename else None)
         fields = forms.fields_of(batch) | {"endpoint": batch.endpoint, "batch_name": name or ""}
         return _page(file=file, fields=fields)
     return _page(file=get_file(arguments["file"]) if "file" in arguments else None)
@@ -167,7 +167,7 @@ def _options() -> StartForm:
     fields = flask.request.form
     values = forms.batch_options(fields)
     if name := fields.get("batch_name", "").strip():
-        values["metadata"] = (values["metadata"] or {}) | {NAME: name}
+        values["metadata"] = (values["metadata"] or {}) | {batches.NAME: name}
     if _is_requests():
         values["endpoint"] = fields.get("endpoint")
         if fields.get("file_id"):

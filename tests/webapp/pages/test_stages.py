@@ -29,7 +29,7 @@ def test_a_running_stages_page_shows_its_requests_and_whose_it_is(client: FlaskC
     assert stage.job_id and stage.job_id in page
     assert "one" in page and "to r1" in page
     assert "not there before the end" in page
-    assert "/cancel" not in page and "/repeat" not in page
+    assert "/cancel" not in page and "again=" not in page
 
 
 def test_an_ended_stages_page_shows_its_files_and_errors(
@@ -38,14 +38,15 @@ def test_an_ended_stages_page_shows_its_files_and_errors(
     end_stage(context, stage)
     page = client.get(f"/batches/{stage.id}").text
     assert "three" in page and "line 3 failed" in page and "batch_expired" in page
-    assert "/retry" not in page and "/repeat" not in page
+    assert "/retry" not in page and "again=" not in page
     assert [line[:13] for line in client.get(f"/batches/{stage.id}/input").text.splitlines()] == ['{"custom_id":'] * 3
 
 
 def test_what_the_page_does_not_offer_is_refused_too(client: FlaskClient, stage: Batch) -> None:
     csrf = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/").text)
     assert csrf is not None
-    for action in ("cancel", "retry", "repeat"):
-        answer = client.post(f"/batches/{stage.id}/{action}", data={"csrf": csrf[1], "once": "0" * 32})
-        assert answer.status_code == 409, action
+    form = {"csrf": csrf[1], "once": "0" * 32}
+    answers = [client.post(f"/batches/{stage.id}/{action}", data=form) for action in ("cancel", "retry")]
+    for answer in (*answers, client.get(f"/new?again={stage.id}")):
+        assert answer.status_code == 409
         assert str(stage.job_id) in answer.text
