@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0017"
+revision = "0014"
 down_revision = "0013"
 
 
