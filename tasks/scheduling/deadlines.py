@@ -76,6 +76,8 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     _hold_unserved(context, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
     answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
+    of_chains = forecast.with_ends(answers, entries, throughputs, engines, now, drains=False)
+    forecasts_of_jobs = _of_jobs(jobs, unfinished, of_chains, throughputs, now)
     answers = forecast.with_ends(answers, entries, throughputs, engines, now)
     with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}
     forecasts = {
@@ -83,7 +85,6 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         for batch_id, expected in answers.items()
         if batch_id in finishes
     }
-    forecasts_of_jobs = _of_jobs(jobs, unfinished, answers, throughputs, now)
     validating = read(context, [batch.id for batch in unfinished if batch.status == "validating"])
     finishing = {
         batch.id: forecast.finishing(batch.finalizing_at or now, finishes[batch.id], now)

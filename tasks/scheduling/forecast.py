@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 from store.queue import BacklogEntry
@@ -168,24 +169,30 @@ def with_ends(
     throughputs: Mapping[tuple[str, str], Throughput],
     engines: Engines,
     now: float,
+    *,
+    drains: bool = True,
 ) -> dict[str, Forecast]:
     """Return the forecasts, later by what an engine's full speed leaves out: its start before, its emptying after.
 
     A start that was never measured counts as no time.
+
+    Args:
+        drains: False leaves the emptying out.
     """
     answering = {entry.model for entry in entries if entry.active and entry.answered}
     running = {entry.batch_id for entry in entries if entry.active and entry.answered}
     starts: dict[str, Expected] = {}
-    drains: dict[str, Expected] = {}
+    emptying: dict[str, Expected] = {}
     for entry in entries:
         throughput = throughput_of(entry.model, entry.request_class, throughputs)
         if throughput is None:
             continue
         start = NOTHING if entry.model in answering else start_delay(entry.model, throughput, engines, now)
         starts[entry.batch_id] = max(starts.get(entry.batch_id, NOTHING), start)
-        drains[entry.batch_id] = max(drains.get(entry.batch_id, NOTHING), drain(throughput, entry.requests))
+        last = drain(throughput, entry.requests) if drains else NOTHING
+        emptying[entry.batch_id] = max(emptying.get(entry.batch_id, NOTHING), last)
     return {
-        batch_id: later(later(expected, starts[batch_id]), drains[batch_id], running=batch_id in running)
+        batch_id: later(later(expected, starts[batch_id]), emptying[batch_id], running=batch_id in running)
         for batch_id, expected in forecasts.items()
     }
 
@@ -196,20 +203,28 @@ def drain(throughput: Throughput, requests: float) -> Expected:
     The lengths are assumed to be lognormal, with the measured spread. An engine with fewer requests is faster, nobody
     knows how much: the time is between none and that of the longest at the usual pace.
     """
+    together = min(requests, throughput.limit)
+    if together < 2:
+        return NOTHING
+    sigma = math.sqrt(math.log(1 + throughput.request_spread**2))
+    longest = math.exp(sigma * math.sqrt(2 * math.log(together)) - sigma**2 / 2)
     latency = throughput.in_flight * throughput.work_per_request / throughput.work_per_second  # Little's law
-    half = latency * (_longest(throughput.request_spread, min(requests, throughput.limit)) - 1) / 2
+    half = latency * max(0.0, longest - 1) / 2
     return Expected(half, half / DEVIATIONS)
 
 
 def chain(throughput: Throughput, turns: float, items: float) -> float:
     """Return the seconds of the longest of `items` that each have so many turns left, one after the other.
 
-    What waits in front of the engine is not counted: it keeps twice what it runs at once (`ModelSpec.in_flight`), and
-    the last items have it for themselves.
+    The lengths of all turns together are assumed to be lognormal, and the longest to be where Blom (1958) expects the
+    largest of normal values. What waits in front of the engine is not counted: it keeps twice what it runs at once
+    (`ModelSpec.in_flight`), and the last items have it for themselves.
     """
     running = min(throughput.in_flight, max(1.0, throughput.limit / 2))
     seconds = turns * running * throughput.work_per_request / throughput.work_per_second
-    return seconds * _longest(throughput.request_spread / math.sqrt(max(1.0, turns)), items)
+    sigma = math.sqrt(math.log(1 + throughput.request_spread**2 / max(1.0, turns)))
+    place = NormalDist().inv_cdf((max(1.0, items) - 0.375) / (max(1.0, items) + 0.25))
+    return seconds * max(1.0, math.exp(sigma * place - sigma**2 / 2))
 
 
 def with_chains(
@@ -225,7 +240,7 @@ def with_chains(
     end as far apart as chains are: half of their work is that of a full engine, as in `drain`.
 
     Args:
-        expected: the end of its requests if none waited for another.
+        expected: the end of its requests if none waited for another and the engine did not empty.
         chains: (mean number of turns left, items) of the live items.
         unbegun: the same of the items that have not begun.
     """
@@ -235,17 +250,8 @@ def with_chains(
     else:
         turns, items = unbegun
         together = min(throughput.limit / 2, items + sum(number for _, number in chains))
-        half = (chain(throughput, turns, together) - chain(throughput, turns, 1)) / 2
-        extra = max(0.0, half - drain(throughput, together).seconds)
+        extra = (chain(throughput, turns, together) - chain(throughput, turns, 1)) / 2
     return later(expected, Expected(extra, extra / DEVIATIONS), running=True)
-
-
-def _longest(spread: float, number: float) -> float:
-    """Return the expected longest of so many lognormal lengths with this relative spread, in means."""
-    if number < 2:
-        return 1.0
-    sigma = math.sqrt(math.log(1 + spread**2))
-    return max(1.0, math.exp(sigma * math.sqrt(2 * math.log(number)) - sigma**2 / 2))
 
 
 def start_delay(model: str, throughput: Throughput, engines: Engines, now: float) -> Expected:

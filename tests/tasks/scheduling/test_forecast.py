@@ -255,9 +255,8 @@ def test_a_job_ends_no_sooner_than_the_longest_of_its_items() -> None:
 def test_a_job_whose_items_go_through_turns_empties_slowly() -> None:
     uneven = throughput(10, in_flight=100, limit=200, request_spread=1.5)
     work_ends = Forecast(2000, 1900, 2100)
-    one, three = (with_chains(work_ends, uneven, [(turns, 100)], (turns, 900), 1000) for turns in (1, 3))
-    assert one == work_ends, "its requests' own drain is in their forecast"
-    assert three.at > 2010
+    one, three = (with_chains(work_ends, uneven, [(turns, 100)], (turns, 900), 1000).at for turns in (1, 3))
+    assert 2010 < one < three < 2100
     assert with_chains(work_ends, throughput(10), [(3, 100)], (3, 900), 1000).at == 2000, "one at a time, of one length"
 
 
