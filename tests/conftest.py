@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ from tests.support.postgresql import create_database, serving
 from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
 from tests.support.stacks import ROOT, RunningStack, on_servers
+
+# A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Property tests use disks and databases: the duration of one example varies too much for a deadline. They try the same
 # examples in every run; with --hypothesis-profile random they look for others.

@@ -163,7 +163,7 @@ def test_a_terminal_sees_progress_drawn_again_and_a_pipe_sees_no_control_charact
     pipe = terminal("status", batch.id, "--watch")
     drawn = io.StringIO()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("rich.console.Console", lambda stderr: Console(file=drawn, force_terminal=True))
+        patched.setattr("rich.console.Console", lambda **_: Console(file=drawn, force_terminal=True))
         watch.watch(Client(stack.url, stack.key), batch.id)
     assert "\x1b[" in drawn.getvalue()
     assert "60/0/60" in drawn.getvalue()
