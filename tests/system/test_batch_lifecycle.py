@@ -157,7 +157,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.states[batch_id] = batch
 
     def teardown(self) -> None:
-        """Every batch ends, and every request has exactly one line, unless a kill left no time to validate the batch."""
+        """Every batch ends, and every request has exactly one line. A kill may leave no time to validate."""
         for batch_id in list(self.states):
             self._wait(lambda: self._ended(batch_id), 120)  # noqa: B023
             batch = self.states[batch_id]
