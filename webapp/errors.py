@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
 from batchyard.statuses import ENDPOINTS
-from tasks.context import AppContext
+from webapp.requests import current_context
 
 log = logging.getLogger(__name__)
 
@@ -20,11 +20,6 @@ _BATCHES_ONLY = (
     "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
     "and make a batch of it with POST /v1/batches; or send prompts to POST /start."
 )
-
-
-def _store_url() -> str:
-    context: AppContext = flask.current_app.extensions["context"]
-    return context.artifacts.url
 
 
 def is_page() -> bool:
@@ -60,7 +55,7 @@ def register(app: Flask) -> None:
         if error.status >= 500:
             log.error("request failed: %s", error)
         # Where the artifact store is says the log, not the client.
-        message = error.message.replace(f" {_store_url()}", "")
+        message = error.message.replace(f" {current_context().artifacts.url}", "")
         response = error_response(error.status, message, error.type, error.param, error.code)
         if isinstance(error, ConflictError):
             response.headers["x-should-retry"] = "false"  # the SDK retries a 409 by default

@@ -25,7 +25,7 @@ from store.formats import chunks, job_chunks
 from store.formats import items as items_file
 from store.jobs import lifecycle
 from store.jobs import stages as stage_records
-from store.jobs.records import ChunkKind, Job
+from store.jobs.records import ChunkKind, Job, JobStage
 from store.leases import Lease
 from tasks import messages
 from tasks.context import AppContext
@@ -362,10 +362,11 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record = session.get_one(Job, job.id)
         if record.status != "in_progress" or record.outcome is not None:
             raise _Ending
+        existing = {own.name: own for own in stage_records.stages(session, job.id)} if cuts else {}
         for number, stage in enumerate(specs):
             own = [segment for cut, segment in zip(cuts, planned, strict=True) if cut.stage == stage.name]
             if own:
-                stage_records.extend(session, _batch_of(session, record, number, stage), own)
+                stage_records.extend(session, _batch_of(session, record, number, stage, existing), own)
         for kind, sha256, rows in new_chunks:
             stage_records.add_chunk(session, job.id, kind, sha256, rows)
         for event in told:
@@ -386,16 +387,17 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
     state.job = record
 
 
-def _batch_of(session: Session, job: Job, number: int, stage: Stage) -> str:
-    """Return the id of a stage's batch, which is made if there is none."""
-    existing = {own.name: own for own in stage_records.stages(session, job.id)}
+def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: dict[str, JobStage]) -> str:
+    """Return the id of a stage's batch, which is made if there is none. `existing` has the job's stages by name."""
     own = existing.get(stage.name)
     if own is not None and own.batch_id is not None:
         return own.batch_id
     taken = {other.number for name, other in existing.items() if name != stage.name}
     if number in taken:  # the recipe's file has changed, and so have the numbers of its stages
         number = max(taken) + 1
-    return stage_records.open_batch(session, job, number, stage.name, stage.endpoint).id
+    batch = stage_records.open_batch(session, job, number, stage.name, stage.endpoint)
+    existing.update({own.name: own for own in stage_records.stages(session, job.id)})
+    return batch.id
 
 
 def _seal(session: Session, job_id: str) -> None:

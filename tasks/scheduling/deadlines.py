@@ -76,7 +76,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     _hold_unserved(context, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
     answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
-    of_chains = forecast.with_ends(answers, entries, throughputs, engines, now, drains=False)
+    of_chains = forecast.with_ends(answers, entries, throughputs, engines, now, drains=False) if jobs else {}
     forecasts_of_jobs = _of_jobs(jobs, unfinished, of_chains, throughputs, now)
     answers = forecast.with_ends(answers, entries, throughputs, engines, now)
     with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}

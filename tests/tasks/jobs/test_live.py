@@ -61,6 +61,17 @@ def items_of(flow: Recipe[Any] = three, recipe_sha256: str = "a", **options: Any
     return LiveItems(flow, Options(**options), prepare, recipe_sha256=recipe_sha256, created_sha256="a")
 
 
+def asking(words: Iterator[str]) -> Recipe[Any]:
+    """Return a recipe that asks the next word each time it runs, whatever it was sent."""
+
+    @recipe("words", Options, stages=("only",))
+    def changing(item: Item, options: Options) -> Flow:
+        yield [Ask("only", next(words), model="echo")]
+        return Result()
+
+    return changing
+
+
 def an_item(position: int, life: int = 1) -> Item:
     return Item(position, f"item-{position}", {"prompt": "hello"}, life=life)
 
@@ -270,13 +281,7 @@ def test_an_item_whose_recorded_requests_the_changed_recipe_does_not_ask_begins_
 
 
 def test_a_changed_recipe_that_takes_another_way_each_time_ends_its_job() -> None:
-    words = map(str, itertools.count())
-
-    @recipe("words", Options, stages=("only",))
-    def changing(item: Item, options: Options) -> Flow:
-        yield [Ask("only", next(words), model="echo")]
-        return Result()
-
+    changing = asking(map(str, itertools.count()))
     core, items = Core(), items_of(changing)
     items.begin(0, an_item(0), 0)
     core.commit(items, 1)
@@ -386,13 +391,7 @@ def test_a_recipe_that_depends_on_chance_is_named_with_item_and_turn() -> None:
 
 
 def test_a_resumed_recipe_that_asks_something_else_is_named() -> None:
-    words = iter(["first", "second"])
-
-    @recipe("words", Options, stages=("only",))
-    def changing(item: Item, options: Options) -> Flow:
-        yield [Ask("only", next(words), model="echo")]
-        return Result()
-
+    changing = asking(iter(["first", "second"]))
     core, items = Core(), items_of(changing)
     items.begin(0, an_item(0), 0)
     core.commit(items, 1)
