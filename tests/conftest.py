@@ -271,6 +271,11 @@ call_log = "{calls}"
 engine = "echo"
 [models.late.engine_args]
 latency_ms = 60000
+[models.endless]
+engine = "echo"
+max_in_flight = 1
+[models.endless.engine_args]
+latency_ms = 60000
 [models.unmeasured]
 engine = "echo"
 [models.unmeasured.engine_args]

@@ -138,7 +138,7 @@ def test_answers_are_printed_as_they_come(terminal: Any, stack: RunningStack) ->
 
 
 def test_results_of_a_batch_that_has_not_ended_say_when_they_come(terminal: Any, stack: RunningStack) -> None:
-    batch = stack.submit([a_chat("r", "hello", model="late")])
+    batch = stack.submit_endless()
     early = terminal("results", batch.id)
     stack.client.batches.cancel(batch.id)
     assert early.returncode == 2
@@ -269,7 +269,7 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
 def test_a_command_that_waits_is_interrupted_and_says_how_to_go_on(
     stack: RunningStack, tmp_path: Path, command: str
 ) -> None:
-    requests = [a_chat(f"r{number}", f"{number}", model="late") for number in range(3)]
+    requests = [a_chat(f"r{number}", f"{number}", model="endless") for number in range(3)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     waiting = stack.submit(requests)
     before = stack.client.batches.list(limit=1).data[0]
@@ -319,7 +319,7 @@ def test_the_records_of_a_batch_are_told_listed_and_opened(terminal: Any, stack:
 
 
 def test_top_shows_the_queue_the_engines_and_what_runs(terminal: Any, stack: RunningStack) -> None:
-    batch = stack.submit([a_chat("a", "hello", model="late")])
+    batch = stack.submit_endless()
     stack.wait(batch, until=lambda batch: batch.status == "in_progress")
     shown = terminal("top")
     seen = json.loads(terminal("top", "--json").stdout)

@@ -158,7 +158,7 @@ def test_one_batch_is_found_by_its_name_and_several_are_cancelled_after_a_questi
     visit: Open, stack: RunningStack
 ) -> None:
     names = ["Frühjahr <evals>", "summer evals"]
-    batches = [stack.submit([a_chat("a", "hello", model="late")], metadata={"name": name}) for name in names]
+    batches = [stack.submit_endless(metadata={"name": name}) for name in names]
     page = visit().sign_in(stack.key)
     page.get_by_label("Name or id").fill("EVALS")
     page.get_by_role("button", name="Show").click()
@@ -192,7 +192,7 @@ def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixe
     expect(page.locator("article.pair")).to_have_count(10)
     page.get_by_role("link", name="Next").click()
     expect(page.locator("article.pair").first).to_contain_text("id-10")
-    batch = stack.submit([a_chat(f"id-{number}", "hello", model="late") for number in range(3)])
+    batch = stack.submit_endless()
     page.goto(f"/batches/{batch.id}")
     page.locator("summary", has_text="Cancel").click()
     page.get_by_role("button", name="Cancel").click()
@@ -278,7 +278,7 @@ def test_pages_are_accessible(visit: Open, stack: RunningStack, mixed: Any, sche
     window = visit(color_scheme=scheme)
     window.page.goto("/sign-in")
     window.check_accessibility()
-    running = stack.submit([a_chat(f"id-{number}", "hello", model="late") for number in range(3)])
+    running = stack.submit_endless()
     window.sign_in(stack.key)
     for path in ("/", f"/batches/{running.id}", f"/batches/{mixed.id}"):
         window.page.goto(path)
