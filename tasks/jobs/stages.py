@@ -35,7 +35,8 @@ class Release:
     Beyond what its engines hold, a model has requests out for the next LEAD_SECONDS, at its speed since its segments
     before, and at least a quarter of what the engines hold. Half of them later it gets more, once in `pause` seconds at
     most: from the deepest stage first, since its items are nearest to their end. So segments grow with the speed, no
-    engine runs dry, and a request waits behind few others.
+    engine runs dry, and a request waits behind few others. In a job of one stage no request is nearer to its item's end
+    than another: none is held back, and its segments are as large as a batch's.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Release:
             fills: the requests that each model's engines hold.
         """
         self._stages = stages
+        self._one_stage = len(stages) == 1
         self._sizes = sizes
         self._fills = fills
         self._pause = pause
@@ -56,7 +58,11 @@ class Release:
 
     def room(self) -> int:
         """Return how many requests a job should have out and in its buffers, so that no engine waits for it."""
-        return sum(max(4 * fill, 2 * (fill + self._ahead(model))) for model, fill in self._fills.items())
+        segments = 2 if self._one_stage else 0
+        return sum(
+            max(4 * fill, 2 * (fill + self._ahead(model)), segments * self._sizes[model].requests)
+            for model, fill in self._fills.items()
+        )
 
     def cuts(self, items: LiveItems, lines: dict[str, int], now: float) -> list[Cut]:
         """Take requests out of the buffers for new segments. `lines`: the next line of each stage, which is moved on.
@@ -69,7 +75,8 @@ class Release:
             if not self._hungry(items, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
                 continue
             self._measure(items, model, now)
-            unanswered, most = items.unanswered[model], self._fills[model] + self._ahead(model)
+            unanswered = items.unanswered[model]
+            most = math.inf if self._one_stage else self._fills[model] + self._ahead(model)
             for stage in reversed(self._stages):
                 buffer = items.buffers.get((stage, model))
                 while buffer and unanswered < most:
@@ -100,7 +107,7 @@ class Release:
         return max(0.0, min(waits)) if waits else None
 
     def _hungry(self, items: LiveItems, model: str) -> bool:
-        return items.unanswered[model] < self._fills[model] + self._ahead(model) // 2
+        return self._one_stage or items.unanswered[model] < self._fills[model] + self._ahead(model) // 2
 
     def _ahead(self, model: str) -> int:
         """Return the requests that may wait in segments for a place in an engine."""
@@ -112,11 +119,11 @@ class Release:
             self._speeds[model] = answered / max(self._pause, now - self._cut_at[model])
         self._cut_at[model], self._answered[model] = now, items.answered[model]
 
-    def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int], most: int | None = None) -> Cut:
+    def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int], most: float = math.inf) -> Cut:
         buffer, size = items.buffers[stage, model], self._sizes[model]
         requests: list[Pending] = []
         taken = 0
-        number = min(size.requests, most or size.requests)
+        number = min(size.requests, most)
         while buffer and len(requests) < number and taken < size.bytes:
             requests.append(buffer.popleft())
             taken += len(requests[-1].body)

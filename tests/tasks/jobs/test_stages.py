@@ -34,6 +34,13 @@ def chain(item: Item, options: Options) -> Flow:
     return Result(text="done")
 
 
+@recipe("once", Options, stages=("only",))
+def once(item: Item, options: Options) -> Flow:
+    """Ask once."""
+    yield [Ask("only", "go on", model="echo")]
+    return Result(text="done")
+
+
 class Played:
     """A job of `number` items whose answers take lognormal seconds, played to its end.
 
@@ -137,3 +144,12 @@ def test_without_streaming_a_stage_waits_for_the_one_before() -> None:
         items.begin(position, Item(position, f"item-{position}", {"lengths": [1, 1, 1]}), 0)
     cuts = release.all(items, {})
     assert [(cut.stage, len(cut.requests)) for cut in cuts] == [("first", 4), ("first", 2)]
+
+
+def test_a_job_of_one_stage_holds_back_no_request() -> None:
+    items = LiveItems(once, Options(), Preparer(MODELS, 1000).prepare)
+    release = Release(["only"], {"echo": SegmentSize(30)}, {"echo": 8})
+    assert release.room() == 60, "two segments, however few an engine holds"
+    for position in range(50):
+        items.begin(position, Item(position, f"item-{position}", {}), 0)
+    assert [len(cut.requests) for cut in release.cuts(items, {}, 0.0)] == [30, 20]
