@@ -7,7 +7,11 @@ as it gets. Everything is simulated but the stack. Of a streaming job it also me
 item's next request, by the engine's own call log, and the error of the ETA. Writes `benchmarks/results/jobs.json` and
 `jobs.md`.
 
+With `--beside 50000` it measures instead how long ten urgent batches of another project take beside a job of so many
+items, and beside one flat batch of the same requests, and writes `urgent.json` and `urgent.md`.
+
     python benchmarks/jobs.py [--items 300 1000] [--rounds 2]
+    python benchmarks/jobs.py --beside 50000
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +36,18 @@ import pyarrow.parquet as pq
 from decoding import bound
 
 from batchyard.cli.client import Client
+from batchyard.statuses import TERMINAL
+from store import keys
+from store.database import Database
 
 SLOTS = 128
 MS_PER_TOKEN = 30
 MEAN_TOKENS = 100
 CV = 1.5
 DEPTH = 3
+URGENT = 10
+WARM_SECONDS = 20
+"""After so long the large work has the engine to itself, and every stage of a job has requests."""
 QUARTERS = (0.25, 0.5, 0.75)
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -59,15 +70,17 @@ def rows(items: int) -> list[dict[str, Any]]:
     return [{"prompt": f"item {number}", "lengths": [tokens() for _ in range(DEPTH)]} for number in range(items)]
 
 
+def bodies(items: list[dict[str, Any]]) -> Iterator[harness.Body]:
+    """Yield the requests of all stages of these items."""
+    for item in items:
+        for stage, tokens in enumerate(item["lengths"]):
+            yield {"model": "sim", **harness.chat(f"{item['prompt']} {stage}", tokens)}
+
+
 def flat(server: Client, folder: Path, items: list[dict[str, Any]]) -> float:
     """Return the seconds of one batch of all requests of these items."""
-    bodies = (
-        {"model": "sim", **harness.chat(f"{item['prompt']} {stage}", tokens)}
-        for item in items
-        for stage, tokens in enumerate(item["lengths"])
-    )
     started = time.monotonic()
-    harness.ended(server, str(harness.submit(server, folder, bodies)["id"]))
+    harness.ended(server, str(harness.submit(server, folder, bodies(items))["id"]))
     return time.monotonic() - started
 
 
@@ -109,7 +122,7 @@ def job(server: Client, items: list[dict[str, Any]], log: Path, *, streaming: bo
     body: dict[str, Any] = {"recipe": "chain", "options": {"model": "sim", "depth": DEPTH, "streaming": streaming}}
     created = server.create_job(**body, input={"items": items}, seed=time.time_ns() % 2**31)
     etas = []
-    while (current := server.job(created["id"]))["status"] not in ("completed", "failed", "expired", "cancelled"):
+    while (current := server.job(created["id"]))["status"] not in TERMINAL:
         etas.append((time.monotonic() - started, current["batchyard"]["eta_seconds"]))
         time.sleep(max(0.1, (time.monotonic() - started) / 100))
     seconds = time.monotonic() - started
@@ -131,6 +144,68 @@ def hops(server: Client, job: dict[str, Any], calls: dict[str, list[float]]) -> 
     ]
 
 
+def beside(items: int) -> None:
+    """Measure urgent batches beside a flat batch and beside a job of the same requests; write the figures."""
+    machine = harness.machine()
+    settings = {
+        "BATCHYARD_ALLOW_SIMULATED": "true",
+        "BATCHYARD_RECIPES": str(RECIPES),
+        "BATCHYARD_MAX_REQUESTS": str(items * DEPTH),
+    }
+    seconds: dict[str, list[float]] = {}
+    with tempfile.NamedTemporaryFile(prefix="by-calls-") as log, harness.stack(models(log.name), settings) as stack:
+        server, folder = stack
+        database = Database(f"sqlite:///{folder / 'batchyard.db'}")
+        with database.write() as session:
+            other = Client(server.url, keys.create(session, "other").key)
+        database.close()
+        flat(server, folder, rows(300))  # its engine, its worker's first run, and its speed
+        for way in ("flat batch", "job"):
+            large = _large(server, folder, rows(items), as_job=way == "job")
+            look = server.job if way == "job" else server.batch
+            while look(large)["status"] == "validating":
+                time.sleep(0.5)
+            time.sleep(WARM_SECONDS)
+            seconds[way] = [_urgent(other, folder) for _ in range(URGENT)]
+            if (now := look(large))["status"] != "in_progress":
+                raise SystemExit(f"the {way} did not run beside all urgent batches: {now}")
+            (server.cancel_job if way == "job" else server.cancel)(large)
+            while look(large)["status"] not in TERMINAL:
+                time.sleep(0.5)
+            print(json.dumps({way: seconds[way]}), flush=True)
+    table = [
+        [way, *(f"{value:.1f}" for value in (min(durations), statistics.median(durations), max(durations)))]
+        for way, durations in seconds.items()
+    ]
+    text = (
+        f"Simulated, as above: {URGENT} batches of 10 requests and a window of ten minutes from another project, one "
+        f"after the other, while a flat batch of {items * DEPTH:,} requests runs, and while a job of {items:,} items "
+        f"and {DEPTH} stages makes the same requests. Seconds from upload to the files."
+    )
+    columns = ["beside a", "shortest, s", "median, s", "longest, s"]
+    harness.write("urgent", {"machine": machine, "seconds": seconds}, harness.table(columns, table), text)
+
+
+def _large(server: Client, folder: Path, items: list[dict[str, Any]], *, as_job: bool) -> str:
+    """Create a job over these items, or a batch of the same requests; return its id."""
+    if not as_job:
+        return str(harness.submit(server, folder, bodies(items))["id"])
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl") as file:
+        file.writelines(json.dumps(item) + "\n" for item in items)
+        file.flush()
+        source = server.upload(Path(file.name), "user_data")
+    created = server.create_job(recipe="chain", options={"model": "sim", "depth": DEPTH}, input_file_id=source)
+    return str(created["id"])
+
+
+def _urgent(server: Client, folder: Path) -> float:
+    """Return the seconds of a small batch that is due soon."""
+    started = time.monotonic()
+    requests = ({"model": "sim", **harness.chat(f"{time.time_ns()} {number}", 10)} for number in range(10))
+    harness.ended(server, str(harness.submit(server, folder, requests, window="10m")["id"]))
+    return time.monotonic() - started
+
+
 def eta_errors(run: JobRun) -> list[float | None]:
     """Return by how much of the whole time the ETA at each quarter missed. None: there was no ETA yet."""
     errors = []
@@ -144,7 +219,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--beside", type=int, help="items of the job beside which urgent batches run")
     options = parser.parse_args()
+    if options.beside is not None:
+        beside(options.beside)
+        return
     machine = harness.machine()
     results = []
     settings = {"BATCHYARD_ALLOW_SIMULATED": "true", "BATCHYARD_RECIPES": str(RECIPES)}
