@@ -62,6 +62,8 @@ bench: dev
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
 	$(BIN)/python benchmarks/jobs.py
+	$(BIN)/python benchmarks/jobs.py --beside 50000
+	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/throughput.py
 
 screenshots: dev
