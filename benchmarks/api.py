@@ -30,7 +30,7 @@ import psutil
 from sqlalchemy import insert, select
 from sqlalchemy.orm import DeclarativeBase
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from store.database import Database
 from store.records import Artifact, Batch, File, ResultChunk, Segment, new_id
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import harness
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 from store import keys
 from store.database import Database

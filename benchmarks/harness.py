@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from batchyard.cli import background
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 
 CHAT = "/v1/chat/completions"

@@ -35,7 +35,7 @@ import harness
 import pyarrow.parquet as pq
 from decoding import bound
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 from store import keys
 from store.database import Database

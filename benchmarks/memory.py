@@ -29,7 +29,7 @@ import harness
 import psutil
 import pyarrow as pa
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats import chunks

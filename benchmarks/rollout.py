@@ -21,7 +21,7 @@ from typing import Any
 
 import harness
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"

@@ -22,7 +22,7 @@ from typing import Any
 
 import harness
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 MODELS = '[models.echo]\nengine = "echo"\n'

@@ -45,7 +45,7 @@ import public
 from harness import Body, chat, words
 from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 
 NAME = "bench"
 SLOTS = 128

@@ -23,7 +23,7 @@ from typing import Any
 import harness
 import openai
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1"}

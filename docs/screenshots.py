@@ -17,8 +17,8 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from batchyard.cli import background
-from batchyard.cli.client import Client
 from batchyard.cli.watch import watch
+from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
 
 ROOT = Path(__file__).parent.parent

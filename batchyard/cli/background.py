@@ -10,12 +10,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchyard.cli.options import server_runs
+from batchyard.client.address import server_runs
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local_state import local_state
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 END_SECONDS = 40
 
@@ -23,9 +23,9 @@ END_SECONDS = 40
 @contextmanager
 def server(data: Path, models: Path) -> Iterator[Client]:
     """Yield a client of the server that runs, or of a new local stack until the block ends; see `stack`."""
-    from batchyard.cli import client
+    from batchyard.client import api
 
-    with nullcontext(client.connect(data)) if server_runs(data) else stack(data, models) as connected:
+    with nullcontext(api.connect(data)) if server_runs(data) else stack(data, models) as connected:
         yield connected
 
 
@@ -38,11 +38,11 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
     """
     import subprocess
 
-    from batchyard.cli import client
+    from batchyard.client import api
     from batchyard.local import process
 
     if local_state(data):
-        yield client.connect(data)
+        yield api.connect(data)
         return
     logs = data / "logs"
     try:
@@ -68,7 +68,7 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
                 reason = process.last_line(log).removeprefix("batchyard: ")
                 raise (ConfigurationError if up.returncode == 2 else BatchyardError)(reason)
             time.sleep(0.1)
-        yield client.connect(data)
+        yield api.connect(data)
     finally:
         up.terminate()
         try:

@@ -14,12 +14,13 @@ import click
 from batchyard.cli import completion, requests, view
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, note, plain, say, table
-from batchyard.cli.watch import check_success, follow, interruptible, watch
+from batchyard.cli.watch import check_success, interruptible, watch
+from batchyard.client import progress
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 
 @click.command()
@@ -111,12 +112,12 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
     watched = {batch["id"] for batch in batches if batch_id or batch["status"] not in TERMINAL}
     if live:
         with interruptible("what was watched goes on"):
-            batches = follow(fetch, draw)
+            batches = progress.follow(fetch, draw, view.brief)
     if as_json:
         click.echo(json.dumps(batches[0] if batch_id else batches))
     else:
         click.echo(draw(batches))
-        for problem in view.problems(batches[0]) if batch_id else ():
+        for problem in progress.problems(batches[0]) if batch_id else ():
             click.echo(plain(problem), err=True)
         if batch_id and (more := len((batches[0]["errors"] or {}).get("data") or []) - view.PROBLEMS) > 0:
             click.echo(f"and {more} more; `--json` has them", err=True)

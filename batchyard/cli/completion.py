@@ -11,7 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from batchyard.cli.options import data_folder, fetch
+from batchyard.cli.options import fetch
+from batchyard.client.address import data_folder
 from batchyard.errors import BatchyardError
 
 Source = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

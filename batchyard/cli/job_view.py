@@ -8,6 +8,7 @@ from typing import Any
 from batchyard import durations
 from batchyard.cli import view
 from batchyard.cli.output import lines_of, plain, when
+from batchyard.client.progress import bar, percent
 
 STATES = "completed/failed/stuck/total"
 
@@ -23,7 +24,7 @@ def facts(job: dict[str, Any]) -> str:
             ("name", job["name"]),
             ("status", view.status(job, " (simulated)" if ours["simulated"] else "")),
             ("on hold", ours["held"]),
-            ("progress", view.bar(job)),
+            ("progress", bar(job)),
             (STATES, _counts(job)),
             ("expired, cancelled", f"{counts['expired']}, {counts['cancelled']}"),
             ("waiting for a verdict", ours["waiting_for_verdict"] or None),
@@ -45,7 +46,7 @@ def overview(jobs: Sequence[dict[str, Any]]) -> str:
         ["job", "recipe", "name", "status", "done", STATES, "eta", "sla", "created"],
         [
             (
-                *(job["id"], job["recipe"], job["name"], view.status(job), view.percent(job), _counts(job)),
+                *(job["id"], job["recipe"], job["name"], view.status(job), percent(job), _counts(job)),
                 *(view.eta(job), view.sla(job), when(job["created_at"])),
             )
             for job in jobs
@@ -68,7 +69,7 @@ def _progress(job: dict[str, Any], separator: str) -> str:
     remaining, held = view.remaining(job), plain(job["batchyard"]["held"] or "")
     parts = [f"done in {remaining}"] if remaining else []
     parts += [f"on hold: {held}"] if held else []
-    line = f"{view.status(job, width=11)}  {view.bar(job)}  {_counts(job)}"
+    line = f"{view.status(job, width=11)}  {bar(job)}  {_counts(job)}"
     return line + separator + ", ".join([*parts, view.sla(job)])
 
 

@@ -14,12 +14,13 @@ import click
 from batchyard.cli import completion, job_view, requests, view
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, plain, say, table, when
-from batchyard.cli.watch import Unsuccessful, follow, interruptible
+from batchyard.cli.watch import Unsuccessful, interruptible
+from batchyard.client import progress
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 ITEM_STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
 RETRIED_STATES = ("failed", "stuck", "expired", "cancelled")
@@ -62,9 +63,9 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
     watched = {one["id"] for one in jobs if job_id or one["status"] not in TERMINAL}
     if live:
         with interruptible("what was watched goes on"):
-            jobs = follow(fetch, draw, job_view.brief)
+            jobs = progress.follow(fetch, draw, job_view.brief)
     click.echo(json.dumps(jobs[0] if job_id else jobs) if as_json else draw(jobs))
-    for problem in view.problems(jobs[0]) if job_id and not as_json else ():
+    for problem in progress.problems(jobs[0]) if job_id and not as_json else ():
         click.echo(plain(problem), err=True)
     for one in jobs:
         if live and one["id"] in watched:
@@ -205,7 +206,7 @@ def _made(server: Client, document: dict[str, Any], wait: bool, as_json: bool) -
 
 def watch(server: Client, job_id: str) -> dict[str, Any]:
     """Show a job's progress until it has ended, and return the job."""
-    return follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
+    return progress.follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
 
 
 def save(server: Client, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from batchyard.cli import background, completion, requests, resume
+from batchyard.cli import background, completion, requests
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, plain
 from batchyard.cli.watch import Unsuccessful, interruptible
+from batchyard.client import resume
 from batchyard.errors import ConfigurationError
 from batchyard.wording import cut
 

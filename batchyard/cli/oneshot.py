@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests, resume
-from batchyard.cli.options import data_option, load_settings, models_option, server_runs
+from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests
+from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, note, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
+from batchyard.client import resume
+from batchyard.client.address import server_runs
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
     from batchyard.settings import Settings
 
 WINDOW = "24h"
@@ -119,7 +121,7 @@ def run(
         )
         endpoint = form["endpoint"]
         identity = [source.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
-        mark = resume.mark(server, requests.sha256(file), endpoint, steps, *identity)
+        mark = resume.mark(server, resume.sha256(file), endpoint, steps, *identity)
         batch = None if again else resume.earlier(server.batches(), mark)
         if batch is None and prompts:
             batch = server.start(file, {**form, "metadata": json.dumps(mark)})

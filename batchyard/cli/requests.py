@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +15,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.statuses import ENDPOINTS
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 endpoint_option = click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
@@ -188,11 +187,6 @@ def with_model(source: Path, model: str, target: Path) -> None:
                 copy.write(line)
             else:
                 copy.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
-
-
-def sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def save(server: Client, file_id: str | None, to: Path) -> None:

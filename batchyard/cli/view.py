@@ -8,12 +8,10 @@ from typing import Any
 
 from batchyard import durations
 from batchyard.cli.output import lines_of, painted, plain, when
+from batchyard.client.progress import bar, counts, percent, problems
 from batchyard.statuses import TERMINAL
 
-BAR_WIDTH = 24
 _COLOURS = {"completed": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "cancelling": "yellow"}
-PROBLEMS = 20
-"""Errors of a file that are listed."""
 
 
 def facts(batch: dict[str, Any]) -> str:
@@ -100,14 +98,6 @@ def outlook(dry_run: dict[str, Any]) -> str:
     return f"{size}: {end}, {due}: {'on time' if dry_run['on_time'] else 'too late'}"
 
 
-def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:
-    """The first reasons why a file was refused, by line."""
-    return [
-        (f"line {problem['line']}: " if problem.get("line") else "") + f"{problem['message']} ({problem['code']})"
-        for problem in ((batch["errors"] or {}).get("data") or [])[:limit]
-    ]
-
-
 def refusal(document: dict[str, Any], command: str) -> str:
     """Why a batch or a job has not completed: its status, the first error, how many there are, what lists them."""
     errors = (document["errors"] or {}).get("data") or []
@@ -120,27 +110,6 @@ def refusal(document: dict[str, Any], command: str) -> str:
     whole = next((error["message"].split(";")[0] for error in errors if error["code"] == "too_many_errors"), None)
     number = whole or f"there are {len(errors)} errors"
     return f"{ended}: {first}; {number}, which `{command} {document['id']}` lists"
-
-
-def _finished_share(batch: dict[str, Any]) -> float | None:
-    ended = dict(batch["request_counts"])
-    total = ended.pop("total")
-    return sum(ended.values()) / total if total else None
-
-
-def percent(batch: dict[str, Any]) -> str | None:
-    share = _finished_share(batch)
-    return None if share is None else f"{int(100 * share)} %"  # rounded down: 100 only if all requests have ended
-
-
-def bar(batch: dict[str, Any]) -> str:
-    filled = int(BAR_WIDTH * (_finished_share(batch) or 0))
-    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {percent(batch) or '-'}"
-
-
-def counts(batch: dict[str, Any]) -> str:
-    requests = batch["request_counts"]
-    return f"{requests['completed']}/{requests['failed']}/{requests['total']}"
 
 
 def eta(batch: dict[str, Any]) -> str | None:

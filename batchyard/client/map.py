@@ -12,13 +12,12 @@ import click
 import orjson
 from pydantic import BaseModel
 
-from batchyard import durations
-from batchyard.cli import requests, resume, view, watch
-from batchyard.cli.client import Client, connect
-from batchyard.cli.options import load_settings
-from batchyard.client import answers, frames
+from batchyard import durations, settings
+from batchyard.client import answers, frames, resume
 from batchyard.client.answers import Answer, Structure
+from batchyard.client.api import Client, connect
 from batchyard.client.frames import Column, Frame
+from batchyard.client.progress import bar, counts, follow, problems
 from batchyard.client.template import Template
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
@@ -98,7 +97,7 @@ def map(
     except orjson.JSONEncodeError as error:
         raise ConfigurationError(f"a parameter is no JSON: {error}") from error
 
-    server = server or connect(load_settings().data)
+    server = server or connect(settings.load().data)
     spec = served(server, model)
     if spec["batchyard"]["simulated"]:
         click.echo(f"model {model} is simulated: no model has made these answers", err=True)
@@ -107,7 +106,7 @@ def map(
         earlier = resume.Earlier(() if again else server.batches())
         batches = []
         for file in _files(_lines(frame, messages, body, results), Path(folder), name):
-            mark = resume.fingerprint("map", requests.sha256(file), spec)
+            mark = resume.fingerprint("map", resume.sha256(file), spec)
             batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
             if batch is None:
                 batch = server.create(server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark)
@@ -233,11 +232,11 @@ def _wait(server: Client, batches: Iterable[dict[str, Any]], progress: bool) -> 
             if batch["status"] not in TERMINAL:
                 latest[batch_id] = batch = server.batch(batch_id)
             if batch["status"] == "failed":
-                reasons = "; ".join(view.problems(batch, 1)) or "no reason"
+                reasons = "; ".join(problems(batch, 1)) or "no reason"
                 raise RequestError(f"batch {batch_id} of the rows is refused: {reasons}")
         return [_sum(latest.values())]
 
-    watch.follow(fetch, lambda sums: _drawn(sums[0]), _drawn, quiet=not progress)
+    follow(fetch, lambda sums: _drawn(sums[0]), _drawn, quiet=not progress)
     return list(latest.values())
 
 
@@ -258,5 +257,5 @@ def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _drawn(sums: dict[str, Any]) -> str:
     eta = sums["eta_seconds"]
-    text = f"{sums['status']:11}  {view.bar(sums)}  {view.counts(sums)}"
+    text = f"{sums['status']:11}  {bar(sums)}  {counts(sums)}"
     return text if eta is None else f"{text}  done in {durations.text(eta)}"

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import completion, view
+from batchyard.cli import completion
 from batchyard.cli.options import connect, data_option, load_settings
 from batchyard.cli.output import json_option, lines_of, plain, say, table, when
+from batchyard.client import progress
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 MAX_ERRORS = 10_000
 """Lines of an error file that `logs` counts."""
@@ -95,7 +96,7 @@ def logs(batch_id: str, data: Path | None, as_json: bool) -> None:
     if errors:
         rows = [(error["code"], error["count"], error["example"], error["message"]) for error in errors]
         click.echo("\n" + lines_of(["error", "requests", "such as", "message"], rows))
-    for problem in view.problems(batch):
+    for problem in progress.problems(batch):
         click.echo(plain(problem))
     if lines:
         click.echo("\nlogs:")

@@ -13,10 +13,10 @@ from batchyard import durations
 from batchyard.cli import job_view, view
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, lines_of, say
-from batchyard.cli.watch import patiently
+from batchyard.client.progress import patiently
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 SHOWN = 15
 """Batches, and jobs, that are listed."""

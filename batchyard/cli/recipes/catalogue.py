@@ -13,6 +13,7 @@ from typing import Any
 
 import batchyard
 from batchyard.cli import options
+from batchyard.client import address
 
 Recipes = list[dict[str, Any]]
 
@@ -20,7 +21,7 @@ Recipes = list[dict[str, Any]]
 def recipes(data: Path | None) -> Recipes:
     """Return the recipes as they are. Raises BatchyardError: the server is away, or a recipe cannot be imported."""
     settings = options.load_settings(data=data)
-    if options.server_runs(settings.data):
+    if address.server_runs(settings.data):
         return options.connect(data).recipes()
     from tasks.recipes import registry
 
@@ -46,10 +47,10 @@ def glance(data: Path | None) -> Recipes:
     Raises:
         BatchyardError: as `recipes`.
     """
-    folder = options.data_folder(data)
-    if options.server_runs(folder):
+    folder = address.data_folder(data)
+    if address.server_runs(folder):
         return options.fetch(folder, "/recipes")
-    memory, files = _memory(), _fingerprint(options.environment().get("BATCHYARD_RECIPES") or "")
+    memory, files = _memory(), _fingerprint(address.environment().get("BATCHYARD_RECIPES") or "")
     try:
         remembered = json.loads(memory.read_text())
         if remembered["files"] == files:

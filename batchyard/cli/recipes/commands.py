@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import background, job_view, jobs, requests, resume
+from batchyard.cli import background, job_view, jobs, requests
 from batchyard.cli.options import connect, data_option, load_settings, models_option
 from batchyard.cli.output import complain, json_option, note, plain, say, table
 from batchyard.cli.recipes.group import RecipeCommand, RecipeGroup
 from batchyard.cli.watch import interruptible
+from batchyard.client import resume
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
     from batchyard.config import Setting
 
 
@@ -95,7 +96,7 @@ def _answer(
         background.server(in_force.data, in_force.models) as server,
     ):
         body = _body(recipe, settings, window, seed=seed, name=name, answers_from=answers_from)
-        identity = [recipe["name"], recipe["sha256"], body["options"], seed, requests.sha256(source), source.suffix]
+        identity = [recipe["name"], recipe["sha256"], body["options"], seed, resume.sha256(source), source.suffix]
         mark = resume.mark(server, *identity)
         job = None if again else resume.earlier(server.jobs(recipe=recipe["name"]), mark)
         if job is None:

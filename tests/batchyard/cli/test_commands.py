@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from batchyard.cli import engine_flags, main, output, requests, watch
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
 from batchyard.statuses import ENDPOINTS

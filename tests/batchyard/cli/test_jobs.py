@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.cli.client import Client
+from batchyard.client.api import Client
 from batchyard.local import process
 from tests.batchyard.cli.test_commands import Result, batchyard
 from tests.conftest import StartStack

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import batchyard
-from batchyard.cli.client import Client
 from batchyard.client import map as mapping
+from batchyard.client.api import Client
 from batchyard.errors import ConfigurationError, RequestError, UnavailableError
 from tests.support.stacks import RunningStack
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from batchyard.cli.client import Client
+    from batchyard.client.api import Client
 
 
 KEY = "batchyard.run"
@@ -67,3 +68,8 @@ class Earlier:
 def earlier(objects: Iterable[dict[str, Any]], mark: dict[str, str]) -> dict[str, Any] | None:
     """Return the newest batch or job with that mark, as Earlier finds it."""
     return Earlier(objects).find(mark)
+
+
+def sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

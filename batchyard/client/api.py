@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import openai
 
-from batchyard.cli import options
+from batchyard.client.address import address
 from batchyard.errors import AuthenticationError, NotFoundError, RequestError, UnavailableError
 
 
@@ -308,7 +308,7 @@ def connect(data: Path, **settings: Any) -> Client:
     Raises:
         ConfigurationError: there is no key to send.
     """
-    return Client(*options.address(data), **settings)
+    return Client(*address(data), **settings)
 
 
 def _message(error: openai.APIStatusError) -> str:
