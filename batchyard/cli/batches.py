@@ -119,7 +119,7 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
         click.echo(draw(batches))
         for problem in progress.problems(batches[0]) if batch_id else ():
             click.echo(plain(problem), err=True)
-        if batch_id and (more := len((batches[0]["errors"] or {}).get("data") or []) - view.PROBLEMS) > 0:
+        if batch_id and (more := len((batches[0]["errors"] or {}).get("data") or []) - progress.PROBLEMS) > 0:
             click.echo(f"and {more} more; `--json` has them", err=True)
     for batch in batches:
         if live and batch["id"] in watched:
