@@ -1,73 +1,83 @@
-"""The comparison of an experiment's children with its baseline, and what becomes of its expectations."""
+"""The comparison of an experiment's variants with its baseline, and what becomes of its expectations.
+
+`document` is comparison.json. Reports, plots and the page are made of it alone, so every number in them has a source.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.comparison import plots, reports, statistics, verdicts
 from tasks.comparison.children import Child
 from tasks.comparison.expressions import Expression, parse
+from tasks.comparison.statistics import Estimate
+from tasks.comparison.values import read
+from tasks.comparison.variants import Variant
+from tasks.comparison.verdicts import HELD, NOT_DECIDABLE, Verdict
+from tasks.measures import intervals
+from tasks.measures.paired import Difference
+
+OF_MANIFEST = (
+    "recipe",
+    "recipe_sha256",
+    "input_sha256",
+    "items_sha256",
+    "work_sha256",
+    "simulated",
+    "batchyard",
+    "options",
+    "seed",
+    "models",
+    "request_counts",
+    "usage",
+    "created_at",
+    "started_at",
+    "ended_at",
+)
+"""What is told of a child's manifest."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison says. Its parts become the artifacts of the experiment."""
 
-    children: Sequence[Child]
-    baseline: str | None
-    expectations: Sequence[Expression]
-    passes: Sequence[Expression]
+    _document: Mapping[str, Any]
 
     @property
     def passed(self) -> bool | None:
         """True if every `pass` holds, None without any."""
-        return False if self.passes else None
+        passed: bool | None = self._document["passed"]
+        return passed
 
     def document(self) -> dict[str, Any]:
         """Return comparison.json."""
-        return {
-            "baseline": self.baseline,
-            "children": [
-                {"variant": child.variant, "repeat": child.repeat, "round": child.round, "job_id": child.job_id}
-                for child in self.children
-            ],
-            "expect": [{"expression": str(expression)} for expression in self.expectations],
-            "pass": [{"expression": str(expression)} for expression in self.passes],
-            "passed": self.passed,
-        }
+        return dict(self._document)
 
     def csv(self) -> str:
-        """Return comparison.csv."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["variant", "repeat", "round", "job_id"])
-        writer.writerows([child.variant, child.repeat, child.round, child.job_id] for child in self.children)
-        return file.getvalue()
+        """Return comparison.csv: a row for each metric of each variant."""
+        return reports.csv_of(self._document)
 
     def markdown(self) -> str:
         """Return comparison.md."""
-        return "# Comparison\n"
+        return reports.comparison(self._document)
 
     def report_json(self) -> dict[str, Any]:
         """Return final_report.json."""
-        return self.document()
+        return {name: value for name, value in self._document.items() if name != "rounds"}
 
     def report_markdown(self) -> str:
         """Return final_report.md."""
-        return "# Report\n"
+        return reports.final(self._document)
 
     def plots(self) -> dict[str, str]:
         """Return plots as SVG by name, without `plots/` and `.svg`."""
-        return {}
+        return plots.of(self._document)
 
     def view(self) -> list[dict[str, Any]]:
         """Return the blocks of view.json (batchyard.recipes.Report)."""
-        columns = ["variant", "repeat", "round", "job"]
-        rows = [[child.variant, child.repeat, child.round, child.job_id] for child in self.children]
-        return [{"kind": "table", "title": "Children", "columns": columns, "rows": rows}]
+        return reports.view(self._document)
 
 
 def compare(
@@ -77,12 +87,140 @@ def compare(
 
     Args:
         baseline: the variant that the others are compared with; None for no differences.
-        expect, passes: expressions. Raises ValueError for one that cannot be read, see `check_expressions`.
+        expect, passes: expressions, see `expressions`. One that cannot be read is not decidable.
     """
-    variants = list(dict.fromkeys(child.variant for child in children))
+    names = list(dict.fromkeys(child.variant for child in children))
+    last = max((child.round for child in children), default=0)
+    variants = {name: _variant(name, children, last) for name in names}
+    judged = {kind: list(_judge(texts, variants)) for kind, texts in (("expect", expect), ("pass", passes))}
+    completed = sum(child.status == "completed" for child in children)
     return Comparison(
-        children,
-        baseline,
-        [expression for text in expect for expression in parse(text, variants)],
-        [expression for text in passes for expression in parse(text, variants)],
+        {
+            "baseline": baseline,
+            "passed": all(verdict.verdict == HELD for verdict in judged["pass"]) if passes else None,
+            "method": {"interval_percent": 95, "draws": intervals.DRAWS, "seed": intervals.SEED},
+            "counts": {"children": len(children), "completed": completed, "failed": len(children) - completed},
+            "round": last,
+            "children": [_child(child) for child in children],
+            "expect": [verdict.document() for verdict in judged["expect"]],
+            "pass": [verdict.document() for verdict in judged["pass"]],
+            "variants": {
+                name: {"jobs": variant.job_ids, "latency": variant.latency, "errors": variant.errors}
+                for name, variant in variants.items()
+            },
+            "metrics": _metrics(variants, baseline),
+            "rounds": _rounds(children, names) if last else [],
+        }
     )
+
+
+def _variant(name: str, children: Iterable[Child], number: int) -> Variant:
+    own = [
+        child for child in children if child.variant == name and child.round == number and child.status == "completed"
+    ]
+    return Variant(name, own, [read(child) for child in own])
+
+
+def _child(child: Child) -> dict[str, Any]:
+    manifest = {name: child.manifest[name] for name in OF_MANIFEST if name in child.manifest}
+    started, ended = manifest.get("started_at"), manifest.get("ended_at")
+    return {
+        "key": child.key,
+        "variant": child.variant,
+        "repeat": child.repeat,
+        "round": child.round,
+        "job_id": child.job_id,
+        "status": child.status,
+        "error": child.error,
+        "config_sha256": child.config_sha256,
+        **manifest,
+        "seconds": ended - started if isinstance(started, int | float) and isinstance(ended, int | float) else None,
+    }
+
+
+def _judge(texts: Iterable[str], variants: Mapping[str, Variant]) -> Iterable[Verdict]:
+    for text in texts:
+        try:
+            expressions: list[Expression] = parse(text, list(variants))
+        except ValueError as error:
+            yield Verdict(text, text, NOT_DECIDABLE, reason=str(error))
+            continue
+        if not expressions:
+            yield Verdict(text, text, NOT_DECIDABLE, reason="there is no other variant")
+        for expression in expressions:
+            yield verdicts.judge(expression, variants)
+
+
+def _metrics(variants: Mapping[str, Variant], baseline: str | None) -> dict[str, Any]:
+    """Return each metric of each variant, and its difference from the baseline's. First those with values by item."""
+    estimates = {name: statistics.estimates(variant, variant.by_item) for name, variant in variants.items()}
+    by_item = list(dict.fromkeys(metric for each in estimates.values() for metric in each))
+    base = variants.get(baseline) if baseline is not None else None
+    differences = {name: _differences(variant, base) for name, variant in variants.items() if variant is not base}
+    document: dict[str, Any] = {}
+    for metric in by_item:
+        own = {name: each[metric] for name, each in differences.items() if metric in each}
+        p = statistics.adjusted(own)
+        entries = {}
+        for name, estimate in ((name, each[metric]) for name, each in estimates.items() if metric in each):
+            entries[name] = _estimate(estimate)
+            if base is not None and name != baseline:
+                entries[name]["difference"] = _difference(own.get(name), p.get(name), base, variants[name])
+        document[metric] = {"by_item": True, "variants": entries}
+    for metric in dict.fromkeys(metric for variant in variants.values() for metric in variant.as_a_whole):
+        if metric not in document:
+            values = {name: each.as_a_whole[metric] for name, each in variants.items() if metric in each.as_a_whole}
+            entries = {name: {"n": None, "mean": value, "interval": None} for name, value in values.items()}
+            document[metric] = {"by_item": False, "variants": entries}
+    return document
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    interval = None if estimate.interval is None else list(estimate.interval)
+    return {"n": estimate.n, "mean": estimate.mean, "interval": interval}
+
+
+def _differences(variant: Variant, base: Variant | None) -> dict[str, Difference]:
+    if base is None or not statistics.is_paired(variant, base):
+        return {}
+    shared = [metric for metric in variant.by_item if metric in base.by_item]
+    found = statistics.differences([(variant, metric, base, metric) for metric in shared])
+    return {metric: difference for metric, difference in zip(shared, found, strict=True) if difference.n}
+
+
+def _difference(difference: Difference | None, p: float | None, base: Variant, variant: Variant) -> dict[str, Any]:
+    if difference is None:
+        reason = f"'{base.name}' has no values of it"
+        if not base.children:
+            reason = f"no child of '{base.name}' has completed"
+        elif not statistics.is_paired(variant, base):
+            reason = f"'{base.name}' has another input"
+        return {"n": 0, "verdict": NOT_DECIDABLE, "words": f"{NOT_DECIDABLE}: {reason}"}
+    side = statistics.side(difference.interval, p)
+    verdict = {1: "higher", -1: "lower", 0: NOT_DECIDABLE}[side]
+    return {
+        "n": difference.n,
+        "mean": difference.mean,
+        "interval": None if difference.interval is None else list(difference.interval),
+        "test": difference.test,
+        "p": difference.p,
+        "p_holm": p,
+        "verdict": verdict,
+        "words": f"{verdict} than {base.name}" if side else f"{verdict} at n = {difference.n}",
+    }
+
+
+def _rounds(children: Sequence[Child], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the metrics of each variant in each round, by metrics.json."""
+    rounds = []
+    for number in sorted({child.round for child in children}):
+        for name in names:
+            own = [
+                child for child in children if (child.variant, child.round, child.status) == (name, number, "completed")
+            ]
+            if own:
+                metrics = Variant(name, own, []).as_a_whole
+                rounds.append(
+                    {"round": number, "variant": name, "jobs": [child.job_id for child in own], "metrics": metrics}
+                )
+    return rounds

@@ -65,7 +65,9 @@ def parse(text: str, variants: Sequence[str]) -> list[Expression]:
         )
     operator = operators[0]
     if len(operators) > 1:
-        raise ValueError(f"column {operators[1].start() + 1}: a second operator in {quoted(text)}; write two expressions")
+        raise ValueError(
+            f"column {operators[1].start() + 1}: a second operator in {quoted(text)}; write two expressions"
+        )
     if operator[0] not in OPERATORS:
         raise ValueError(
             f"column {operator.start() + 1}: {quoted(operator[0])} is no operator; the operators are "
@@ -110,7 +112,9 @@ def _operand(text: str, start: int, end: int, variants: Sequence[str]) -> Operan
             return Operand(variant, written[len(variant) + 1 :])
     if "." in written:
         named = written.split(".", 1)[0]
-        raise ValueError(f"column {column}: no variant is named {quoted(named)}; did you mean '{nearest(named, variants)}'?")
+        raise ValueError(
+            f"column {column}: no variant is named {quoted(named)}; did you mean '{nearest(named, variants)}'?"
+        )
     return Operand("", written)
 
 

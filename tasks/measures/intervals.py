@@ -14,6 +14,8 @@ Z = 1.959963984540054
 """The normal distribution's quantile of 97.5 %."""
 MOST_DRAWN = 10_000
 """Values to draw from. The mean of more is close to normal, and drawing takes time with their number."""
+FEWEST = 6
+"""Fewer differences have no interval: even if all have one sign, that happens by chance in more than 5 % (2 / 2^5)."""
 BLOCK = 1 << 20
 """Indices drawn at once."""
 
@@ -23,11 +25,26 @@ def of_means(columns: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
     Columns are of one length, and drawn from with the same indices.
     """
-    if not columns:
-        return []
-    table = np.asarray(columns, dtype=np.float64)
-    low, high = np.percentile(_means(table), [2.5, 97.5], axis=0)
-    return [(float(bottom), float(top)) for bottom, top in zip(low, high, strict=True)]
+    return [of_draws(means) for means in draws([np.asarray(column, np.float64) for column in columns])]
+
+
+def of_draws(means: NDArray[np.float64]) -> tuple[float, float]:
+    """Return percentiles 2.5 and 97.5."""
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def draws(columns: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    """Return the means of DRAWS draws with replacement from each column.
+
+    Columns of one length are drawn from with the same indices.
+    """
+    means: list[NDArray[np.float64]] = [np.empty(0)] * len(columns)
+    for count in {len(column) for column in columns}:
+        places = [place for place, column in enumerate(columns) if len(column) == count]
+        for place, drawn in zip(places, _means(np.asarray([columns[place] for place in places])).T, strict=True):
+            means[place] = drawn
+    return means
 
 
 def _means(table: NDArray[np.float64]) -> NDArray[np.float64]:

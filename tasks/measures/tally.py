@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -41,6 +41,34 @@ class Sample:
         return self.answered and not self.error
 
 
+def is_judged(kept: Mapping[str, Any]) -> bool:
+    """Return True if a reward has scored a sample that the result of an item keeps."""
+    return kept["text"] is not None and kept["error"] is None
+
+
+def all_binary(results: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
+    """Return True if every score of kept samples is 0 or 1, but for those whose reward says what is right."""
+    return all(
+        kept["acc"] is not None or kept["score"] in (0, 1) for result in results for kept in result if is_judged(kept)
+    )
+
+
+def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) -> Iterator[Sample]:
+    """Yield the kept samples of an item. An item that ended before it was asked has lost all `size` of them.
+
+    Args:
+        binary: a score of 1 is a right answer where the reward does not say which is.
+    """
+    for kept in result or [{"text": None}] * size:
+        if kept["text"] is None:
+            yield Sample(False)
+        elif kept["error"] is not None:
+            yield Sample(True, error=True)
+        else:
+            acc = kept["acc"] if kept["acc"] is not None else kept["score"] if binary else None
+            yield Sample(True, kept["score"], acc, kept["pred"], kept["values"])
+
+
 class Prompt:
     """The metrics of one prompt by name.
 
@@ -65,6 +93,10 @@ class Prompt:
         known = not adaptive and None not in accs
         self.correct = sum(acc == 1 for acc in accs) if known else None
         self.metrics = self._metrics(size) if self.counted else {}
+
+    def reaches(self, threshold: float) -> bool:
+        """Return True if a sample has this score."""
+        return any(sample.judged and sample.score >= threshold for sample in self.samples)
 
     def _metrics(self, size: int) -> dict[str, float]:
         preds = [sample.pred if sample.judged else None for sample in self.counted]
@@ -176,7 +208,7 @@ class Tally:
         columns = {name: column for name, column in self._columns.items() if self._is_known(name)}
         for number, count in self._unjudged.items():
             for variable in self._variables:
-                for name, value in _of(variable, verl.metrics([0.0] * number)).items():
+                for name, value in of_unjudged(variable, number).items():
                     columns.setdefault(name, _Column()).add(value, count)
         self._unjudged.clear()
         counts = {
@@ -190,6 +222,11 @@ class Tally:
 
     def _is_known(self, name: str) -> bool:
         return self.correct is not None or not name.startswith(("pass@", "pass^"))
+
+
+def of_unjudged(variable: str, number: int) -> dict[str, float]:
+    """Return the metrics of one of a reward's other numbers, for a prompt none of whose samples was judged."""
+    return _of(variable, verl.metrics([0.0] * number))
 
 
 def _of(variable: str, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -42,7 +42,7 @@ class Summary:
             self._sources.setdefault(data_source, Tally()).add(prompt)
         scores = [sample.score for sample in samples if sample.judged]
         self._scores.extend(scores)
-        self._solved += self._options.threshold is not None and max(scores, default=-np.inf) >= self._options.threshold
+        self._solved += self._options.threshold is not None and prompt.reaches(self._options.threshold)
 
     def report(self) -> Report:
         """Return metrics and page blocks."""

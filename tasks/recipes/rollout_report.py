@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchyard.recipes import EndedItem, Messages, Report, Results, messages_of
-from tasks.measures.tally import Sample
+from tasks.measures.tally import Sample, all_binary, is_judged, samples_of
 from tasks.recipes.rollout_metrics import Summary
 from tasks.recipes.rollout_options import Rollout, data_source_of, ground_truth_of
 
@@ -51,21 +51,21 @@ BLOCK_BYTES = 16 * 1024 * 1024
 
 def write(results: Results, options: Rollout) -> Report:
     """Write the artifacts, and return the metrics."""
-    binary = _is_binary(results)
+    binary = all_binary(_samples(item) for item in results.items())
     summary = Summary(options)
     names = ["samples.jsonl", *{"best": ["best.jsonl"], "pairs": ["preferences.jsonl"]}.get(options.keep, [])]
     with ExitStack() as stack:
         samples_file, *more = [stack.enter_context(results.create(name)) for name in names]
 
         def add(item: EndedItem) -> None:
-            samples = list(_counted(item, options, binary=binary))
+            samples = list(samples_of(_samples(item), options.n, binary=binary))
             summary.add(data_source_of(item.columns), samples)
             messages = _messages(item, options)
             for line in _sample_lines(item, samples, messages, options):
                 samples_file.write(orjson.dumps(line) + b"\n")
             line_of = _best if options.keep == "best" else _preference
             for file in more:
-                if chosen := line_of(messages, [sample for sample in _samples(item) if _is_judged(sample)]):
+                if chosen := line_of(messages, [sample for sample in _samples(item) if is_judged(sample)]):
                     file.write(orjson.dumps(chosen) + b"\n")
 
         with results.create("rollouts.parquet") as file:
@@ -80,20 +80,6 @@ def _samples(item: EndedItem) -> list[Kept]:
 
 def _is_answered(sample: Kept) -> bool:
     return sample["text"] is not None
-
-
-def _is_judged(sample: Kept) -> bool:
-    return _is_answered(sample) and sample["error"] is None
-
-
-def _is_binary(results: Results) -> bool:
-    """Return True if every score of the job is 0 or 1, but for those of samples whose reward says what is right."""
-    return all(
-        sample["acc"] is not None or sample["score"] in (0, 1)
-        for item in results.items()
-        for sample in _samples(item)
-        if _is_judged(sample)
-    )
 
 
 # Parquet
@@ -183,18 +169,6 @@ def _text(value: Any) -> str:
 
 
 # JSON lines
-
-
-def _counted(item: EndedItem, options: Rollout, *, binary: bool) -> Iterator[Sample]:
-    """Yield the samples of an item for its metrics. An item that ended before it was asked has lost all of them."""
-    for sample in _samples(item) or [{"text": None}] * options.n:
-        if not _is_answered(sample):
-            yield Sample(False)
-        elif sample["error"] is not None:
-            yield Sample(True, error=True)
-        else:
-            acc = sample["acc"] if sample["acc"] is not None else sample["score"] if binary else None
-            yield Sample(True, sample["score"], acc, sample["pred"], sample["values"])
 
 
 def _sample_lines(

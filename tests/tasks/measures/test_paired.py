@@ -1,0 +1,87 @@
+"""Paired comparisons have the numbers of their definitions, and of scipy."""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.measures import intervals, paired
+
+COUNTS = st.integers(0, 400)
+
+
+@given(COUNTS, COUNTS)
+@settings(max_examples=200, deadline=None)
+def test_mcnemars_p_is_that_of_the_binomial_distribution(gained: int, lost: int) -> None:
+    count = gained + lost
+    tails = [sum(comb(count, size) for size in sizes) for sizes in (range(gained + 1), range(gained, count + 1))]
+    assert paired.mcnemar(gained, lost) == pytest.approx(min(1.0, 2 * min(tails) / 2**count), rel=1e-12)
+
+
+def test_mcnemars_p_of_very_many_pairs_comes_from_logarithms_with_nearly_the_same_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = paired.mcnemar(2400, 2600)
+    monkeypatch.setattr(paired, "EXACT", 0)
+    assert paired.mcnemar(2400, 2600) == pytest.approx(exact, rel=1e-9)
+    assert paired.mcnemar(500_000, 500_000) == 1.0
+
+
+def test_the_interval_of_a_difference_is_that_of_ten_thousand_draws_of_the_rows() -> None:
+    source = np.random.default_rng(5)
+    left, right = source.normal(0.2, 1, 150), source.normal(0, 1, 150)
+    indices = np.random.RandomState(42).randint(0, 150, size=(10_000, 150))
+    means = (left - right)[indices].mean(axis=1)
+    [difference] = paired.differences([(left, right)])
+    assert difference.interval == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])), abs=1e-9)
+    assert difference.mean == pytest.approx(float(np.mean(left - right)), abs=1e-12)
+    smaller = min((means <= 0).sum(), (means >= 0).sum())
+    assert difference.p == pytest.approx(2 * (smaller + 1) / 10_001, abs=1e-9)
+
+
+def test_columns_of_several_lengths_have_the_intervals_that_each_has_alone() -> None:
+    source = np.random.default_rng(6)
+    pairs = [(source.random(size), source.random(size)) for size in (40, 7, 40, 3, 12_000)]
+    together = paired.differences(pairs)
+    for difference, pair in zip(together, pairs, strict=True):
+        [alone] = paired.differences([pair])
+        assert (difference.n, difference.test) == (alone.n, alone.test)
+        assert difference.p == pytest.approx(alone.p, abs=1e-12)
+        assert (difference.interval is None) == (len(pair[0]) < intervals.FEWEST)
+        if difference.interval is not None:
+            assert difference.interval == pytest.approx(alone.interval, abs=1e-12)
+    assert together[-1].test == "normal"
+
+
+def test_the_p_of_very_many_values_is_nearly_that_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = np.random.default_rng(7)
+    pair = source.normal(0.06, 1, 2000), source.normal(0, 1, 2000)
+    [drawn] = paired.differences([pair])
+    monkeypatch.setattr(intervals, "MOST_DRAWN", 1000)
+    [normal] = paired.differences([pair])
+    assert (drawn.test, normal.test) == ("bootstrap", "normal")
+    assert normal.p == pytest.approx(drawn.p, abs=0.02)
+    assert normal.interval == pytest.approx(drawn.interval, abs=0.005)
+
+
+def test_equal_values_are_no_difference() -> None:
+    column = np.linspace(0, 1, 20)
+    [difference] = paired.differences([(column, column)])
+    assert (difference.mean, difference.interval, difference.p) == (0, (0, 0), 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "adjusted"),
+    [
+        ([], []),
+        ([0.03], [0.03]),
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),  # R: p.adjust(…, "holm")
+        ([0.5, 0.9, 0.6], [1.0, 1.0, 1.0]),
+    ],
+)
+def test_holm_multiplies_the_smallest_p_by_the_number_of_tests(values: list[float], adjusted: list[float]) -> None:
+    assert paired.holm(values) == pytest.approx(adjusted, abs=1e-12)
