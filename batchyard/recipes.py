@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from random import Random
 from typing import IO, Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -50,10 +51,19 @@ def is_judgement(metadata: Sequence[object]) -> bool:
     return any(isinstance(mark, _Judged) for mark in metadata)
 
 
-class Options(BaseModel):
-    """The options of a recipe: a subclass adds its own. What is common to all stands here."""
+class BareOptions(BaseModel):
+    """What the options of recipes and of composites have in common."""
 
     model_config = ConfigDict(extra="forbid")
+
+    def judging(self) -> set[str]:
+        """Return the names of the fields that only judge answers. A subclass may take out those that here do more."""
+        return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
+
+
+class Options(BareOptions):
+    """The options of a recipe: a subclass adds its own. What is common to all stands here."""
+
     retries: int = Field(2, ge=0, le=5, description="How often a request that failed for now is asked again")
     seeds: Literal["derived", "none"] = Field("derived", description="`none` sends no seeds: another run differs")
     system: str | None = Field(None, description="System message of every request")
@@ -63,9 +73,12 @@ class Options(BaseModel):
     timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")
     streaming: bool = Field(True, description="False: a stage begins when the stage before has ended")
 
-    def judging(self) -> set[str]:
-        """Return the names of the fields that only judge answers. A subclass may take out those that here do more."""
-        return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
+
+class CompositeOptions(BareOptions):
+    """The options of a composite: a subclass adds its own."""
+
+    parallel: int | None = Field(None, ge=1, description="Most jobs at once; default: no limit")
+    reuse: bool = Field(True, description="Take a completed job of the same configuration instead of running it again")
 
 
 def field_of(columns: Any, path: str) -> Any:
@@ -320,7 +333,7 @@ Turn: TypeAlias = list[Ask] | list[Score] | list[Check]
 Flow: TypeAlias = Generator[Turn, Any, Result]
 """What a recipe's generator yields (lists of one kind), is sent (outcomes in the same order) and returns."""
 
-O = TypeVar("O", bound=Options)  # noqa: E741
+O = TypeVar("O", bound=BareOptions)  # noqa: E741
 Stages: TypeAlias = Sequence[str | Stage]
 
 
@@ -353,6 +366,9 @@ class Results(Protocol):
     def create(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """Open a new artifact for writing. It is one when the context ends without an error."""
 
+    def of_child(self, job_id: str, name: str) -> Path | None:
+        """Return a copy of an artifact of a child of a composite, None if the child has none of that name."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -370,8 +386,38 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Child:
+    """A job that a composite starts.
+
+    Attributes:
+        variant: the name of its configuration.
+        repeat: from 0. It is added to the composite's seed.
+        round: from 0. A child of a later round is started when that of the round before has completed, and its input is
+            the artifact `artifact` of that one. Those of round 0 have the composite's input.
+        recipe, options: its own.
+    """
+
+    variant: str
+    repeat: int
+    round: int
+    recipe: str
+    options: Mapping[str, Any]
+    artifact: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What the child is called in its composite: `<variant>/<repeat>/<round>`."""
+        return f"{self.variant}/{self.repeat}/{self.round}"
+
+    @property
+    def before(self) -> str | None:
+        """The key of the child of the round before, None in the first round."""
+        return f"{self.variant}/{self.repeat}/{self.round - 1}" if self.round else None
+
+
+@dataclass(frozen=True)
 class Recipe(Generic[O]):
-    """A recipe by name, see `recipe`."""
+    """A recipe by name, see `recipe`. One with `children` is a composite, see `composite`."""
 
     name: str
     summary: str
@@ -386,6 +432,7 @@ class Recipe(Generic[O]):
     main: str = "results.jsonl"
     events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None
     expected: Callable[[O], Sequence[float]] | None = None
+    children: Callable[[O], Sequence[Child]] | None = None
 
     def __call__(self, item: Item, options: O) -> Flow:
         return self.flow(item, options)
@@ -444,6 +491,33 @@ def recipe(
             main=main,
             events=events,
             expected=expected,
+        )
+
+    return made
+
+
+def _no_flow(item: Item, options: Any) -> Flow:
+    raise TypeError("a composite has children, and answers no items")
+
+
+def composite(
+    name: str,
+    options: type[O],
+    *,
+    check: Callable[[O], None] | None = None,
+    finish: Callable[[Results, O], Report] | None = None,
+    main: str = "results.jsonl",
+) -> Callable[[Callable[[O], Sequence[Child]]], Recipe[O]]:
+    """Make a recipe whose items are jobs of other recipes, of a function of the options that returns all of them.
+
+    The arguments are those of `recipe`. A child stands behind the child of the round before. `finish` gets an item for
+    each child, with its `variant`, `repeat` and `round` as columns, and its `job_id` and `status` in its result.
+    """
+
+    def made(children: Callable[[O], Sequence[Child]]) -> Recipe[O]:
+        summary = (children.__doc__ or "").strip().split("\n")[0]
+        return Recipe(
+            name, summary, options, _no_flow, lambda _: [], check=check, finish=finish, main=main, children=children
         )
 
     return made

@@ -17,12 +17,12 @@ from celery.exceptions import Ignore
 from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from tasks import advance, housekeeping, messages, metrics
+from tasks.composites import advance as composites
 from tasks.context import context
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
-from tasks.jobs import advance as job_advance
 from tasks.jobs import finish as job_finish
 from tasks.jobs import validation as job_validation
 from tasks.recurring import schedules
@@ -137,7 +137,7 @@ def validate_job(task: Task, job_id: str) -> None:
 
 @app.task(name="job.advance", bind=True)
 def advance_job(task: Task, job_id: str) -> None:
-    job_advance.run(context(), job_id, holder(task.request.id))
+    composites.run(context(), job_id, holder(task.request.id))
 
 
 @app.task(name="job.finish", bind=True)

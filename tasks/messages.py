@@ -79,5 +79,11 @@ def wake_job(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
         log.warning("job not woken: %s", error, extra={"job_id": job_id})
 
 
+def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
+    """Have the composite advanced that has started a job which has ended; None if no composite has."""
+    if parent_id is not None:
+        wake_job(client, parent_id)
+
+
 def finish_job(job_id: str) -> None:
     _send(_message("job.finish", job_id), job_id=job_id)

@@ -243,7 +243,7 @@ class JobObject(BaseModel):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: ItemCounts
-    usage: wire.Usage = Field(description="the sum over its batches")
+    usage: wire.Usage = Field(description="the sum over its batches, and over those of the jobs that it has started")
     metadata: dict[str, str] | None
     batchyard: JobExtension
 

@@ -14,6 +14,7 @@ from batchyard.statuses import TERMINAL, JobStatus
 from store import events, schedules
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
+from store.jobs.reading import NO_TOKENS, Tokens
 from store.jobs.records import Job, JobArtifact, JobStage
 from store.records import Batch, File
 from tasks.jobs import dry_run, reading, submission
@@ -64,6 +65,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
         stages = job_records.stages(session, ids)
         artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
+        usage = job_records.usage(session, ids)
         retries = job_records.retries(session, ids)
         scheduled = schedules.of_jobs(session, ids)
     forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
@@ -74,6 +76,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
             stages=stages[job.id],
             artifacts=artifacts[job.id],
             children=children[job.id],
+            usage=usage[job.id],
             retries=retries[job.id],
             schedule_id=scheduled.get(job.id),
         )
@@ -100,6 +103,7 @@ def _object(
     stages: Sequence[tuple[JobStage, Batch | None]] = (),
     artifacts: Sequence[tuple[JobArtifact, File]] = (),
     children: Sequence[str] = (),
+    usage: Tokens = NO_TOKENS,
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
 ) -> job_wire.JobObject:
@@ -116,7 +120,7 @@ def _object(
             expired=job.expired_items,
             cancelled=job.cancelled_items,
         ),
-        usage=_usage([batch for _, batch in stages if batch is not None]),
+        usage=_usage(usage),
         metadata=job.request_metadata,
         batchyard=job_wire.JobExtension(
             **{name: getattr(job, name) for name in _OURS},
@@ -139,15 +143,13 @@ def _object(
     )
 
 
-def _usage(batches: Sequence[Batch]) -> wire.Usage:
-    input_tokens = sum(batch.input_tokens for batch in batches)
-    output_tokens = sum(batch.output_tokens for batch in batches)
+def _usage(tokens: Tokens) -> wire.Usage:
     return wire.Usage(
-        input_tokens=input_tokens,
-        input_tokens_details=wire.InputTokensDetails(cached_tokens=sum(batch.cached_tokens for batch in batches)),
-        output_tokens=output_tokens,
+        input_tokens=tokens.input,
+        input_tokens_details=wire.InputTokensDetails(cached_tokens=tokens.cached),
+        output_tokens=tokens.output,
         output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
-        total_tokens=input_tokens + output_tokens,
+        total_tokens=tokens.input + tokens.output,
     )
 
 

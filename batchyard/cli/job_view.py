@@ -11,6 +11,8 @@ from batchyard.cli.output import lines_of, plain, when
 from batchyard.client.progress import bar, percent
 
 STATES = "completed/failed/stuck/total"
+EXPERIMENT = "experiment"
+"""The recipe whose items are jobs."""
 
 
 def facts(job: dict[str, Any]) -> str:
@@ -75,11 +77,30 @@ def _progress(job: dict[str, Any], separator: str) -> str:
 
 def summary(job: dict[str, Any]) -> str:
     """The metrics, and how the items ended."""
+    return "\n".join(part for part in (metrics(job, whole=False), ended(job)) if part)
+
+
+def ended(job: dict[str, Any]) -> str:
+    """How the items of a job have ended, on one line."""
     counts = job["request_counts"]
     simulated = " (simulated)" if job["batchyard"]["simulated"] else ""
-    ended = ", ".join(f"{counts[state]} {state}" for state in ("failed", "stuck") if counts[state])
-    line = f"{counts['completed']} of {counts['total']} items completed{ended and ', ' + ended}{simulated}: {job['id']}"
-    return "\n".join(part for part in (metrics(job, whole=False), line) if part)
+    others = "".join(f", {counts[state]} {state}" for state in ("failed", "stuck") if counts[state])
+    return f"{counts['completed']} of {counts['total']} {_items(job)} completed{others}{simulated}: {job['id']}"
+
+
+def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
+    """A table of the jobs that a job has started, oldest first; empty if it has started none."""
+    rows = [
+        (*(one["batchyard"]["child_key"], view.status(one), percent(one), _counts(one)), view.eta(one), one["id"])
+        for one in sorted(jobs, key=lambda one: str(one["id"]))
+    ]
+    taken = job["batchyard"]["counters"].get("taken")
+    parts = [lines_of(["child", "status", "done", STATES, "eta", "job"], rows)] if rows else []
+    return "\n".join([*parts, *([f"taken from earlier jobs: {taken}"] if taken else [])])
+
+
+def _items(job: dict[str, Any]) -> str:
+    return "jobs" if job["recipe"] == EXPERIMENT else "items"
 
 
 def outlook(dry_run: dict[str, Any]) -> str:

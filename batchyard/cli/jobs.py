@@ -57,7 +57,10 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
         return [server.job(job_id)] if job_id else list(itertools.islice(server.jobs(), limit))
 
     def draw(jobs: list[dict[str, Any]]) -> str:
-        return job_view.facts(jobs[0]) if job_id else job_view.overview(jobs)
+        if not job_id:
+            return job_view.overview(jobs)
+        children = list(server.jobs(parent_id=job_id)) if jobs[0]["batchyard"]["children"] else []
+        return "\n\n".join(part for part in (job_view.facts(jobs[0]), job_view.children(jobs[0], children)) if part)
 
     jobs = fetch()
     watched = {one["id"] for one in jobs if job_id or one["status"] not in TERMINAL}
@@ -236,6 +239,8 @@ def check_success(document: dict[str, Any]) -> None:
     report = document["batchyard"]["report"] or {}
     if report.get("status") == "failed":
         raise Unsuccessful(f"job {name}: its artifacts could not be made: {report.get('error')}")
+    if document["recipe"] == job_view.EXPERIMENT and (document["batchyard"]["metrics"] or {}).get("passed") is False:
+        raise Unsuccessful(f"job {name}: not all of `pass` holds; its artifact comparison.md says what does not")
     for state, words in (("failed", "failed"), ("stuck", "are stuck")):
         if counts[state]:
             raise Unsuccessful(

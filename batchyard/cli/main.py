@@ -14,7 +14,7 @@ from batchyard.cli import admin, batches, jobs, map, oneshot, schedules, webhook
 from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import records, top
 from batchyard.cli.output import complain
-from batchyard.cli.recipes import commands
+from batchyard.cli.recipes import commands, experiment
 from batchyard.cli.recipes.group import RecipeGroup
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
@@ -38,7 +38,7 @@ Exit codes: 0 done; 1 the batch or job failed, expired or was cancelled, or some
 
 @click.group(
     cls=RecipeGroup,
-    recipe_command=commands.command,
+    recipe_command=experiment.command,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

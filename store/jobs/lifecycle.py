@@ -56,6 +56,8 @@ def create(
     parent_id: str | None = None,
     child_key: str | None = None,
     variant: str | None = None,
+    expires_at: int | None = None,
+    due_at: int | None = None,
     idempotency: tuple[str, str] | None = None,
 ) -> Job:
     """Create a job: `waiting` if it depends on others, else `validating`.
@@ -67,10 +69,14 @@ def create(
         items_sha256: the items, if they are those of another job.
         due_after: seconds from now until it is due; None for the end of its window.
         depends_on: `{"id", "when"}` of each job or batch that it waits for.
+        expires_at, due_at: those of the job that starts this one; None for those that follow from the window.
         idempotency: the client's key and the SHA-256 of its request, see `repeated`.
     """
     created_at = now()
-    expires_at = created_at + durations.seconds(completion_window)
+    if expires_at is None:
+        expires_at = created_at + durations.seconds(completion_window)
+    if due_at is None:
+        due_at = expires_at if due_after is None else created_at + due_after
     job = Job(
         id=new_id("job_"),
         project_id=project_id,
@@ -91,7 +97,7 @@ def create(
         status="waiting" if depends_on else "validating",
         created_at=created_at,
         expires_at=expires_at,
-        due_at=expires_at if due_after is None else created_at + due_after,
+        due_at=due_at,
         request_metadata=metadata,
         post_process=list(post_process),
         output_expires_after=output_expires_after,
@@ -187,7 +193,9 @@ def transition(session: Session, job_id: str, before: str, after: str, **values:
 
 
 def cancel(session: Session, project_id: str, job_id: str) -> Job:
-    """Request that a job stops. What its items have is kept. Cancelling it twice changes nothing.
+    """Request that a job stops, with the jobs that it has started. What its items have is kept.
+
+    Cancelling it twice changes nothing.
 
     Raises:
         NotFoundError: the project has no such job.
@@ -201,7 +209,15 @@ def cancel(session: Session, project_id: str, job_id: str) -> Job:
         values = {} if job.outcome == "completed" else {"outcome": "cancelled"}
         transition(session, job_id, job.status, "cancelling", **values)
         session.refresh(job)
+    cancel_children(session, job_id)
     return job
+
+
+def cancel_children(session: Session, job_id: str) -> None:
+    """Request that the jobs stop that a job has started."""
+    running = select(Job).where(Job.parent_id == job_id, Job.status.in_(JOB_RUNNING)).order_by(Job.id)
+    for child in session.scalars(running.with_for_update()).all():
+        cancel(session, child.project_id, child.id)
 
 
 def validated(session: Session, job_id: str, *, items_sha256: str, total: int) -> bool:
@@ -245,6 +261,7 @@ def _end(session: Session, job: Job) -> bool:
     else:
         after = "cancelled" if job.status == "cancelling" else "failed"
     stages.cancel_batches(session, job.id)
+    cancel_children(session, job.id)
     return transition(session, job.id, job.status, after, **values)
 
 

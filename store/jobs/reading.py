@@ -28,6 +28,28 @@ def stages(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[Job
     return by_job
 
 
+class Tokens(NamedTuple):
+    """Tokens of prompts, those of them that were in the prefix cache, and tokens of answers."""
+
+    input: int
+    cached: int
+    output: int
+
+
+NO_TOKENS = Tokens(0, 0, 0)
+
+
+def usage(session: Session, job_ids: Sequence[str]) -> dict[str, Tokens]:
+    """Return the tokens of each job and of the jobs that it has started, by its id."""
+    by_job = dict.fromkeys(job_ids, NO_TOKENS)
+    sums = [func.coalesce(func.sum(getattr(Batch, f"{name}_tokens")), 0) for name in Tokens._fields]
+    for owner in (Job.id, Job.parent_id):
+        statement = select(owner, *sums).join(Batch, Batch.job_id == Job.id).where(owner.in_(job_ids)).group_by(owner)
+        for job_id, *tokens in session.execute(statement):
+            by_job[job_id] = Tokens(*(int(total) + own for total, own in zip(by_job[job_id], tokens, strict=True)))
+    return by_job
+
+
 def children(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return the ids of the jobs that each job has started, by its id."""
     by_job: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
@@ -54,11 +76,11 @@ def same(session: Session, project_id: str, config_sha256: str) -> str | None:
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Return the input bytes of the project's unfinished jobs."""
+    """Return the input bytes of the project's unfinished jobs. What another job has started has the input of that."""
     statement = (
         select(func.coalesce(func.sum(File.bytes), 0))
         .join(Job, and_(Job.input_file_id == File.id, Job.project_id == File.project_id))
-        .where(Job.project_id == project_id, Job.status.in_(JOB_RUNNING))
+        .where(Job.project_id == project_id, Job.status.in_(JOB_RUNNING), Job.parent_id.is_(None))
     )
     return int(session.scalar(statement) or 0)
 

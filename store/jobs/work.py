@@ -1,4 +1,4 @@
-"""Work: a project's jobs, and its batches that are no stage of one, in one list."""
+"""Work: a project's jobs that no other has started, and its batches that are no stage of one, in one list."""
 
 from __future__ import annotations
 
@@ -151,8 +151,7 @@ def _position(row: Work, part: _Part) -> tuple[Any, ...]:
 
 def _scope(record: type[Work], project_id: str) -> Iterator[ColumnElement[bool]]:
     yield record.project_id == project_id
-    if record is Batch:
-        yield Batch.job_id.is_(None)
+    yield Batch.job_id.is_(None) if record is Batch else Job.parent_id.is_(None)
 
 
 def _status(record: type[Work], wanted: Wanted) -> ColumnElement[bool]:

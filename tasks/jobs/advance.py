@@ -92,8 +92,10 @@ class _Ending(Exception):
     """The job is cancelled or its window has passed since the tick began: nothing of it is committed."""
 
 
-def run(context: AppContext, job_id: str, holder: str) -> None:
-    """Advance a job in progress, if nobody else does."""
+def run(
+    context: AppContext, job_id: str, holder: str, composite: Callable[[AppContext, Lease, Job], None] | None = None
+) -> None:
+    """Advance a job in progress, if nobody else does; one whose recipe is a composite by `composite`."""
     messages.woken(context.redis, job_id)
     with hold_job(context, job_id, holder, PAUSE_SECONDS) as lease:
         if lease is None:
@@ -102,7 +104,10 @@ def run(context: AppContext, job_id: str, holder: str) -> None:
         with context.database.read() as session:
             job = session.get_one(Job, job_id)
         try:
-            if job.status == "cancelling" or (job.status == "in_progress" and job.outcome is not None):
+            if composite is not None and context.recipes.is_composite(job.recipe):
+                if job.status in ("in_progress", "cancelling"):
+                    composite(context, lease, job)
+            elif job.status == "cancelling" or (job.status == "in_progress" and job.outcome is not None):
                 _stop(context, lease, job)
             elif job.status == "in_progress":
                 with watchdog(context.settings.judge_seconds).tick(job_id, lease.epoch) as step:

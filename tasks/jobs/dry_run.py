@@ -79,6 +79,9 @@ def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
 
 
 def _count(context: AppContext, new: JobDraft) -> int | None:
+    recipe = context.recipes.recipe(new.columns["recipe"])
+    if recipe.children is not None:
+        return len(recipe.children(recipe.options.model_validate(new.columns["options"])))
     source = new.source
     if source is None:
         return None
@@ -98,6 +101,8 @@ def _seconds(context: AppContext, new: JobDraft, stages: Sequence[StageOutlook])
     """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
     recipe = context.recipes.recipe(new.columns["recipe"])
     options = recipe.options.model_validate(new.columns["options"])
+    if recipe.children is not None:
+        return None, [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
     if new.columns.get("answers_from"):
         return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
     shares = job_options.shares(recipe, options, new.stages, new.columns["models"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -23,7 +25,9 @@ from store.formats import items as items_file
 from store.formats import job_chunks
 from store.formats.results import Row
 from store.jobs import lifecycle
+from store.jobs import reading as job_records
 from store.jobs import stages as stage_records
+from store.jobs.reading import Tokens
 from store.jobs.records import Job
 from tasks import messages
 from tasks.context import AppContext
@@ -85,14 +89,18 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             job = session.get_one(Job, job_id)
             own = stage_records.chunks(session, job_id)
             stages = replay.stage_records(session, job_id)
+            usage = job_records.usage(session, [job_id])[job_id]
         if job.status not in ("finalizing", "cancelling"):
             return False
         outcome = "cancelled" if job.status == "cancelling" else job.outcome or "completed"
         log.info("finishing", extra={"job_id": job_id, "outcome": outcome})
-        with tempfile.TemporaryFile(prefix="batchyard-job-") as file:
+        with (
+            tempfile.TemporaryFile(prefix="batchyard-job-") as file,
+            tempfile.TemporaryDirectory(prefix="batchyard-job-") as folder,
+        ):
             results = [chunk.sha256 for chunk in own if chunk.kind == "result"]
-            ended = Results(context.artifacts, job, results, NEVER_ENDED[outcome], file)
-            if job.total:
+            ended = Results(context, job, results, NEVER_ENDED[outcome], file, Path(folder))
+            if job.total and not context.recipes.is_composite(job.recipe):
                 judgements = [chunk.sha256 for chunk in own if chunk.kind == "judgement"]
                 ended.add_journal(stages, judgements)
             report = _report(context, job, ended) if job.total else Report()
@@ -100,7 +108,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             steps = job.post_process
             if job.total and outcome != "cancelled":  # then the client wants no more work on it
                 steps = [_run_step(context.artifacts, ended, job, registry.request(entry)) for entry in steps]
-            _write_manifest(ended, job)
+            _write_manifest(ended, job, outcome, usage)
         with context.database.write() as session:
             lease.guard(session)
             record = session.get_one(Job, job_id)
@@ -117,6 +125,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
                     lifecycle.add_artifact(session, record, name, sha256, size, lines)
     log.info("job ended", extra={"job_id": job_id, "status": outcome})
     progress.publish(context, job_id)
+    messages.wake_parent(context.redis, job.parent_id)
     return True
 
 
@@ -167,7 +176,7 @@ def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str,
     return entry | {"status": "completed"}
 
 
-def _write_manifest(results: Results, job: Job) -> None:
+def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -177,8 +186,23 @@ def _write_manifest(results: Results, job: Job) -> None:
         "work_sha256": job.work_sha256,
         "input_sha256": job.input_sha256,
         "items_sha256": job.items_sha256,
+        "options": job.options,
+        "seed": job.seed,
+        "models": job.models,
         "simulated": job.simulated,
         "batchyard": __version__,
+        "request_counts": {
+            "total": job.total,
+            "completed": job.completed,
+            "failed": job.failed,
+            "stuck": job.stuck,
+            **dict.fromkeys(("expired", "cancelled"), 0),
+            **{NEVER_ENDED[outcome]: job.unended},
+        },
+        "usage": {f"{name}_tokens": tokens for name, tokens in usage._asdict().items()},
+        "created_at": job.created_at,
+        "started_at": job.in_progress_at,
+        "ended_at": job.finalizing_at or job.cancelling_at,
         "artifacts": files,
     }
     _write_json(results, "manifest.json", manifest)
@@ -211,14 +235,19 @@ class Results:
         status: what became of the recipe's report.
     """
 
-    _artifacts: Artifacts
+    _context: AppContext
     _job: Job
     _chunks: list[str]
     _unended: str
     _file: IO[bytes]
+    _folder: Path
     artifacts: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=lambda: {"status": "completed"})
     _starts: npt.NDArray[np.int64] | None = None
+
+    @property
+    def _artifacts(self) -> Artifacts:
+        return self._context.artifacts
 
     def items(self) -> Iterator[EndedItem]:
         """Stream all items in the order of the input."""
@@ -258,6 +287,18 @@ class Results:
         with self._artifacts.create() as file:
             yield file  # type: ignore[misc]  # a writer is a file
         self.artifacts[name] = (file.sha256, file.size, None)
+
+    def of_child(self, job_id: str, name: str) -> Path | None:
+        """Copy an artifact of a job of the same project to a local file, None if it has none of that name."""
+        path = self._folder / f"{job_id}-{name}"
+        if not path.exists():
+            with self._context.database.read() as session:
+                file = job_records.find_artifact(session, self._job.project_id, job_id, name)
+            if file is None:
+                return None
+            with self._artifacts.open(file.sha256) as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target)
+        return path
 
     def add_journal(self, stages: Sequence[replay.StageRecords], judgements: Sequence[str]) -> None:
         """Write the journal."""

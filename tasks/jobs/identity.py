@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from batchyard.recipes import Options, is_judgement
+from batchyard.recipes import BareOptions, is_judgement
 
 
 def canonical(value: Any) -> bytes:
@@ -15,13 +15,13 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def judgement_fields(options: type[Options]) -> list[str]:
+def judgement_fields(options: type[BareOptions]) -> list[str]:
     """Return the names of the options that only judge answers."""
     return [name for name, field in options.model_fields.items() if is_judgement(field.metadata)]
 
 
 def hashes(
-    schema: type[Options],
+    schema: type[BareOptions],
     *,
     recipe: str,
     recipe_sha256: str,
@@ -46,9 +46,13 @@ def hashes(
     }
     if items_sha256 is not None:
         identity["items_sha256"] = items_sha256
-    judging = schema.model_construct(**options).judging()  # a recipe may have changed since they were checked
-    work = {name: value for name, value in options.items() if name not in judging}
     return {
         "config_sha256": hashlib.sha256(canonical(identity)).hexdigest(),
-        "work_sha256": hashlib.sha256(canonical(identity | {"options": work})).hexdigest(),
+        "work_sha256": hashlib.sha256(canonical(identity | {"options": working(schema, options)})).hexdigest(),
     }
+
+
+def working(schema: type[BareOptions], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that requests depend on: those that do not only judge."""
+    judging = schema.model_construct(**options).judging()  # a recipe may have changed since they were checked
+    return {name: value for name, value in options.items() if name not in judging}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.models import ModelSpec
-from batchyard.recipes import Options, Recipe, Stage
+from batchyard.recipes import BareOptions, Child, Recipe, Stage
 from batchyard.statuses import TERMINAL
 from store import files
 from store.artifacts import Writer
@@ -84,6 +84,14 @@ class JobDraft:
     columns: dict[str, Any]
 
 
+class ChildInput(NamedTuple):
+    """What the input of a child is: its file if there is one, its content, and its name."""
+
+    file_id: str | None
+    sha256: str
+    name: str
+
+
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
     """Check a job and prepare it. Reads the artifact store, so call it before the transaction that submits the job.
 
@@ -109,10 +117,38 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         "depends_on": depends_on,
     }
     if request.answers_from is not None:
+        if recipe.children is not None:
+            message = f"A job of recipe {recipe.name!r} takes no answers; its option 'reuse' takes completed jobs."
+            raise RequestError(message, code="invalid_value", param="answers_from")
         _check_source(context, project_id, request.answers_from, columns)
         columns["answers_from"] = request.answers_from
     expected = job_options.expected(recipe, options, stages)
     return JobDraft(project_id, source, stages, expected, columns)
+
+
+def child(context: AppContext, parent: Job, wanted: Child, source: ChildInput) -> JobDraft:
+    """Prepare a job that a composite starts. It ends with the composite's window.
+
+    Raises:
+        RequestError: a recipe, a model or a reward is not there any more.
+    """
+    recipe, options, stages, specs = check(
+        context, wanted.recipe, wanted.options, completion_window=parent.completion_window
+    )
+    own = {"seed": parent.seed + wanted.repeat, "input_sha256": source.sha256}
+    columns = _identified(context, recipe, options, specs, **own) | {
+        "name": wanted.key,
+        "completion_window": parent.completion_window,
+        "output_expires_after": parent.output_expires_after,
+        "input_file_id": source.file_id,
+        "input_name": source.name,
+        "parent_id": parent.id,
+        "child_key": wanted.key,
+        "variant": wanted.variant,
+        "expires_at": parent.expires_at,
+        "due_at": parent.due_at,
+    }
+    return JobDraft(parent.project_id, None, stages, job_options.expected(recipe, options, stages), columns)
 
 
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
@@ -128,6 +164,7 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
     """
     with context.database.read() as session:
         source = lifecycle.get(session, project_id, job_id)
+        _refuse_composite(context, source)
         kept = [artifact.name for artifact, _ in lifecycle.artifacts(session, [job_id])[job_id]]
     if source.status not in TERMINAL or journal.NAME not in kept:
         reason = "has not ended" if source.status not in TERMINAL else "has no journal"
@@ -194,6 +231,7 @@ def retry(
     """
     with context.database.read() as session:
         source = lifecycle.get(session, project_id, job_id)
+        _refuse_composite(context, source)
         file = files.find(session, project_id, source.input_file_id or "")
     if source.status not in TERMINAL:
         message = f"Job '{job_id}' is {source.status}; wait for its end, or cancel it, and then retry it."
@@ -222,8 +260,18 @@ def retry(
     return JobDraft(project_id, file, stages, job_options.expected(recipe, options, stages), columns)
 
 
+def _refuse_composite(context: AppContext, job: Job) -> None:
+    """Raise ConflictError for a job whose items are jobs."""
+    if context.recipes.is_composite(job.recipe):
+        message = (
+            f"Job '{job.id}' is of recipe '{job.recipe}': create it again, with other options if you like. Completed "
+            "jobs of the same configuration are taken as they are, and what is missing runs."
+        )
+        raise ConflictError(message, param="job_id")
+
+
 def _identified(
-    context: AppContext, recipe: Recipe[Any], options: Options, specs: Mapping[str, ModelSpec], **own: Any
+    context: AppContext, recipe: Recipe[Any], options: BareOptions, specs: Mapping[str, ModelSpec], **own: Any
 ) -> dict[str, Any]:
     """Return the columns that identify a job: `own`, and those of its recipe, options and models."""
     columns: dict[str, Any] = {
@@ -278,13 +326,47 @@ def _check_source(context: AppContext, project_id: str, job_id: str, columns: Ma
 
 def check(
     context: AppContext, recipe_name: str, values: Mapping[str, Any], *, completion_window: str
-) -> tuple[Recipe[Any], Options, list[Stage], dict[str, ModelSpec]]:
-    """Return a job's recipe, options, stages and models. Raises RequestError."""
+) -> tuple[Recipe[Any], Any, list[Stage], dict[str, ModelSpec]]:
+    """Return a job's recipe, options, stages and models; those of all its children for a composite.
+
+    Raises:
+        RequestError: something is unknown or invalid; `param` says what.
+    """
     submission.check_window(context.settings, completion_window)
     recipe = context.recipes.recipe(recipe_name)
     options = job_options.parse(recipe, values)
+    if recipe.children is not None:
+        return recipe, options, [], _check_children(context, recipe.children(options), options, completion_window)
     stages = job_options.stages(recipe, options)
     return recipe, options, stages, job_options.models(context, context.recipes, recipe, options, stages)
+
+
+def _check_children(
+    context: AppContext, children: Sequence[Child], options: Any, completion_window: str
+) -> dict[str, ModelSpec]:
+    """Check each variant of a composite as a job of its own. Return the models of all. Raises RequestError."""
+    variants: dict[bytes, str] = {}
+    models: dict[str, ModelSpec] = {}
+    for own in {child.variant: child for child in children}.values():
+        if context.recipes.is_composite(own.recipe):
+            message = f"Recipe '{own.recipe}' starts jobs itself, so it cannot be that of a child."
+            raise RequestError(message, code="invalid_value", param="options.recipe")
+        try:
+            _, parsed, _, specs = check(context, own.recipe, own.options, completion_window=completion_window)
+        except RequestError as error:
+            message, param = f"Variant '{own.variant}': {error.message}", options.place(own.variant, error.param or "")
+            raise RequestError(message, code=error.code, param=param) from None
+        if own.artifact is not None:
+            rows.check_name(own.artifact, "options.round_input")
+        other = variants.setdefault(identity.canonical(parsed.model_dump(mode="json")), own.variant)
+        if other != own.variant:
+            raise RequestError(
+                f"Variants '{other}' and '{own.variant}' are one configuration; leave one of them out.",
+                code="same_configuration",
+                param=f"options.variants.{own.variant}",
+            )
+        models |= specs
+    return models
 
 
 def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
@@ -298,8 +380,9 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
     source = draft.source
     if isinstance(source, NewInput):
         source = submission.name_input(session, draft.project_id, source, purpose="user_data")
-    due_after = submission.admit(context, session, draft.project_id, source.bytes if source else 0)
-    columns = draft.columns
+    columns, due_after = draft.columns, None
+    if "parent_id" not in columns:  # its parent was admitted, with the input that both have
+        due_after = submission.admit(context, session, draft.project_id, source.bytes if source else 0)
     if source is not None:
         columns = columns | {"input_file_id": source.id, "input_name": source.filename}
     return lifecycle.create(session, draft.project_id, due_after=due_after, idempotency=idempotency, **columns)

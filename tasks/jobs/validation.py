@@ -9,7 +9,7 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,11 +19,12 @@ import orjson
 from batchyard.errors import RequestError
 from batchyard.models import ModelSpec
 from batchyard.program import Program, RecipeError, Request
-from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, messages_of
+from batchyard.recipes import Answer, Child, InvalidItem, Item, Options, Recipe, messages_of
 from batchyard.wording import MAX_NAME, nearest, quoted
 from store.formats import items as items_file
 from store.jobs import lifecycle
 from store.jobs.records import Job
+from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.intake.lines import LineError
@@ -76,13 +77,16 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         report = Report()
         recipe = context.recipes.recipe(job.recipe)
-        checker = Checker(context, job, recipe, report)
-        if job.items_sha256 is None:
-            items_sha256, total = _write(context, job, checker, report)
+        if recipe.children is not None:
+            items_sha256, total = _write_children(context, recipe.children(recipe.options.model_validate(job.options)))
         else:
-            items_sha256 = job.items_sha256
-            total = checker.check(items_file.Reader(context.artifacts, items_sha256))
-        checker.check_size(total)
+            checker = Checker(context, job, recipe, report)
+            if job.items_sha256 is None:
+                items_sha256, total = _write(context, job, checker, report)
+            else:
+                items_sha256 = job.items_sha256
+                total = checker.check(items_file.Reader(context.artifacts, items_sha256))
+            checker.check_size(total)
         with context.database.write() as session:
             lease.release(session)
             if report.count:
@@ -91,7 +95,20 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
                 lifecycle.validated(session, job_id, items_sha256=items_sha256, total=total)
     log.info("job validated", extra={"job_id": job_id, "errors": report.count, "items": total})
     progress.publish(context, job_id)
+    if report.count:
+        messages.wake_parent(context.redis, job.parent_id)
     return True
+
+
+def _write_children(context: AppContext, children: Sequence[Child]) -> tuple[str, int]:
+    """Write the items file of a composite: its children. Return its SHA-256 and their number."""
+    with context.artifacts.create() as target:
+        writer = items_file.Writer(target)
+        for number, child in enumerate(children):
+            columns = {name: getattr(child, name) for name in ("variant", "repeat", "round", "recipe", "options")}
+            writer.add(number, child.key, orjson.dumps(columns))
+        writer.close()
+    return target.sha256, writer.total
 
 
 def _write(context: AppContext, job: Job, checker: Checker, report: Report) -> tuple[str, int]:

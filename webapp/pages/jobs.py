@@ -20,6 +20,7 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.records import Job
 from store.records import Batch
+from tasks.composites import reading as composites
 from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS
 from webapp import batches
@@ -36,6 +37,7 @@ routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>")
 
 ROWS = 20
 MAX_ERRORS = 50
+MAX_CHILD_METRICS = 4
 MAX_VIEW_BYTES = 1024 * 1024
 VIEW = "view.json"
 SAMPLES = "samples"
@@ -88,6 +90,7 @@ def show(job_id: str) -> ResponseReturnValue:
         stage_batches = [batch for _, batch in job_records.stages(session, [job.id])[job.id] if batch is not None]
     data = to_wire([job])[0]
     stages = _stages(data, stage_batches)
+    children = composites.children(context, job)
     variables: dict[str, Any] = {
         "now": time.time(),
         "job": data,
@@ -95,6 +98,8 @@ def show(job_id: str) -> ResponseReturnValue:
         "ended": job.status in TERMINAL,
         "steps": steps(job, records),
         "stages": stages,
+        "children": children,
+        "child_metrics": _common_metrics(children),
         "speed": [_total(stages, name) for name in ("rows_per_second", "tokens_per_second")],
     }
     if live:
@@ -118,6 +123,14 @@ def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject
     """Return each stage with its batch."""
     by_id = {batch.id: batch for batch in batches.to_wire(records)}
     return [(stage, by_id.get(stage.batch_id or "")) for stage in job.batchyard.stages]
+
+
+def _common_metrics(children: list[composites.ChildRow]) -> list[str]:
+    """Return the names of the first metrics that children have, those that are measured before those that count."""
+    names = {
+        name: value for child in children for name, value in child.metrics.items() if isinstance(value, int | float)
+    }
+    return sorted(names, key=lambda name: not isinstance(names[name], float))[:MAX_CHILD_METRICS]
 
 
 def _total(stages: list[tuple[Any, BatchObject | None]], rate: str) -> float | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,27 +22,38 @@ if TYPE_CHECKING:
     from batchyard.config import Setting
 
 
-def _parameters(function: Callable[..., None]) -> list[click.Parameter]:
+def parameters(function: Callable[..., None]) -> list[click.Parameter]:
     """Return the parameters that click's decorators have noted on a function, in the order of the decorators."""
     return list(reversed(getattr(function, "__click_params__", [])))
 
 
 _source = click.argument("source", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-_overrides = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+overrides_argument = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 _files = click.option(
     *("-c", "--config", "files"),
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     help="Options in a file, YAML, TOML or JSON; may be given several times.",
 )
-_seed = click.option(
+seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**53 - 1),
     default=0,
     show_default=True,
     help="What the seeds of all requests come from.",
 )
-_name = click.option("--name", help="What people call the job.")
+name_option = click.option("--name", help="What people call the job.")
+output_option = click.option(
+    "-o", "--output", type=requests.LocalPath(path_type=Path, dir_okay=False), help="Where the results go."
+)
+artifacts_option = click.option(
+    "--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all that it makes."
+)
+again_option = click.option(
+    "--again",
+    is_flag=True,
+    help="Compute all of it anew, as a new job, where one of the same input and options exists.",
+)
 _extend = click.option(
     "--extend",
     "answers_from",
@@ -51,19 +63,15 @@ _extend = click.option(
 
 
 @_source
-@_overrides
-@click.option("-o", "--output", type=requests.LocalPath(path_type=Path, dir_okay=False), help="Where the results go.")
-@click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all that it makes.")
+@overrides_argument
+@output_option
+@artifacts_option
 @_files
-@_seed
-@_name
+@seed_option
+@name_option
 @_extend
 @requests.window_option
-@click.option(
-    "--again",
-    is_flag=True,
-    help="Compute all of it anew, as a new job, where one of the same input and options exists.",
-)
+@again_option
 @data_option
 @models_option
 @json_option
@@ -88,6 +96,49 @@ def _answer(
     The same command again, also after Ctrl-C, takes up the job of the first: nothing that was answered is computed
     twice.
     """
+    from batchyard import config
+
+    one_shot(
+        recipe,
+        config.options(settings),
+        source,
+        output=output,
+        artifacts=artifacts,
+        seed=seed,
+        name=name,
+        answers_from=answers_from,
+        window=window,
+        again=again,
+        data=data,
+        models=models,
+        as_json=as_json,
+    )
+
+
+def one_shot(
+    recipe: Mapping[str, Any],
+    options: Mapping[str, Any],
+    source: Path,
+    *,
+    output: Path | None,
+    artifacts: Path | None,
+    seed: int,
+    name: str | None,
+    window: str,
+    again: bool,
+    data: Path | None,
+    models: Path | None,
+    as_json: bool,
+    answers_from: str | None = None,
+    anew: Mapping[str, Any] = MappingProxyType({}),
+    summary: Callable[[Client, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
+) -> None:
+    """Run a recipe from the first row to the last artifact, or take up the job that the same command has made.
+
+    Args:
+        anew: options beside the others if `again` is set.
+        summary: returns what to say of the ended job.
+    """
     in_force = load_settings(data=data, models=models)
     requests.check_writable(output)
     requests.make_folder(artifacts)
@@ -95,18 +146,19 @@ def _answer(
         interruptible(resume.remedy(again)),
         background.server(in_force.data, in_force.models) as server,
     ):
-        body = _body(recipe, settings, window, seed=seed, name=name, answers_from=answers_from)
-        identity = [recipe["name"], recipe["sha256"], body["options"], seed, resume.sha256(source), source.suffix]
+        identity = [recipe["name"], recipe["sha256"], options, seed, resume.sha256(source), source.suffix]
         mark = resume.mark(server, *identity)
         job = None if again else resume.earlier(server.jobs(recipe=recipe["name"]), mark)
         if job is None:
-            job = _created(server, source, {**body, "metadata": mark})
+            body = _body(recipe, {**options, **(anew if again else {})}, window, seed=seed, name=name)
+            job = _created(server, source, {**body, "answers_from": answers_from, "metadata": mark})
         job = jobs.watch(server, job["id"])
         jobs.save(server, job, recipe["main"], output, artifacts)
+        text = "" if as_json else summary(server, job)
     if as_json:
         click.echo(json.dumps(job))
     else:
-        click.echo(plain(job_view.summary(job)))
+        click.echo(plain(text))
         for path in (output, artifacts):
             if path is not None:
                 click.echo(f"Written: {path}")
@@ -114,10 +166,10 @@ def _answer(
 
 
 @_source
-@_overrides
+@overrides_argument
 @_files
-@_seed
-@_name
+@seed_option
+@name_option
 @_extend
 @requests.window_option
 @click.option(
@@ -142,7 +194,9 @@ def _create(
     as_json: bool,
 ) -> None:
     """Upload FILE, a row an item, and make a job of it; prints the job's id. KEY=VALUE sets any option."""
-    body = _body(recipe, settings, window, seed=seed, name=name, answers_from=answers_from)
+    from batchyard import config
+
+    body = _body(recipe, config.options(settings), window, seed=seed, name=name, answers_from=answers_from)
     metadata = requests.pairs(pairs, "--metadata") or None
     server = connect(data)
     if dry_run:
@@ -157,7 +211,7 @@ def _create(
     jobs.check_success(job)
 
 
-@_overrides
+@overrides_argument
 @_files
 @data_option
 @json_option
@@ -176,11 +230,9 @@ def _show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as
     )
 
 
-def _body(recipe: Mapping[str, Any], settings: Sequence[Setting], window: str, **fields: Any) -> dict[str, Any]:
+def _body(recipe: Mapping[str, Any], options: Mapping[str, Any], window: str, **fields: Any) -> dict[str, Any]:
     """Return the body of POST /v1/jobs without its input and metadata."""
-    from batchyard import config
-
-    return {"recipe": recipe["name"], "options": config.options(settings), "completion_window": window, **fields}
+    return {"recipe": recipe["name"], "options": options, "completion_window": window, **fields}
 
 
 def _created(server: Client, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,15 +246,15 @@ def _created(server: Client, source: Path, body: Mapping[str, Any]) -> dict[str,
 
 def command(name: str) -> RecipeCommand:
     """Return the one-shot command of a recipe: `batchyard rollout`."""
-    return RecipeCommand(name, _answer, _parameters(_answer), complete=True)
+    return RecipeCommand(name, _answer, parameters(_answer), complete=True)
 
 
 def _create_command(name: str) -> RecipeCommand:
-    return RecipeCommand(name, _create, _parameters(_create), complete=True)
+    return RecipeCommand(name, _create, parameters(_create), complete=True)
 
 
 def _config_command(name: str) -> RecipeCommand:
-    return RecipeCommand(name, _show, _parameters(_show), complete=False)
+    return RecipeCommand(name, _show, parameters(_show), complete=False)
 
 
 create = RecipeGroup("create", recipe_command=_create_command, help="Make a job on a server that runs.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,12 +65,11 @@ def _help(field: Mapping[str, Any], required: bool) -> str:
     return f"{field.get('description', '')}{shown}{' [required]' if required else ''}".strip()
 
 
-def layers(schema: Schema, files: Sequence[Path], flags: Mapping[str, Any], overrides: Sequence[str]) -> list[Layer]:
-    """Return the layers of a command: its files, its flags, its `key=value`."""
+def layers(schema: Schema, flags: Mapping[str, Any], overrides: Sequence[str]) -> list[Layer]:
+    """Return the layers of a command over its files: its flags, its `key=value`."""
     from batchyard import config
 
     return [
-        *(layer for file in files for layer in config.files(schema, file)),
         *(
             config.flag(schema, name.removeprefix(PREFIX), value)
             for name, value in flags.items()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import NoSuchCommand
@@ -14,7 +14,11 @@ from batchyard.cli.options import data_option
 from batchyard.cli.recipes import catalogue, flags
 from batchyard.errors import BatchyardError
 
+if TYPE_CHECKING:
+    from batchyard.config import Layer, Schema
+
 BUILT_IN = {
+    "experiment": "Run variants of a recipe's options over one input, and compare them.",
     "rollout": "Ask for n answers to each prompt and score them.",
     "panel": "Let agents propose, criticise and revise, and rank what they propose.",
 }
@@ -40,8 +44,6 @@ class RecipeCommand(click.Command):
         self._complete = complete
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        from batchyard.config import Schema
-
         try:
             recipe = self._recipe(ctx, args)
         except (BatchyardError, NoSuchCommand):
@@ -49,7 +51,7 @@ class RecipeCommand(click.Command):
                 raise
             self.params = self._own
         else:
-            schema = ctx.meta[__name__] = Schema(recipe["options"])
+            schema = ctx.meta[__name__] = self.schema(recipe)
             ctx.params["recipe"] = recipe
             arguments = [parameter for parameter in self._own if isinstance(parameter, click.Argument)]
             rest = [parameter for parameter in self._own if parameter not in arguments]
@@ -62,9 +64,22 @@ class RecipeCommand(click.Command):
 
         schema = ctx.meta[__name__]
         values = {name: ctx.params.pop(name) for name in list(ctx.params) if name.startswith(flags.PREFIX)}
-        layers = flags.layers(schema, ctx.params.pop("files"), values, ctx.params.pop("overrides"))
+        files = self.files(schema, ctx.params)
+        layers = [*files, *flags.layers(schema, values, ctx.params.pop("overrides"))]
         ctx.params["settings"] = config.resolve(schema, layers, complete=self._complete)
         return super().invoke(ctx)
+
+    def schema(self, recipe: Mapping[str, Any]) -> Schema:
+        """Return the schema of what files and flags may set."""
+        from batchyard.config import Schema
+
+        return Schema(recipe["options"])
+
+    def files(self, schema: Schema, params: dict[str, Any]) -> list[Layer]:
+        """Take the files out of the command's parameters, and return their layers."""
+        from batchyard import config
+
+        return [layer for file in params.pop("files") for layer in config.files(schema, file)]
 
     def _recipe(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
         """Return the recipe of this name, from the server that the command will use."""

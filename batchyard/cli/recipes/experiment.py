@@ -1,0 +1,99 @@
+"""`batchyard experiment`: an experiment in a file, from its input to its comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchyard.cli import job_view, requests
+from batchyard.cli.options import data_option, models_option
+from batchyard.cli.output import json_option
+from batchyard.cli.recipes import commands
+from batchyard.cli.recipes.group import RecipeCommand
+from batchyard.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from batchyard.client.api import Client
+    from batchyard.config import Layer, Schema, Setting
+
+INPUT = "input"
+TABLE = "comparison.md"
+
+
+class _ExperimentCommand(RecipeCommand):
+    """The command takes the experiment from a file, beside which its input stands, and variants from others."""
+
+    def schema(self, recipe: Mapping[str, Any]) -> Schema:
+        from batchyard.config import Schema
+
+        document = recipe["options"]
+        field = {"type": "string", "description": "File with the rows: .parquet, .jsonl, .csv or .txt"}
+        required = [*document.get("required", []), INPUT]
+        return Schema({**document, "properties": {INPUT: field, **document["properties"]}, "required": required})
+
+    def files(self, schema: Schema, params: dict[str, Any]) -> list[Layer]:
+        from batchyard import config
+
+        layers = config.files(schema, params.pop("file"))
+        # The server knows the options of the variant's recipe, and which of its dotted keys are paths.
+        free = config.Schema({"type": "object"})
+        return layers + [
+            config.Layer(layer.origin, {"variants": {file.stem: layer.values}})
+            for file in params.pop("files")
+            for layer in config.files(free, file)
+        ]
+
+
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@commands.overrides_argument
+@commands.output_option
+@commands.artifacts_option
+@click.option(
+    *("-c", "--config", "files"),
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A variant: options of the children in a file, YAML, TOML or JSON. It has the file's name without the suffix.",
+)
+@commands.seed_option
+@commands.name_option
+@requests.window_option
+@commands.again_option
+@data_option
+@models_option
+@json_option
+def _run(recipe: dict[str, Any], settings: list[Setting], **fields: Any) -> None:
+    """FILE is YAML, TOML or JSON, and holds the options; `input` in it names the file with the rows, beside it.
+
+    KEY=VALUE sets any option: repeats=3. The command ends with 1 if a `pass` does not hold.
+
+    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
+    The same command again takes up the job of the first, and after a change takes its jobs of the same configuration:
+    what is missing runs.
+    """
+    from batchyard import config
+
+    (source,) = (setting for setting in settings if setting.keys == (INPUT,))
+    folder = Path(source.origin.name).parent if source.origin.kind == "file" else Path()
+    path = folder / source.value
+    if not path.is_file():
+        raise ConfigurationError(f"{source.origin}: {INPUT}: there is no file {path}")
+    options = config.options(setting for setting in settings if setting is not source)
+    commands.one_shot(recipe, options, path, **fields, anew={"reuse": False}, summary=_summary)
+
+
+def _summary(server: Client, job: dict[str, Any]) -> str:
+    """The comparison, and how the children ended."""
+    files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
+    comparison = server.content(files[TABLE]).decode().strip() if TABLE in files else ""
+    return "\n\n".join(part for part in (comparison, job_view.ended(job)) if part)
+
+
+def command(name: str) -> RecipeCommand:
+    """Return the one-shot command of a recipe: that of an experiment takes it from a file."""
+    if name == job_view.EXPERIMENT:
+        return _ExperimentCommand(name, _run, commands.parameters(_run), complete=True)
+    return commands.command(name)

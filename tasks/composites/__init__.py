@@ -1,0 +1,1 @@
+"""Composites: jobs whose items are other jobs, their children."""
