@@ -20,6 +20,14 @@ def filled(text: str, item: Item, quote: Callable[[str], str] = str) -> str:
     return PLACE.sub(lambda place: quote(str(_value(item.columns, place[1]))), text)
 
 
+def names(value: Any) -> list[str]:
+    """Return the columns that a gate's value names: in a text, a list of texts, or the `text` of an object."""
+    if isinstance(value, str):
+        return PLACE.findall(value)
+    inner = [value.get("text")] if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    return [name for element in inner for name in names(element)]
+
+
 def _value(columns: Mapping[str, Any], path: str) -> Any:
     value: Any = columns
     for name in path.split("."):

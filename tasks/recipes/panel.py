@@ -31,7 +31,7 @@ from batchyard.recipes import (
     recipe,
 )
 from batchyard.wording import PLACE, fill, nearest, quoted
-from tasks.gates import parse
+from tasks.gates import OF_ANSWERS, parse
 from tasks.recipes import extracts
 from tasks.recipes.panel_events import Agent, events_of
 from tasks.recipes.panel_report import report
@@ -238,6 +238,9 @@ def _check(options: PanelOptions) -> None:
                 f"judge.model: {quoted(options.judge.model)} is the model of an agent, too. Take another model, or "
                 "set judge.allow_author."
             )
+    for index, check in enumerate(map(_check_of, options.checks)):
+        if check.gate in OF_ANSWERS:
+            raise ValueError(f"checks.{index}: Gate {quoted(check.gate)} needs more than the text of a proposal.")
     if options.extract is not None:
         try:
             extracts.check(options.extract)

@@ -38,6 +38,33 @@ def test_an_unknown_engine_and_unknown_arguments_are_refused_with_the_nearest_ri
         check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batch_size": 0}))
 
 
+SCHEMA = {"type": "object"}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm-job"])
+def test_vllm_takes_every_form_of_an_answer_as_its_own_parameter(engine: str) -> None:
+    forms = {"json": SCHEMA, "regex": "a+", "choice": ["a", "b"], "grammar": 'root ::= "a"'}
+    structures = [capabilities(engine).structure(kind, value) for kind, value in forms.items()]
+    assert structures == [{"structured_outputs": {kind: value}} for kind, value in forms.items()]
+
+
+def test_a_server_of_others_gets_a_schema_as_openais_parameter_and_other_forms_as_vllms() -> None:
+    structure = capabilities("openai").structure
+    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    assert structure("json", SCHEMA) == {"response_format": schema}
+    assert structure("grammar", "root") == {"structured_outputs": {"grammar": "root"}}
+
+
+def test_an_engine_without_forms_says_so() -> None:
+    assert [capabilities("transformers").structure(kind, "a") for kind in ("json", "regex", "choice", "grammar")] == [
+        None
+    ] * 4
+    assert [capabilities("echo").structure(kind, ["a"]) for kind in ("json", "choice")] == [
+        None,
+        {"structured_outputs": {"choice": ["a"]}},
+    ]
+
+
 class Bare(Capabilities):
     """An engine of neither kind."""
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.recipes import Item
-from tasks.gates import BUILT_IN, LINEAR, parse
+from batchyard.recipes import Answer, Item
+from tasks.gates import BUILT_IN, LINEAR, OF_ANSWERS, columns, parse, subject
 
 ITEM = Item(0, "a", {"answer": "3.5", "extra": {"word": "a.b"}})
 NAME = {"type": "object", "properties": {"name": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["name"]}
@@ -37,6 +37,10 @@ NAME = {"type": "object", "properties": {"name": {"type": "string", "pattern": "
         ("is-json", '{"type": "integer"}', ["3"], ["3.5", '"3"']),
         ("contains-json", None, ["so: [1, 2].", 'x {"a": {}} y', "[[]"], ["3", "{a}", "[" * 3000, ""]),
         ("contains-json", NAME, ['{} or {"name": "bob"}'], ["{}", 'name: "bob"']),
+        ("finish-reason", "stop", ["stop"], ["length", ""]),
+        ("finish-reason", "stop, tool_calls", ["tool_calls"], ["length"]),
+        ("latency", "500ms", ["0.5", "0"], ["0.501", "12.0", ""]),
+        ("latency", "2 s", ["2.0"], ["2.1"]),
     ],
 )
 def test_a_gate_passes_these_and_its_twin_the_others(
@@ -65,6 +69,9 @@ def test_a_gate_passes_these_and_its_twin_the_others(
         ("contains-all", [], "needs texts with commas between"),
         ("regex", "(", "is no regular expression of RE2: missing ): ("),
         ("regex", r"(a)\1", "is no regular expression of RE2: invalid escape sequence"),
+        ("latency", 500, "needs a time with its unit, as in 500ms or 2s, not 500"),
+        ("latency", "500", "needs a time with its unit"),
+        ("finish-reason", None, "needs texts with commas between"),
         ("levenshtein", "hello", "needs the most edits and a text, as in 3:hello"),
         ("levenshtein", {"most": -1, "text": "hello"}, "needs the most edits"),
         ("is-json", "{", "needs a JSON schema: unexpected end of data"),
@@ -84,6 +91,39 @@ def test_a_value_that_a_gate_cannot_take_is_refused_with_the_reason(gate: str, v
     assert check is not None
     with pytest.raises(ValueError, match=re.escape(reason)):
         check(value)
+
+
+def test_some_gates_look_at_what_is_known_of_an_answer_beside_its_text() -> None:
+    answer = Answer(ok=True, text="hello", finish_reason="length", seconds=1.5)
+    names = ["equals", "finish-reason", "not-finish-reason", "latency", "not-latency"]
+    assert [subject(name, answer) for name in names] == ["hello", "length", "length", "1.5", "1.5"]
+    unknown = Answer(ok=True, text="hello")
+    assert [subject(name, unknown) for name in ("finish-reason", "latency")] == ["", ""]
+    assert set(OF_ANSWERS) == {*names[1:], "external"}
+
+
+def test_a_verdict_of_someone_else_needs_a_name_and_is_no_gates_to_give() -> None:
+    external = BUILT_IN["external"]
+    assert external.check is not None and "not-external" not in BUILT_IN
+    external.check("ci")
+    with pytest.raises(ValueError, match="needs the name of what gives the verdict, as in external:ci, not ''"):
+        external.check("")
+    with pytest.raises(ValueError, match="only a Wait gets the verdict of 'ci'"):
+        external("x", ITEM, "ci")
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("{{answer}} or {{extra.word}}", ["answer", "extra.word"]),
+        (["a", "{{answer}}"], ["answer"]),
+        ({"most": 2, "text": "{{answer}}"}, ["answer"]),
+        (None, []),
+        (3, []),
+    ],
+)
+def test_the_columns_that_a_value_names_are_known(value: Any, named: list[str]) -> None:
+    assert columns.names(value) == named
 
 
 def test_the_message_tells_a_model_what_to_mend() -> None:
@@ -113,8 +153,8 @@ def test_patterns_take_linear_time(gate: str, value: Any) -> None:
 
 
 def test_only_gates_that_take_linear_time_are_declared_so() -> None:
-    assert {"regex", "not-contains-any"} <= LINEAR < set(BUILT_IN)
-    assert not {"is-json", "not-contains-json", "levenshtein"} & LINEAR
+    assert {"regex", "not-contains-any", "latency"} <= LINEAR < set(BUILT_IN)
+    assert not {"is-json", "not-contains-json", "levenshtein", "external"} & LINEAR
 
 
 @pytest.mark.parametrize(

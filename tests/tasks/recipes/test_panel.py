@@ -400,6 +400,8 @@ def test_checks_written_as_texts_are_the_same_options_as_objects() -> None:
         ({"judge": {"model": "mini"}}, "judge.model: 'mini' is the model of an agent"),
         ({"judge": {"model": "big", "range": [5, 5]}}, "judge.range: The lowest mark 5 is not below"),
         ({"prompts": {"task": "{tusk}"}}, "prompts.task: There is no place {tusk}. Did you mean {task}?"),
+        ({"checks": ["is-json", "latency:2s"]}, "checks.1: Gate 'latency' needs more than the text of a proposal."),
+        ({"checks": ["external:ci"]}, "checks.0: Gate 'external' needs more than the text of a proposal."),
         ({"extract": "last_numer"}, "extract: No extract is named 'last_numer'. Did you mean 'last_number'?"),
     ],
 )
