@@ -1,7 +1,7 @@
 """What commands share: the data folder, the models file, the settings, and the server that follows from them.
 
 What takes long to import is imported where it is used, here and in the commands: `--help` and Tab completion do without
-the settings (pydantic) and the client (openai).
+the settings (pydantic) and the client (httpx).
 """
 
 from __future__ import annotations

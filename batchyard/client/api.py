@@ -1,16 +1,28 @@
-"""The API client of the terminal commands: the `openai` package, with Batchyard's errors."""
+"""The API client: Batchyard's own routes and OpenAI's, with Batchyard's errors.
+
+Not the `openai` package, whose import takes a second: a command would take longer to start than to run.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-import openai
+import httpx
 
+from batchyard import retry_after
+from batchyard.backoff import Backoff
 from batchyard.client.address import address
-from batchyard.errors import AuthenticationError, NotFoundError, RequestError, UnavailableError
+from batchyard.errors import AuthenticationError, BatchyardError, NotFoundError, RequestError, UnavailableError
+
+TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+_RETRIED = (408, 429)
+"""Statuses after which the same request may succeed, beside those from 500 on."""
+_BACKOFF = Backoff(first=0.5, longest=8.0, jitter=(0.75, 1.0))
+_LONGEST_WAIT = 120.0
+"""Seconds that a server may ask to wait for; one that asks for more is not asked again."""
 
 
 class Client:
@@ -19,15 +31,21 @@ class Client:
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
     """
 
-    def __init__(self, url: str, key: str, **options: Any) -> None:
-        """`options`: those of openai.OpenAI, such as `timeout` and `max_retries`."""
+    def __init__(self, url: str, key: str, *, max_retries: int = 2) -> None:
         self.url = url.rstrip("/")
-        self._api = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+        self._max_retries = max_retries
+        self._http = httpx.Client(
+            base_url=f"{self.url}/v1",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=TIMEOUT,
+            follow_redirects=True,
+        )
 
     def upload(self, file: Path, purpose: Literal["batch", "user_data"] = "batch") -> str:
         """Upload a file, streamed, and return its id."""
-        with self._errors(), file.open("rb") as stream:
-            return self._api.files.create(file=(file.name, stream), purpose=purpose).id
+        with file.open("rb") as stream:
+            answer = self._send("POST", "/files", data={"purpose": purpose}, files={"file": (file.name, stream)})
+        return str(answer.json()["id"])
 
     def create(
         self,
@@ -40,18 +58,12 @@ class Client:
         on_invalid: str = "fail",
     ) -> dict[str, Any]:
         """Create a batch and return it as the server's JSON object."""
+        body: dict[str, Any] = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
+        body |= {"metadata": dict(metadata)} if metadata else {}
         steps = [dict(step) for step in post_process]
-        own: dict[str, Any] = {"post_process": steps} if steps else {}
-        own |= {"on_invalid": on_invalid} if on_invalid != "fail" else {}
-        with self._errors():
-            batch = self._api.batches.create(
-                input_file_id=file_id,
-                endpoint=cast(Any, endpoint),
-                completion_window=cast(Any, window),
-                metadata=dict(metadata) if metadata else openai.omit,
-                extra_body=own or None,
-            )
-        return batch.to_dict()
+        body |= {"post_process": steps} if steps else {}
+        body |= {"on_invalid": on_invalid} if on_invalid != "fail" else {}
+        return self._call("POST", "/batches", body)
 
     def start(self, file: Path, form: Mapping[str, str], *, dry_run: bool = False) -> dict[str, Any]:
         """Create a batch of a file of prompts, or of requests that are compressed; `form` as POST /start has it.
@@ -59,39 +71,28 @@ class Client:
         Return the batch. A dry run creates none, and returns what it would be.
         """
         query = {"dry_run": "true"} if dry_run else {}
-        options = cast(Any, {"params": query, "headers": {"Content-Type": "multipart/form-data"}})
-        with self._errors(), file.open("rb") as stream:
-            answer = self._api.post(
-                f"{self.url}/start",
-                cast_to=object,
-                body=dict(form),
-                files=[("file", (file.name, stream))],
-                options=options,
-            )
-        document = cast(dict[str, Any], answer)
+        with file.open("rb") as stream:
+            files = {"file": (file.name, stream)}
+            answer = self._send("POST", f"{self.url}/start", params=query, data=dict(form), files=files)
+        document: dict[str, Any] = answer.json()
         return document if dry_run else self.batch(document["batch_id"])
 
     def batch(self, batch_id: str) -> dict[str, Any]:
-        with self._errors():
-            return self._api.batches.retrieve(batch_id).to_dict()
+        return self._call("GET", f"/batches/{batch_id}")
 
     def cancel(self, batch_id: str) -> dict[str, Any]:
-        with self._errors():
-            return self._api.batches.cancel(batch_id).to_dict()
+        return self._call("POST", f"/batches/{batch_id}/cancel")
 
     def retry(self, batch_id: str) -> dict[str, Any]:
         """Create a batch of the requests without an answer, and return it."""
-        with self._errors():
-            return self._api.post(f"/batches/{batch_id}/retry", cast_to=openai.types.Batch, body={}).to_dict()
+        return self._call("POST", f"/batches/{batch_id}/retry", {})
 
     def results(self, batch_id: str, after: int) -> bytes:
         """Return the output lines so far, in the order of their answers, without the first `after`."""
         return self._lines(f"/batches/{batch_id}/results", after)
 
     def _lines(self, path: str, after: int) -> bytes:
-        query, lines = cast(Any, {"params": {"after": after}}), openai.HttpxBinaryResponseContent
-        with self._errors():
-            return self._api.get(path, cast_to=lines, options=query).content
+        return self._send("GET", path, params={"after": after}).content
 
     def batches(self, **query: str | None) -> Iterator[dict[str, Any]]:
         """Yield the batches of the key's project, newest first, fetched page by page. `query`: `status`."""
@@ -112,15 +113,13 @@ class Client:
     def find_file(self, file_id: str) -> dict[str, Any] | None:
         """Return a file, None if it was deleted or has expired."""
         try:
-            with self._errors():
-                return cast(dict[str, Any], self._api.get(f"/files/{file_id}", cast_to=object))
+            return self._call("GET", f"/files/{file_id}")
         except NotFoundError:
             return None
 
     def queue(self) -> dict[str, Any]:
         """Return what waits and what runs."""
-        with self._errors():
-            return cast(dict[str, Any], self._api.get("/queue", cast_to=object))
+        return self._call("GET", "/queue")
 
     def page(self, name: str | None = None) -> str:
         """Return the address of the page of a batch or a job, or of the page of what runs."""
@@ -128,23 +127,18 @@ class Client:
         return f"{self.url}/" + ("" if name is None else f"{kind}/{name}")
 
     def models(self) -> list[dict[str, Any]]:
-        with self._errors():
-            return [model.to_dict() for model in self._api.models.list()]
+        return list(self._call("GET", "/models")["data"])
 
     def recipes(self) -> list[dict[str, Any]]:
         """Return the recipes with the JSON schemas of their options."""
-        with self._errors():
-            return list(cast(dict[str, Any], self._api.get("/recipes", cast_to=object))["data"])
+        return list(self._call("GET", "/recipes")["data"])
 
     def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
         """Create a job from the fields of the request's body, and return it. A dry run returns what it would be."""
-        query = cast(Any, {"params": {"dry_run": "true"}} if dry_run else {})
-        with self._errors():
-            return cast(dict[str, Any], self._api.post("/jobs", cast_to=object, body=body, options=query))
+        return self._call("POST", "/jobs", body, **({"dry_run": "true"} if dry_run else {}))
 
     def job(self, job_id: str) -> dict[str, Any]:
-        with self._errors():
-            return cast(dict[str, Any], self._api.get(f"/jobs/{job_id}", cast_to=object))
+        return self._call("GET", f"/jobs/{job_id}")
 
     def jobs(self, **query: str | None) -> Iterator[dict[str, Any]]:
         """Yield the jobs of the key's project, newest first. `query`: `status`, `recipe`, `parent_id`."""
@@ -163,19 +157,15 @@ class Client:
         return self._list(f"/jobs/{job_id}/events")
 
     def cancel_job(self, job_id: str) -> dict[str, Any]:
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/cancel", cast_to=object))
+        return self._call("POST", f"/jobs/{job_id}/cancel")
 
     def rescore_job(self, job_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Judge the answers of an ended job anew, and return the new job."""
-        body = {"options": dict(options)}
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/rescore", cast_to=object, body=body))
+        return self._call("POST", f"/jobs/{job_id}/rescore", {"options": dict(options)})
 
     def retry_job(self, job_id: str, **body: Any) -> dict[str, Any]:
         """Create a job of the items of an ended one that did not complete, and return it."""
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(f"/jobs/{job_id}/retry", cast_to=object, body=body))
+        return self._call("POST", f"/jobs/{job_id}/retry", body)
 
     def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
         """Create a webhook endpoint and return it with its signing secret.
@@ -183,70 +173,57 @@ class Client:
         By default it receives all event types and is named after its host.
         """
         host = url.partition("://")[2].partition("/")[0]
-        with self._errors():
-            types = list(event_types) or self._api.webhooks.event_types.list().data
-            webhook = self._api.webhooks.create(url=url, event_types=cast(Any, types), name=name or (host or url)[:128])
-        return webhook.to_dict()
+        types = list(event_types) or self._call("GET", "/webhook_event_types")["data"]
+        body = {"url": url, "event_types": types, "name": name or (host or url)[:128]}
+        return self._call("POST", "/webhook_endpoints", body)
 
     def webhooks(self) -> list[dict[str, Any]]:
-        with self._errors():
-            return [webhook.to_dict() for webhook in self._api.webhooks.list()]
+        return list(self._list("/webhook_endpoints"))
 
     def delete_webhook(self, webhook_id: str) -> dict[str, Any]:
-        with self._errors():
-            return self._api.webhooks.delete(webhook_id).to_dict()
+        return self._call("DELETE", f"/webhook_endpoints/{webhook_id}")
 
     def deliveries(self, webhook_id: str, limit: int) -> list[dict[str, Any]]:
         """Return the deliveries to a webhook, sent and waiting, newest first."""
-        path = f"/webhook_endpoints/{webhook_id}/deliveries?limit={limit}"
-        with self._errors():
-            return list(cast(dict[str, Any], self._api.get(path, cast_to=object))["data"])
+        return list(self._call("GET", f"/webhook_endpoints/{webhook_id}/deliveries", limit=limit)["data"])
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> dict[str, Any]:
         path = f"/webhook_endpoints/{webhook_id}/deliveries/{delivery_id}/redeliver"
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(path, cast_to=object))
+        return self._call("POST", path)
 
     def create_schedule(self, **body: Any) -> dict[str, Any]:
         """Create a schedule from the fields of the request's body, and return it."""
-        with self._errors():
-            return cast(dict[str, Any], self._api.post("/schedules", cast_to=object, body=body))
+        return self._call("POST", "/schedules", body)
 
     def schedules(self) -> Iterator[dict[str, Any]]:
         """Yield all schedules of the key's project, newest first."""
         return self._list("/schedules")
 
     def schedule(self, schedule_id: str) -> dict[str, Any]:
-        with self._errors():
-            return cast(dict[str, Any], self._api.get(f"/schedules/{schedule_id}", cast_to=object))
+        return self._call("GET", f"/schedules/{schedule_id}")
 
     def pause_schedule(self, schedule_id: str) -> dict[str, Any]:
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/pause", cast_to=object))
+        return self._call("POST", f"/schedules/{schedule_id}/pause")
 
     def resume_schedule(self, schedule_id: str) -> dict[str, Any]:
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/resume", cast_to=object))
+        return self._call("POST", f"/schedules/{schedule_id}/resume")
 
     def run_schedule(self, schedule_id: str) -> dict[str, Any]:
         """Run a schedule now and return the run."""
-        with self._errors():
-            return cast(dict[str, Any], self._api.post(f"/schedules/{schedule_id}/run", cast_to=object))
+        return self._call("POST", f"/schedules/{schedule_id}/run")
 
     def schedule_runs(self, schedule_id: str) -> Iterator[dict[str, Any]]:
         """Yield all runs of a schedule, newest first."""
         return self._list(f"/schedules/{schedule_id}/runs")
 
     def delete_schedule(self, schedule_id: str) -> dict[str, Any]:
-        with self._errors():
-            return cast(dict[str, Any], self._api.delete(f"/schedules/{schedule_id}", cast_to=object))
+        return self._call("DELETE", f"/schedules/{schedule_id}")
 
     def _list(self, path: str, **filters: str | None) -> Iterator[dict[str, Any]]:
         """Yield the objects of a list, fetched page by page. A filter that is None is left out."""
         query: dict[str, Any] = {"limit": 100, **{name: value for name, value in filters.items() if value is not None}}
         while True:
-            with self._errors():
-                page = cast(Any, self._api.get(path, cast_to=object, options={"params": query}))
+            page = self._call("GET", path, **query)
             yield from page["data"]
             if not page["has_more"]:
                 return
@@ -254,8 +231,13 @@ class Client:
 
     def chunks(self, file_id: str) -> Iterator[bytes]:
         """Yield a file's content in pieces."""
-        with self._errors(), self._api.files.with_streaming_response.content(file_id) as response:
+        response = self._send("GET", f"/files/{file_id}/content", stream=True)
+        try:
             yield from response.iter_bytes(1 << 20)
+        except httpx.TransportError as error:
+            raise self._away() from error
+        finally:
+            response.close()
 
     def lines(self, file_id: str) -> Iterator[bytes]:
         """Yield a file's lines, without line feeds."""
@@ -278,25 +260,52 @@ class Client:
                 stream.write(chunk)
         part.replace(to)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Translate the errors of the `openai` package into ours."""
-        try:
-            yield
-        except openai.APIConnectionError as error:
-            raise UnavailableError(
-                f"no server answers at {self.url}: start one with `batchyard up`, or set BATCHYARD_URL"
-            ) from error
-        except openai.AuthenticationError as error:
-            raise AuthenticationError(
-                f"{self.url}: {_message(error)}; set BATCHYARD_API_KEY to a key of that server"
-            ) from error
-        except openai.NotFoundError as error:
-            raise NotFoundError(f"{self.url}: {_message(error)}; a key sees only what its own project has") from error
-        except openai.InternalServerError as error:
-            raise UnavailableError(f"{self.url} answered {error.status_code}: {_message(error)}") from error
-        except openai.APIStatusError as error:
-            raise RequestError(_message(error)) from error
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> dict[str, Any]:
+        """Send a request with a JSON body, and return the JSON object that the server answers with."""
+        document: dict[str, Any] = self._send(method, path, json=body, params=query).json()
+        return document
+
+    def _send(self, method: str, path: str, *, stream: bool = False, **options: Any) -> httpx.Response:
+        """Send a request until the server accepts or refuses it, `max_retries` times more at most.
+
+        Args:
+            stream: do not read the body.
+            options: those of httpx.Client.build_request.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            wait, error = _BACKOFF.seconds(attempt), self._away()
+            cause: httpx.TransportError | None = None
+            try:
+                response = self._http.send(self._http.build_request(method, path, **options), stream=stream)
+                if response.is_success:
+                    return response
+                response.read()
+            except httpx.TransportError as failure:
+                cause = failure
+            else:
+                error = self._refusal(response)
+                wait = retry_after.seconds(response.headers.get("Retry-After"), time.time()) or wait
+                if response.status_code < 500 and response.status_code not in _RETRIED:
+                    raise error
+            if attempt > self._max_retries or wait > _LONGEST_WAIT:
+                raise error from cause
+            time.sleep(wait)
+
+    def _away(self) -> BatchyardError:
+        return UnavailableError(f"no server answers at {self.url}: start one with `batchyard up`, or set BATCHYARD_URL")
+
+    def _refusal(self, response: httpx.Response) -> BatchyardError:
+        """Return the error of an answer that is no success."""
+        message = _message(response)
+        if response.status_code == 401:
+            return AuthenticationError(f"{self.url}: {message}; set BATCHYARD_API_KEY to a key of that server")
+        if response.status_code == 404:
+            return NotFoundError(f"{self.url}: {message}; a key sees only what its own project has")
+        if response.status_code >= 500:
+            return UnavailableError(f"{self.url} answered {response.status_code}: {message}")
+        return RequestError(message)
 
 
 def connect(data: Path, **settings: Any) -> Client:
@@ -311,8 +320,10 @@ def connect(data: Path, **settings: Any) -> Client:
     return Client(*address(data), **settings)
 
 
-def _message(error: openai.APIStatusError) -> str:
-    body = error.body
-    if isinstance(body, dict) and isinstance(body.get("message"), str):
-        return str(body["message"]).removesuffix(".")
-    return error.message.removesuffix(".")
+def _message(response: httpx.Response) -> str:
+    """Return the message of an error in OpenAI's form; else the whole body."""
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, LookupError, TypeError):
+        message = None
+    return str(message or response.text.strip() or f"status {response.status_code}").removesuffix(".")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stacks import ROOT
+from tests.support.stacks import ROOT, RunningStack
 
-HEAVY = {"alembic", "celery", "flask", "jsonschema", "numpy", "omegaconf", "openai", "orjson", "psutil", "pyarrow"}
-HEAVY |= {"pydantic", "pydantic_settings", "ray", "redis", "rich", "sqlalchemy", "tasks", "store", "inference", "yaml"}
+SERVER = {"alembic", "celery", "flask", "jsonschema", "numpy", "omegaconf", "openai", "orjson", "psutil", "pyarrow"}
+SERVER |= {"ray", "redis", "sqlalchemy", "tasks", "store", "inference", "yaml"}
+HEAVY = {*SERVER, "httpx", "pydantic", "pydantic_settings", "rich"}
 HELP = (
     *("--help", "up --help", "run --help", "submit --help", "status --help", "key create --help", "job --help"),
     *(
@@ -68,6 +69,15 @@ def test_help_imports_nothing_that_is_slow(arguments: str, remembering: Path) ->
     assert imported == ""
 
 
+@pytest.mark.parametrize("arguments", ["list", "status", "files"])
+def test_a_command_that_asks_a_server_imports_nothing_that_runs_there(
+    arguments: str, stack: RunningStack, tmp_path: Path
+) -> None:
+    address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    _, imported = loaded(arguments.split(), tmp_path, **address)
+    assert set(imported.split()) & SERVER == set()
+
+
 @pytest.mark.parametrize(
     "words", ["batchyard sta", "batchyard submit --wi", "batchyard status batch_", "batchyard rollout --mo"]
 )
@@ -101,7 +111,7 @@ time.sleep(20)
     ("arguments", "module"),
     [
         (["--help"], "click"),
-        (["list"], "openai"),
+        (["list"], "httpx"),
         (["rollout", "rows.jsonl", "--model", "m"], "omegaconf"),
         (["up"], "psutil"),
     ],
