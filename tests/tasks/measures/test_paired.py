@@ -43,6 +43,24 @@ def test_the_interval_of_a_difference_is_that_of_ten_thousand_draws_of_the_rows(
     assert difference.p == pytest.approx(2 * (smaller + 1) / 10_001, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("gained", "lost", "p"),
+    [(1, 0, 1.0), (3, 9, 0.14599609375), (41, 60, 0.07275700687752425), (250, 311, 0.011236762024285722)]
+    + [(10030, 10200, 0.2347546756202493)],  # by logarithms
+)
+def test_mcnemars_p_is_that_of_scipys_binomial_test(gained: int, lost: int, p: float) -> None:
+    """scipy 1.17.1: `binomtest(gained, gained + lost).pvalue`."""
+    assert paired.mcnemar(gained, lost) == pytest.approx(p, abs=1e-9)
+
+
+def test_intervals_are_those_of_scipy() -> None:
+    """scipy 1.17.1: `binomtest(12, 52).proportion_ci(method="wilson")`, and `bootstrap` of pairs by percentiles."""
+    assert intervals.wilson(12, 52) == pytest.approx((0.13724260925492748, 0.36133782558099836), abs=1e-9)
+    numbers = np.arange(40)
+    [difference] = paired.differences([(np.sin(numbers), np.cos(numbers * 1.7) / 2)])
+    assert difference.interval == pytest.approx((-0.22120513859369142, 0.2818140747829207), abs=1e-9)
+
+
 def test_columns_of_several_lengths_have_the_intervals_that_each_has_alone() -> None:
     source = np.random.default_rng(6)
     pairs = [(source.random(size), source.random(size)) for size in (40, 7, 40, 3, 12_000)]
