@@ -97,6 +97,11 @@ def create(
     return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, created_at, label, expires_at)
 
 
+def create_admin(session: Session) -> NewKey:
+    """Create the admin key that a deployment begins with: `admin.key` in its data folder."""
+    return create(session, "default", admin=True, label="admin.key")
+
+
 def in_use(at: int) -> ColumnElement[bool]:
     """Return the condition for keys that open their project at `at` (Unix seconds)."""
     return and_(ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > at))

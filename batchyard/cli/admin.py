@@ -214,5 +214,5 @@ def migrate(admin_key: bool, data: Path | None) -> None:
         if admin_key and not keys.has_admin(session):
             file = load_settings(data=data).data.resolve() / "admin.key"
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_secret(file, lambda: keys.create(session, "default", admin=True).key)
+            write_secret(file, lambda: keys.create_admin(session).key)
             click.echo(f"The first admin key is in {file}")

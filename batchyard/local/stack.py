@@ -179,7 +179,7 @@ class Stack:
         try:
             database.upgrade()
             with database.write() as session:
-                self.folder.secret("admin.key", lambda: keys.create(session, "default", admin=True).key)
+                self.folder.secret("admin.key", lambda: keys.create_admin(session).key)
         finally:
             database.close()
 
