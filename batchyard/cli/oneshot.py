@@ -136,7 +136,7 @@ def run(
             requests.save(server, batch["error_file_id"], errors)
     if as_json:
         click.echo(json.dumps(batch))
-    else:
+    elif batch["status"] != "failed":  # a refused file has no requests
         counts = batch["request_counts"]
         simulated = " (simulated)" if batch["batchyard"]["simulated"] else ""
         click.echo(f"{counts['completed']} of {counts['total']} requests answered{simulated}: {output}")
