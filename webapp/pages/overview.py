@@ -39,12 +39,12 @@ STATUSES = {
     "expired": "expired",
     "cancelled": "cancelled",
 }
-SINCE = {"1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days"}
+SINCE = {"1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days"}
 SORTS = {
     "next": "running first",
     "newest": "newest first",
     "oldest": "oldest first",
-    "failures": "most failures first",
+    "failures": "most failures",
     "largest": "largest first",
 }
 
