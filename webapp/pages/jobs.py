@@ -231,10 +231,18 @@ def cancel(job_id: str) -> ResponseReturnValue:
 
 @routes.post("/retry")
 def retry(job_id: str) -> ResponseReturnValue:
-    """Create a job of the items that did not complete."""
+    return _redirect(retry_once(job_id))
+
+
+def retry_once(job_id: str) -> Job:
+    """Return a new job of the items that did not complete, the same if a form is sent twice.
+
+    Raises:
+        ConflictError: the job has not ended, or its items or its input are not kept any more.
+        RequestError: all its items completed.
+    """
     context, project_id = current_context(), caller().project_id
-    made = create_once(forms.idempotency("retry", job_id), lambda: submission.retry(context, project_id, job_id))
-    return _redirect(made.record)
+    return create_once(forms.idempotency("retry", job_id), lambda: submission.retry(context, project_id, job_id)).record
 
 
 def _redirect(job: Job) -> ResponseReturnValue:

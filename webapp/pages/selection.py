@@ -18,8 +18,8 @@ from store.jobs.records import Job
 from store.records import Batch
 from webapp.batches import get_batch
 from webapp.jobs import get_job
+from webapp.pages import jobs
 from webapp.pages.batches import retry_once
-from webapp.pages.jobs import title
 from webapp.requests import caller, current_context
 
 routes = Blueprint("selection", __name__, url_prefix="/selected")
@@ -81,7 +81,7 @@ def _get(work_id: str) -> Batch | Job:
 
 
 def _name(work: Batch | Job) -> str:
-    return title(work) if isinstance(work, Job) else work.stage or work.name or work.id
+    return jobs.title(work) if isinstance(work, Job) else work.stage or work.name or work.id
 
 
 def _choice(action: Action, work_id: str) -> Choice:
@@ -90,10 +90,10 @@ def _choice(action: Action, work_id: str) -> Choice:
     if action == "cancel":
         if work.status in TERMINAL or work.status == "cancelling":
             refusal = f"is {work.status} already"
-    elif isinstance(work, Job):
-        refusal = "is a job: open its page"
     elif work.status not in TERMINAL:
         refusal = "has not ended"
+    elif isinstance(work, Job):
+        refusal = None if work.completed < work.total else "has no item that did not complete"
     elif not work.error_file_id:
         refusal = "has no failed request"
     return Choice(work.id, _name(work), work.total, refusal)
@@ -101,9 +101,12 @@ def _choice(action: Action, work_id: str) -> Choice:
 
 def _act(action: Action, work_id: str) -> None:
     """Cancel or retry one. Raises BatchyardError."""
-    if action == "retry":
+    is_job = work_id.startswith("job_")
+    if action == "cancel":
+        cancel = lifecycle.cancel if is_job else batches.cancel
+        with current_context().database.write() as session:
+            cancel(session, caller().project_id, work_id)
+    elif is_job:
+        jobs.retry_once(work_id)
+    else:
         retry_once(get_batch(work_id))
-        return
-    cancel = lifecycle.cancel if work_id.startswith("job_") else batches.cancel
-    with current_context().database.write() as session:
-        cancel(session, caller().project_id, work_id)

@@ -207,6 +207,13 @@ def test_items_that_did_not_complete_are_retried_after_one_more_question_and_onc
     assert f'href="{path}"' in made and "validating" in made
     assert f'href="{answers[0].headers["location"]}"' in client.get(path).text
 
+    ids = [job.job.id, answers[0].headers["location"].rpartition("/")[2]]
+    question = text_of(client.get("/selected", query_string={"action": "retry", "id": ids}).text)
+    assert "Retry 1 of 2 selected?" in question and "has not ended" in question
+    form = {"csrf": csrf_of(client), "action": "retry", "once": "1", "id": job.job.id}
+    assert [client.post("/selected", data=form).status_code for _ in range(2)] == [303, 303]
+    assert client.get(path).text.count("Retried by") == 2
+
 
 def test_items_are_listed_by_state_and_id_page_by_page(
     client: FlaskClient, job: Written, monkeypatch: pytest.MonkeyPatch
@@ -333,7 +340,7 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
     browser: Browser, served: str, context: AppContext, job: Written, nasty: Job, scheme: Any, width: int
 ) -> None:
     with context.database.write() as session:
-        key = keys.create(session, "default").key
+        key = keys.create(session, "default", label="the nightly run of the evaluations").key
     window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = window.sign_in(key)
     for path in ("/", *(f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", "/items", "/items/3"))):
@@ -342,6 +349,10 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert page.locator("main img, main script").count() == 0
         assert page.locator("main svg:not(.drawing, .legend svg, .split)").count() == 0
+    if width == 1280:
+        page.goto("/?q=a&status=in_progress&sort=failures")
+        filter_ = page.locator("#filter").bounding_box()
+        assert filter_ is not None and filter_["height"] < 50, "it is one row"
     page.goto(f"/jobs/{nasty.id}/items/3")
     assert all(text in page.locator("main").inner_text() for text in NASTY)
     page.goto(f"/jobs/{job.job.id}")
