@@ -87,8 +87,14 @@ function drawChart(element) {
   const { data, deadline } = JSON.parse(said);
   element.deadline = deadline;
   const last = (plot) => plot.setLegend({ idx: plot.data[1].findLastIndex((value) => value != null) });
+  // The legend names an expected course while there is one.
+  const name = () => {
+    const entries = element.querySelectorAll(".u-legend .u-series");
+    for (const index of [4, 5]) entries[index].classList.toggle("none", data[index].every((count) => count == null));
+  };
   if (element.plot) {
     element.plot.setData(data);
+    name();
     return last(element.plot);
   }
   const style = getComputedStyle(document.documentElement);
@@ -102,7 +108,7 @@ function drawChart(element) {
     const at = plot.data[index].findIndex((count) => count === Math.max(...plot.data[index].map(Number)));
     return plot.data[index].some((count) => count != null) ? localTime(new Date(plot.data[0][at] * 1000)).slice(11) : "–";
   };
-  const expected = { ...line, value: end, scale: "answered", stroke: color("--soft"), width: 1, dash: [3, 3] };
+  const expected = { ...line, value: end, scale: "answered", stroke: color("--soft"), width: 1 };
   element.plot = new uPlot({
     width: element.clientWidth,
     height: HEIGHT,
@@ -121,8 +127,8 @@ function drawChart(element) {
       { ...line, label: "answered", scale: "answered", stroke: color("--link"), fill: color("--busy-back"), width: 2 },
       { ...line, label: "failed", scale: "answered", stroke: color("--bad"), width: 2 },
       { ...line, label: "rows/s", scale: "rate", stroke: color("--warn"), width: 1.5 },
-      { ...expected, label: "ends at the earliest", class: data[4].some((count) => count != null) ? "known" : "none" },
-      { ...expected, label: "ends at the latest", class: data[5].some((count) => count != null) ? "known" : "none" },
+      { ...expected, label: "earliest end", dash: [2, 3] },
+      { ...expected, label: "latest end", dash: [7, 3] },
     ],
     bands: [{ series: [4, 5], fill: color("--plain-back") }],
     hooks: {
@@ -145,6 +151,7 @@ function drawChart(element) {
       ready: [last],
     },
   }, data, element);
+  name();
   new ResizeObserver(() => element.plot.setSize({ width: element.clientWidth, height: HEIGHT })).observe(element);
 }
 
