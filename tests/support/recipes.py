@@ -59,6 +59,22 @@ def steps(item: Item, options: Steps) -> Flow:
     return Result()
 
 
+class Twice(Options):
+    model: str
+    words: list[str] = []
+
+
+@recipe("twice", Twice, stages=("draft", "final"))
+def twice(item: Item, options: Twice) -> Flow:
+    """Answer twice."""
+    (draft,) = yield [Ask("draft", item.chat(*options.words), model=options.model)]
+    (final,) = yield [Ask("final", item.chat(f"again: {draft.text}"), model=options.model)]
+    ending = item.columns.get("ending")
+    if ending == "failed":
+        return item.failed("too_bad", "It is too bad.")
+    return item.stuck("for_a_person") if ending == "stuck" else Result(text=final.text)
+
+
 @reward("acme", data_sources=("acme/qa",), columns=("reward_model.ground_truth",))
 def acme(data_source, solution_str, ground_truth, extra_info=None):
     return float(solution_str == ground_truth)

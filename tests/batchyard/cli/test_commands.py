@@ -28,17 +28,7 @@ from store import keys
 from store.database import Database
 from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack, a_chat
-
-Result = subprocess.CompletedProcess[str]
-
-
-def batchyard(*arguments: str | Path, folder: Path, **environment: str) -> Result:
-    """Run a command in `folder`; no setting of the tests' own environment reaches it."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
-    command = [str(Path(sys.executable).parent / "batchyard"), *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, cwd=folder, env={**inherited, **environment}
-    )
+from tests.support.terminal import Result, batchyard, own_process
 
 
 @pytest.fixture
@@ -73,7 +63,8 @@ def test_migrate_makes_an_admin_key_where_none_is_in_use(tmp_path: Path, databas
     database = Database(database_url)
     with database.read() as session:
         admin = keys.authenticate(session, file.read_text())
-    assert admin is not None and admin.admin
+        assert admin is not None and admin.admin
+        assert keys.named(session, admin.project_id, {admin.key_id}) == {admin.key_id: "admin.key"}
     file.unlink()
     assert migrate() == ""
     assert not file.exists()
@@ -184,10 +175,13 @@ def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path:
     skipping = terminal("submit", file, "--wait", "--on-invalid", "skip", "--json")
     assert skipping.returncode == 1
     assert json.loads(skipping.stdout)["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+    run = terminal("run", "-i", file, "-o", tmp_path / "out.jsonl")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "is failed: line 2: " in run.stderr
 
 
 def test_a_batch_is_cancelled(terminal: Any, stack: RunningStack) -> None:
-    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(400)])
+    batch = stack.submit_endless()
     result = terminal("cancel", batch.id, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["status"] in ("cancelling", "cancelled")
@@ -369,7 +363,7 @@ def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: 
 def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
     arguments = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--errors", tmp_path / "errors.jsonl")
-    result = batchyard(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    result = own_process(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
     assert result.returncode == 0, result.stderr
     assert "20 of 20 requests answered" in result.stdout
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
@@ -379,7 +373,7 @@ def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Pa
 
 def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
-    result = batchyard("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    result = own_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
     assert result.returncode == 2
     assert result.stderr.splitlines() == [
         "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"

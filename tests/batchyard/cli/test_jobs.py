@@ -15,60 +15,20 @@ import pytest
 
 from batchyard.client.api import Client
 from batchyard.local import process
-from tests.batchyard.cli.test_commands import Result, batchyard
-from tests.conftest import StartStack
+from tests.support.recipes import write_recipes
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
+from tests.support.terminal import Result, batchyard, own_process
 
-RECIPE = '''
-from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
-
-class Twice(Options):
-    model: str
-    words: list[str] = []
-
-@recipe("twice", Twice, stages=("draft", "final"))
-def twice(item: Item, options: Twice) -> Flow:
-    """Answer twice."""
-    (draft,) = yield [Ask("draft", item.chat(*options.words), model=options.model)]
-    (final,) = yield [Ask("final", item.chat(f"again: {draft.text}"), model=options.model)]
-    ending = item.columns.get("ending")
-    if ending == "failed":
-        return item.failed("too_bad", "It is too bad.")
-    return item.stuck("for_a_person") if ending == "stuck" else Result(text=final.text)
-'''
-MODELS = """
-[models.echo]
-engine = "echo"
-[models.slow]
-engine = "echo"
-max_in_flight = 4
-[models.slow.engine_args]
-latency_ms = 500
-"""
 Terminal = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recipes")
-    (folder / "twice.py").write_text(RECIPE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def jobs_stack(start_stack: StartStack, recipes: Path) -> RunningStack:
-    """A stack with the recipe `twice` in its folder of recipes."""
-    return start_stack(MODELS, BATCHYARD_ALLOW_SIMULATED="1", BATCHYARD_RECIPES=str(recipes))
-
-
 @pytest.fixture
-def terminal(jobs_stack: RunningStack, tmp_path: Path) -> Terminal:
+def terminal(stack: RunningStack, tmp_path: Path) -> Terminal:
     """Runs a command against the stack. The command does not know the folder of recipes: it asks the server."""
 
     def run(*arguments: str | Path) -> Result:
-        key = {"BATCHYARD_URL": jobs_stack.url, "BATCHYARD_API_KEY": jobs_stack.key}
-        return batchyard(*arguments, folder=tmp_path, **key)
+        return batchyard(*arguments, folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=stack.key)
 
     return run
 
@@ -177,7 +137,7 @@ def test_what_a_job_would_be_is_said_without_making_it(terminal: Terminal, rows:
 
 
 def test_a_job_is_cancelled(terminal: Terminal, rows: Callable[..., Path]) -> None:
-    job_id = terminal("job", "create", "twice", rows(*["completed"] * 200), "--model", "slow").stdout.strip()
+    job_id = terminal("job", "create", "twice", rows(*["completed"] * 9), "--model", "endless").stdout.strip()
     early = terminal("job", "results", job_id, "-o", "out.jsonl")
     result = terminal("job", "cancel", job_id, "--json")
     assert result.returncode == 0, result.stderr
@@ -197,11 +157,11 @@ def test_what_the_server_refuses_exits_4_with_the_nearest_name(terminal: Termina
 
 
 def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
-    terminal: Terminal, jobs_stack: RunningStack, rows: Callable[..., Path], tmp_path: Path
+    terminal: Terminal, stack: RunningStack, rows: Callable[..., Path], tmp_path: Path
 ) -> None:
-    command = ["twice", str(rows(*["completed"] * 12)), "--model", "slow", "-o", "out.jsonl"]
-    key = {"BATCHYARD_URL": jobs_stack.url, "BATCHYARD_API_KEY": jobs_stack.key}
-    server = Client(jobs_stack.url, jobs_stack.key)
+    command = ["twice", str(rows(*["completed"] * 150)), "--model", "slow", "-o", "out.jsonl"]
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    server = Client(stack.url, stack.key)
     before = {job["id"] for job in server.jobs()}
     with subprocess.Popen(
         [str(Path(sys.executable).parent / "batchyard"), *command],
@@ -219,18 +179,16 @@ def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
     again = terminal(*command)
     assert again.returncode == 0, again.stderr
     assert f"taking up job {job_id}" in again.stderr
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 12
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 150
 
 
-def test_a_recipe_starts_a_stack_of_its_own_and_ends_it(
-    recipes: Path, rows: Callable[..., Path], tmp_path: Path
-) -> None:
-    (tmp_path / "models.toml").write_text(MODELS)
-    result = batchyard(
+def test_a_recipe_starts_a_stack_of_its_own_and_ends_it(rows: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
+    result = own_process(
         *("twice", rows("completed", "completed"), "--model", "echo", "-o", "out.jsonl"),
         folder=tmp_path,
         BATCHYARD_ALLOW_SIMULATED="1",
-        BATCHYARD_RECIPES=str(recipes),
+        BATCHYARD_RECIPES=str(write_recipes(tmp_path)),
     )
     assert result.returncode == 0, result.stderr
     assert "2 of 2 items completed (simulated)" in result.stdout

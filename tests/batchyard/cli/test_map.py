@@ -16,24 +16,24 @@ import pytest
 
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
+from tests.support.terminal import Result, batchyard
 
 ROWS = 2_000
 COMMAND = str(Path(sys.executable).parent / "batchyard")
 
 
 @pytest.fixture
-def environment(stack: RunningStack) -> dict[str, str]:
-    return {**os.environ, "BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+def server(stack: RunningStack) -> dict[str, str]:
+    """The settings by which a command finds the shared stack."""
+    return {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
 
 
 @pytest.fixture
-def terminal(environment: dict[str, str], tmp_path: Path) -> Any:
+def terminal(server: dict[str, str], tmp_path: Path) -> Any:
     """Runs `batchyard map` against the shared stack, in a folder of the test."""
 
-    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run(
-            [COMMAND, "map", *arguments], capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment
-        )
+    def run(*arguments: str, code: int = 0) -> Result:
+        ended = batchyard("map", *arguments, folder=tmp_path, **server)
         assert ended.returncode == code, ended.stderr
         return ended
 
@@ -46,7 +46,7 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 
 
 def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_computes_nothing_twice(
-    terminal: Any, environment: dict[str, str], tmp_path: Path, calls: Path
+    terminal: Any, server: dict[str, str], tmp_path: Path, calls: Path
 ) -> None:
     empty = set(range(7, ROWS, ROWS // 20))
     with (tmp_path / "in.csv").open("w", newline="") as text:
@@ -54,7 +54,7 @@ def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_comput
         writer.writerow(["id", "text", "note"])
         writer.writerows([f"{n:05}", "NaN" if n in empty else f"word {n}, killed", 'a "note"\n'] for n in range(ROWS))
     arguments = ("in.csv", "-t", "Sentiment of: {text}", "-m", "logged", "-o", "out.csv")
-    with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env=environment) as running:
+    with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}) as running:
         until(lambda: calls.exists() and len(calls.read_text().splitlines()) > ROWS // 10)
         running.kill()
     assert len(calls.read_text().splitlines()) < ROWS - len(empty), "it was killed in the middle"
