@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from batchyard.recipes import (
     CHAT,
@@ -17,14 +18,22 @@ from batchyard.recipes import (
     Flow,
     Item,
     Options,
+    Peer,
     Recipe,
+    Reply,
     Result,
     Score,
     Scored,
+    Wait,
 )
 from batchyard.wording import nearest, quoted
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 MAX_REQUESTS = 1000
+VERDICT = "verdict"
+"""The kind of Wait that there is."""
+MAX_GATE = 128
 
 
 class RecipeError(Exception):
@@ -65,7 +74,15 @@ class Request:
         return f"{item.custom_id}{life}/{self.stage}.{self.visit}.{self.sample}{again}"
 
 
-Wants: TypeAlias = Sequence[Request] | Sequence[Score] | Sequence[Check]
+@dataclass(frozen=True)
+class Chosen:
+    """The outcome of a Peer, of which the recipe is sent the text."""
+
+    text: str | None
+
+
+Wants: TypeAlias = Sequence[Request | Score | Check | Wait | Peer]
+Outcomes: TypeAlias = Sequence[Answer] | Sequence[Scored] | Sequence[Checked] | Sequence[Reply] | Sequence[Chosen]
 
 
 class Program:
@@ -73,7 +90,7 @@ class Program:
 
     Attributes:
         turn: number of the current turn, from 1.
-        wants: what the current turn has yielded; each gets one outcome.
+        wants: what the current turn has yielded; each gets one outcome. A Wait or a Peer is alone.
         result: the item's end, None before it.
     """
 
@@ -94,7 +111,7 @@ class Program:
         self._flow: Flow = recipe.flow(item, options)
         self._advance(None)
 
-    def send(self, outcomes: Sequence[Answer] | Sequence[Scored] | Sequence[Checked]) -> None:
+    def send(self, outcomes: Outcomes) -> None:
         """Send the outcomes of the current turn, in the order of `wants`, and go on to the next one or to the end.
 
         Raises:
@@ -109,8 +126,11 @@ class Program:
         self._flow.close()
 
     def _advance(self, outcomes: list[Any] | None) -> None:
+        sent: Any = outcomes
+        if outcomes and isinstance(self.wants[0], Wait | Peer):
+            sent = outcomes[0].text if isinstance(outcomes[0], Chosen) else outcomes[0]
         try:
-            wants = next(self._flow) if outcomes is None else self._flow.send(outcomes)
+            wants = next(self._flow) if outcomes is None else self._flow.send(sent)
         except StopIteration as end:
             if not isinstance(end.value, Result):
                 raise RecipeError(f"the recipe returned {quoted(str(end.value))}, not a Result") from None
@@ -122,13 +142,31 @@ class Program:
         self.wants = self._checked(wants)
 
     def _checked(self, wants: object) -> Wants:
+        if isinstance(wants, Peer):
+            return [wants]
+        if isinstance(wants, Wait):
+            return [self._waited(wants)]
         if not isinstance(wants, list) or not wants:
             raise RecipeError(f"turn {self.turn}: the recipe yielded {_kind(wants)}, not a list with something in it")
         for kind in (Ask, Score, Check):
             if all(isinstance(want, kind) for want in wants):
                 return self._requests_of(wants) if kind is Ask else wants
         kinds = ", ".join(sorted({_kind(want) for want in wants}))
+        if any(isinstance(want, Wait | Peer) for want in wants):
+            raise RecipeError(f"turn {self.turn}: the recipe yielded a list with {kinds}; yield a Wait or a Peer alone")
         raise RecipeError(f"turn {self.turn}: the recipe yielded a list of {kinds}; one turn has one kind")
+
+    def _waited(self, wait: Wait) -> Wait:
+        gate = wait.data.get("gate")
+        if wait.kind != VERDICT:
+            raise RecipeError(f"turn {self.turn}: nobody replies to a Wait of kind {wait.kind!r}; it is {VERDICT!r}")
+        if not isinstance(gate, str) or not 0 < len(gate) <= MAX_GATE:
+            raise RecipeError(f"turn {self.turn}: a Wait names its gate in 1 to {MAX_GATE} characters, not {gate!r}")
+        try:
+            json.dumps(wait.data, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"turn {self.turn}: what the Wait says is no JSON: {error}") from None
+        return wait
 
     def _requests_of(self, asks: list[Ask]) -> list[Request]:
         self._requests += len(asks)
@@ -173,12 +211,16 @@ def play(
     options: Options,
     answer: Callable[[Request], Answer | str],
     judge: Callable[[Score | Check], Scored | Checked] | None = None,
+    reply: Callable[[Wait], Reply] | None = None,
+    peer: Callable[[], str | None] = lambda: None,
 ) -> Result:
     """Run a recipe for one item without a stack, for tests of recipes.
 
     Args:
         answer: returns the answer to a request, or only its text.
         judge: returns the outcome of a Score or a Check; needed if the recipe yields any.
+        reply: likewise that of a Wait.
+        peer: returns the outcome of a Peer.
 
     Raises:
         RecipeError: as Program does.
@@ -191,12 +233,20 @@ def play(
                 outcome = answer(want)
                 value = Answer(ok=True, text=outcome) if isinstance(outcome, str) else outcome
                 outcomes.append(replace(value, seed=want.seed, model=want.model))
-            elif judge is None:
-                raise ValueError(f"the recipe yields a {_kind(want)}, and `judge` was not passed")
+            elif isinstance(want, Peer):
+                outcomes.append(Chosen(peer()))
+            elif isinstance(want, Wait):
+                outcomes.append(_passed(reply, "reply", want)(want))
             else:
-                outcomes.append(judge(want))
+                outcomes.append(_passed(judge, "judge", want)(want))
         program.send(outcomes)
     return program.result
+
+
+def _passed(function: F | None, name: str, want: object) -> F:
+    if function is None:
+        raise ValueError(f"the recipe yields a {_kind(want)}, and `{name}` was not passed")
+    return function
 
 
 def _kind(value: object) -> str:

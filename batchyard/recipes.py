@@ -313,6 +313,38 @@ class Checked:
     message: str | None = None
 
 
+@dataclass(frozen=True, init=False)
+class Wait:
+    """What an item waits for that no engine says. Its outcome is a Reply.
+
+    Args:
+        kind: `verdict`: a person or a CI says whether something passes.
+        data: `gate` names what the verdict is about; all else, as JSON, is shown to whoever gives it.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+
+    def __init__(self, kind: str, **data: Any) -> None:
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "data", data)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The outcome of a Wait: the category and the message say why it did not pass, `by` who says so."""
+
+    passed: bool
+    category: str | None = None
+    message: str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A look at the others. Its outcome is one of the last 64 texts of completed other items, None if there is none."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What a gate returns for a text that does not pass."""
@@ -329,9 +361,12 @@ class Stage:
     endpoint: str = CHAT
 
 
-Turn: TypeAlias = list[Ask] | list[Score] | list[Check]
+Turn: TypeAlias = list[Ask] | list[Score] | list[Check] | Wait | Peer
 Flow: TypeAlias = Generator[Turn, Any, Result]
-"""What a recipe's generator yields (lists of one kind), is sent (outcomes in the same order) and returns."""
+"""What a recipe's generator yields, is sent and returns.
+
+It yields a list of one kind, and is sent outcomes in the same order; or a single Wait or Peer, and is sent its outcome.
+"""
 
 O = TypeVar("O", bound=BareOptions)  # noqa: E741
 Stages: TypeAlias = Sequence[str | Stage]

@@ -152,6 +152,42 @@ class RetryJob(wire.Repeatable):
     completion_window: wire.Window | None = None
 
 
+class Verdict(BaseModel):
+    """What a person or a CI says to an item that waits for it."""
+
+    model_config = ConfigDict(extra="forbid")
+    gate: str = Field(strict=True, min_length=1, max_length=128, description="the one that the item waits for")
+    passed: bool = Field(strict=True)
+    category: str | None = Field(None, strict=True, max_length=128, description="why it did not pass, in a word")
+    message: str | None = Field(None, strict=True, max_length=65536, description="why, as a model is told")
+    by: str | None = Field(None, strict=True, max_length=128)
+
+
+class Requeue(BaseModel):
+    """An item is to begin again."""
+
+    model_config = ConfigDict(extra="forbid")
+    hint: str | None = Field(None, strict=True, max_length=65536, description="what its prompts say besides")
+
+
+class ItemReply(BaseModel):
+    """The body of POST /v1/jobs/{id}/items/{number}: one of `text`, `verdict` and `requeue`."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: str | None = Field(None, strict=True, description="completes an item that is stuck or failed")
+    by: str | None = Field(None, strict=True, max_length=128, description="with `text`: who says so")
+    verdict: Verdict | None = None
+    requeue: Requeue | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(value is not None for value in (self.text, self.verdict, self.requeue)) != 1:
+            raise ValueError("send one of 'text', 'verdict' and 'requeue'")
+        if self.by is not None and self.text is None:
+            raise ValueError("'by' stands beside 'text'; a verdict has its own")
+        return self
+
+
 class ItemCounts(BaseModel):
     """Items by their state. When all have ended, the states add up to `total`."""
 
@@ -201,10 +237,11 @@ class JobExtension(BaseModel):
     config_sha256: str = Field(description="identifies all that the outcome depends on")
     work_sha256: str = Field(description="identifies all that the requests depend on")
     admitted: int = Field(description="items that have begun")
-    waiting_for_verdict: int
+    waiting_for_verdict: int = Field(description="items that wait for a verdict")
     restarted: int = Field(description="items that began again because the recipe's file has changed")
     reused: int = Field(description="requests that another job had answered")
     counters: dict[str, int] = Field(description="what the recipe's results have counted")
+    amendments: int = Field(description="items that were resolved after its end")
     metrics: dict[str, Any] | None = Field(description="null until it has ended")
     report: dict[str, Any] | None
     artifacts: list[wire.ArtifactObject]
@@ -282,9 +319,9 @@ class ItemObject(BaseModel):
     custom_id: str
     state: ItemState
     life: int = Field(description="1, and one more each time that it was put back")
-    turn: int | None = Field(description="its turns so far; null: it has not ended")
+    turn: int | None = Field(description="its turns; null: it has not ended, and waits for no verdict")
     stage: str | None = Field(description="the last in which it has a request; null: in none, or it has ended")
-    reason: str | None = Field(description="error code of one that is failed or stuck")
+    reason: str | None = Field(description="error code of one that is failed or stuck; the gate that one waits for")
 
 
 class ItemPage(wire.Page[ItemObject]):
@@ -324,11 +361,23 @@ class TurnObject(BaseModel):
     judgements: list[JudgementObject]
 
 
+class ReplyObject(BaseModel):
+    """What a person or a CI has said to an item."""
+
+    life: int
+    turn: int
+    kind: Literal["verdict", "resolve", "requeue"]
+    body: dict[str, Any]
+    created_at: int
+
+
 class ItemDetail(ItemObject):
     """An item with all that has happened to it."""
 
     columns: dict[str, Any]
     turns: list[TurnObject]
+    replies: list[ReplyObject]
+    waits_for: dict[str, Any] | None = Field(description="the gate, and what the recipe says to whoever judges")
     result: Any
     error: dict[str, Any] | None
     started_at: float | None

@@ -19,6 +19,7 @@ from store.jobs.records import Job, JobArtifact, JobStage
 from store.records import Batch, File
 from tasks.jobs import dry_run, reading, submission
 from tasks.jobs.dry_run import Outlook
+from tasks.jobs.replies import posting
 from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
@@ -91,8 +92,9 @@ _COPIED = [
 ]
 _OURS = (
     *("created_by", "sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
-    *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "counters", "metrics"),
-    *("report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id", "child_key", "variant"),
+    *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "amendments"),
+    *("counters", "metrics", "report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id"),
+    *("child_key", "variant"),
 )
 
 
@@ -383,8 +385,35 @@ def items(job_id: str) -> job_wire.ItemPage:
 @operation(job_wire.ItemDetail, refusals=(404, 409))
 def item(job_id: str, number: int) -> job_wire.ItemDetail:
     """Look at an item: its row, all that it has asked with the answers, and its result."""
-    job = get_job(job_id)
-    return job_wire.ItemDetail.model_validate(reading.item(current_context(), job, number), from_attributes=True)
+    return _detail(job_id, number)
+
+
+def _detail(job_id: str, number: int) -> job_wire.ItemDetail:
+    details = reading.item(current_context(), get_job(job_id), number)
+    return job_wire.ItemDetail.model_validate(details, from_attributes=True)
+
+
+@routes.post("/v1/jobs/<job_id>/items/<int:number>")
+@operation(job_wire.ItemDetail, json=job_wire.ItemReply, refusals=(404, 409))
+def reply(job_id: str, number: int) -> job_wire.ItemDetail:
+    """Reply to an item: give the verdict that it waits for, put it back, or complete it with a text.
+
+    Verdicts, and items that are put back, take effect within a second or two.
+    """
+    post(job_id, number, parse_body(job_wire.ItemReply))
+    return _detail(job_id, number)
+
+
+def post(job_id: str, number: int, body: job_wire.ItemReply) -> None:
+    """Take a reply to an item of the caller's project. Raises NotFoundError, ConflictError."""
+    owner, context = caller(), current_context()
+    place = (context, owner.project_id, job_id, number)
+    if body.verdict is not None:
+        posting.give_verdict(*place, body.verdict.model_dump(), owner.key_id)
+    elif body.requeue is not None:
+        posting.put_back(*place, body.requeue.hint, owner.key_id)
+    else:
+        posting.resolve(*place, body.text or "", body.by, owner.key_id)
 
 
 @routes.get("/v1/jobs/<job_id>/events")

@@ -1,4 +1,4 @@
-"""Commands on a server's jobs: `job list|status|items|results|events|cancel|rescore|retry`."""
+"""Commands on a server's jobs: those that look at them, those that reply to items, `cancel`, `rescore` and `retry`."""
 
 from __future__ import annotations
 
@@ -87,8 +87,82 @@ def items(job_id: str, state: str | None, custom_id: str | None, limit: int, dat
     rows = list(itertools.islice(connect(data).job_items(job_id, state=state, custom_id=custom_id), limit))
     if as_json:
         return say(rows, "", True)
+    _items_table(rows)
+
+
+def _items_table(rows: list[dict[str, Any]]) -> None:
     columns = ("number", "custom_id", "state", "life", "turn", "stage", "reason")
     table([column.replace("_", " ") for column in columns], [[row[column] for column in columns] for row in rows])
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Show this many of each.")
+@data_option
+@json_option
+def stuck(job_id: str, limit: int, data: Path | None, as_json: bool) -> None:
+    """A job's items that need a person: those that wait for a verdict, with its gate, and those that are stuck."""
+    server = connect(data)
+    states = ("waiting_for_verdict", "stuck")
+    rows = [row for state in states for row in itertools.islice(server.job_items(job_id, state=state), limit)]
+    if as_json:
+        return say(rows, "", True)
+    _items_table(rows)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.argument("number", type=click.IntRange(0))
+@click.argument("text")
+@click.option("--by", metavar="NAME", help="Who says so; otherwise the id of the API key.")
+@data_option
+@json_option
+def resolve(job_id: str, number: int, text: str, by: str | None, data: Path | None, as_json: bool) -> None:
+    """Complete an item that is stuck or failed with TEXT (`-`: standard input), also after the job's end."""
+    text = sys.stdin.read() if text == "-" else text
+    _reply(job_id, number, {"text": text, "by": by}, "is completed", data, as_json)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.argument("number", type=click.IntRange(0))
+@click.option("--hint", metavar="TEXT", help="What its prompts say besides.")
+@data_option
+@json_option
+def requeue(job_id: str, number: int, hint: str | None, data: Path | None, as_json: bool) -> None:
+    """Have an item that is stuck or failed begin again, while the job runs; afterwards there is `job retry`."""
+    _reply(job_id, number, {"requeue": {"hint": hint}}, "begins again", data, as_json)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
+@click.argument("number", type=click.IntRange(0))
+@click.option("--gate", required=True, help="The gate that the item waits for, as `job stuck` shows it.")
+@click.option("--passed/--failed", required=True, help="The verdict.")
+@click.option("--category", metavar="NAME", help="Why it did not pass, in a word.")
+@click.option("--message", metavar="TEXT", help="Why, as a model is told.")
+@click.option("--by", metavar="NAME", help="Who says so.")
+@data_option
+@json_option
+def verdict(
+    job_id: str,
+    number: int,
+    gate: str,
+    passed: bool,
+    category: str | None,
+    message: str | None,
+    by: str | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Say whether what an item waits for passes."""
+    body = {"gate": gate, "passed": passed, "category": category, "message": message, "by": by}
+    _reply(job_id, number, {"verdict": body}, "has its verdict", data, as_json)
+
+
+def _reply(job_id: str, number: int, body: dict[str, Any], done: str, data: Path | None, as_json: bool) -> None:
+    item = connect(data).reply_to_item(job_id, number, body)
+    say(item, f"item {number}, {item['custom_id']}, {done}", as_json)
 
 
 @job.command()

@@ -148,6 +148,10 @@ class Client:
         """Yield the items of a job by number. `query`: `state`, `custom_id`."""
         return self._list(f"/jobs/{job_id}/items", **query)
 
+    def reply_to_item(self, job_id: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Reply to an item of a job with one of `text`, `verdict`, `requeue`, and return the item."""
+        return self._call("POST", f"/jobs/{job_id}/items/{number}", body)
+
     def job_results(self, job_id: str, after: int) -> bytes:
         """Return the lines of the items that have ended so far, in that order, without the first `after`."""
         return self._lines(f"/jobs/{job_id}/results", after)

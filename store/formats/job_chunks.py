@@ -1,13 +1,15 @@
-"""Job chunks: the ends of items, or outcomes of rewards and gates, as an immutable Parquet artifact.
+"""Job chunks: the states of items, or outcomes of rewards, gates and replies, as an immutable Parquet artifact.
 
-The newest row of a position says how its item has ended, or that it waits for a verdict. Texts named as JSON hold
-JSON; times are Unix seconds.
+The newest row of a position says how its item has ended; or that it waits for a verdict (WAITING), its `result` being
+what it waits for; or that it goes on (LIVE), after a verdict or since it was put back. An item that has done neither
+has no row before its end. Texts named as JSON hold JSON; times are Unix seconds, and `ended_at` is null before an end.
 
-Kinds of judgements: `score`, `check`, `refused` for a request that no engine ran, `reused` for one that an earlier job
-had answered. Two are of an item, not of what it wanted, and have index 0: HANGS, whose value has the `message`, for a
-life that ends in the step after that turn; and RECIPE, with turn 0, for a life that begins or goes on with another file
-of the recipe than before, whose value has its `recipe_sha256`. The newest counts, so it has a time `at`, too: the
-content of a chunk that came back would be no new chunk.
+Kinds of judgements: `score`, `check`, `verdict`, `peer`, `refused` for a request that no engine ran, `reused` for one
+that an earlier job had answered. Two are of an item, not of what it wanted, and have index 0: HANGS, whose value has
+the `message`, for a life that ends in the step after that turn; and RECIPE, with turn 0, for a life that begins, other
+than the first, or goes on with another file of the recipe than before. Its value has the `recipe_sha256`, the `hint` of
+who has put the item back, and `restarts`, the lives since then that began because the file has changed. The newest
+counts, so it has a time `at`, too: the content of a chunk that came back would be no new chunk.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ JUDGEMENT = pa.schema(
 )
 HANGS = "hangs"
 RECIPE = "recipe"
+WAITING, LIVE = "waiting_for_verdict", "live"
+UNENDED = (WAITING, LIVE)
+"""The states of items that have not ended."""
 
 
 def write(artifacts: Artifacts, table: pa.Table) -> str:

@@ -25,6 +25,8 @@ ENDED_AT = func.coalesce(Job.completed_at, Job.expired_at, Job.cancelled_at, Job
 UNFINISHED = Job.total - (Job.completed + Job.failed + Job.stuck + Job.expired_items + Job.cancelled_items)
 """The items of a job that have not ended, in SQL."""
 
+_AMENDED = and_(Job.unwritten > 0, Job.attempts < ATTEMPTS)
+
 record_failure = leases.record_failure
 
 
@@ -140,6 +142,26 @@ def get(session: Session, project_id: str, job_id: str) -> Job:
     return job
 
 
+def locked(session: Session, project_id: str, job_id: str) -> Job:
+    """Return a job that nobody else changes before the transaction ends. Raises NotFoundError as `get`."""
+    job = get(session, project_id, job_id)
+    session.refresh(job, with_for_update=True)
+    return job
+
+
+def hasten(session: Session, job_id: str) -> None:
+    """Have housekeeping wake a job at once that was to rest, should no message do it."""
+    session.execute(update(Job).where(Job.id == job_id, Job.holder.is_(None)).values(lease_expires_at=time.time()))
+
+
+def resolved(session: Session, job: Job, state: str) -> None:
+    """Count an item that had ended as `stuck` or `failed` as completed. `job` is locked."""
+    values = {state: getattr(Job, state) - 1, "completed": Job.completed + 1}
+    if job.status in TERMINAL:
+        values |= {"amendments": Job.amendments + 1, "unwritten": Job.unwritten + 1}
+    session.execute(update(Job).where(Job.id == job.id).values(**values))
+
+
 def sources(session: Session, job: Job, limit: int = 8) -> list[Job]:
     """Return the job whose answers this one takes, the one whose answers that took, and so on, at most `limit`."""
     earlier: list[Job] = []
@@ -208,6 +230,7 @@ def cancel(session: Session, project_id: str, job_id: str) -> Job:
         # Items that have all ended keep their outcome.
         values = {} if job.outcome == "completed" else {"outcome": "cancelled"}
         transition(session, job_id, job.status, "cancelling", **values)
+        hasten(session, job_id)
         session.refresh(job)
     cancel_children(session, job_id)
     return job
@@ -300,19 +323,22 @@ def claim_advanceable(session: Session, pause: float) -> list[str]:
 
 
 def any_ends(session: Session) -> bool:
-    """True if a job is ending."""
+    """True if a job is ending, or has ended and is to be finished again."""
     ending = select(Job.id).where(Job.status.in_(("finalizing", "cancelling")))
-    return session.scalar(ending.limit(1)) is not None
+    amended = select(Job.id).where(_AMENDED)
+    return any(session.scalar(jobs.limit(1)) is not None for jobs in (ending, amended))
 
 
 def claim_finishable(session: Session, pause: float) -> list[str]:
     """Claim jobs that can be finished now: ending, with ended batches, and if cancelled, without an item to end.
 
+    Likewise those that have ended, if an item was resolved since their artifacts were written.
+
     A claimed job is not returned again for `pause` seconds, so that one caller starts its finishing.
     """
     busy = select(Batch.id).where(Batch.job_id == Job.id, Batch.status.in_(RUNNING))
     ending = or_(Job.status == "finalizing", and_(Job.status == "cancelling", UNFINISHED <= 0))
-    return claim(session, Job, and_(ending, ~busy.exists()), pause)
+    return claim(session, Job, or_(and_(ending, ~busy.exists()), _AMENDED), pause)
 
 
 def set_sla(session: Session, job: Job, state: Sla, **data: Any) -> bool:

@@ -25,6 +25,7 @@ class Job(Leased, Base):
     `cancelled_items`; when all have ended, these add up to `total`. `restarted` counts items that began again since
     their recipe's file had changed, `reused` requests that another job had answered. `ahead` has the `requests`, by
     model, that no batch has yet (null if nobody can know), and the counts of `turns` that say so (tasks.jobs.outlook).
+    `amendments` counts items that were resolved after the job's end, `unwritten` those that no artifact has yet.
     """
 
     __tablename__ = "jobs"
@@ -69,6 +70,8 @@ class Job(Leased, Base):
     waiting_for_verdict: Mapped[int] = mapped_column(default=0)
     restarted: Mapped[int] = mapped_column(default=0)
     reused: Mapped[int] = mapped_column(default=0)
+    amendments: Mapped[int] = mapped_column(default=0)
+    unwritten: Mapped[int] = mapped_column(default=0, index=True)
     counters: Mapped[dict[str, Any]] = mapped_column(default=dict)
     ahead: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]

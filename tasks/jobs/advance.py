@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.models import ModelSpec
-from batchyard.recipes import Answer, Item, Options, Recipe, Stage
+from batchyard.recipes import Answer, Item, Options, Recipe, Reply, Stage
 from store import events
 from store.formats import chunks, job_chunks
 from store.formats import items as items_file
-from store.jobs import lifecycle
+from store.jobs import lifecycle, replies
 from store.jobs import stages as stage_records
-from store.jobs.records import ChunkKind, Job, JobStage
+from store.jobs.records import ChunkKind, Job, JobReply, JobStage
 from store.leases import Lease
 from tasks import messages
 from tasks.context import AppContext
@@ -46,6 +46,8 @@ TICK_SECONDS = 0.5
 """Ticks of one job begin at least so far apart: what comes meanwhile is taken together."""
 PAUSE_SECONDS = 2.0
 """Housekeeping wakes a job that nothing has woken for so long."""
+WAITING_SECONDS = 60.0
+"""It wakes a job that only waits for verdicts after so long: a reply wakes it, too."""
 READ_ITEMS = 64
 """Items that are read at once; those that do not begin yet are read again."""
 NOT_RECORDED = Answer(
@@ -73,8 +75,10 @@ class State:
     admitted: int
     lines: dict[str, int]
     cursors: dict[str, int]
+    reply_id: int = 0
     at: float = 0.0
     verdicts: deque[tuple[int, int, int, Verdict]] = field(default_factory=deque)
+    notices: item_events.Notices = field(default_factory=item_events.Notices)
 
 
 _states: dict[str, State] = {}
@@ -132,16 +136,19 @@ def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
     _states[job.id] = state
     _send_verdicts(state)
     _send_answers(context, state)
+    _send_replies(context, state)
     _admit(context, state)
     _judge(context, state)
     if state.options.streaming:
         cuts = state.release.cuts(state.items, state.lines, started_at)
     else:
         cuts = [] if state.items.waits() else state.release.all(state.items, state.lines)
-    done = state.admitted == job.total and not len(state.items)
-    changed = bool(cuts or state.items.ended or state.items.judged or done or state.admitted != job.admitted)
-    if changed:
-        _commit(context, lease, state, cuts, done=done)
+    items = state.items
+    done = state.admitted == job.total and not len(items)
+    state.notices.add(items)
+    changed = bool(cuts or items.ended or items.moved or items.judged or done or state.admitted != job.admitted)
+    if changed or state.notices.next_in(time.time()) == 0.0:
+        done = _commit(context, lease, state, cuts, done=done)
         for cut in cuts:
             state.items.issue(cut.requests, cut.first_line)
         state.items.taken()
@@ -154,12 +161,15 @@ def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
         log.info("all items have ended", extra={"job_id": job.id})
         _release(context, lease)
         finalize.start_ready(context)
-    elif state.verdicts or (not state.options.streaming and not state.items.waits()):
+    elif state.verdicts or (not state.options.streaming and items.pending() and not items.waits()):
         messages.wake_job(context.redis, job.id, TICK_SECONDS)
     else:
-        wait = state.release.next_in(state.items, time.monotonic())
+        wait = state.release.next_in(items, time.monotonic())
         if wait is not None:
             messages.wake_job(context.redis, job.id, max(wait, TICK_SECONDS))
+        elif items.waiting and len(items.waiting) == len(items):
+            notice = state.notices.next_in(time.time())
+            _release(context, lease, WAITING_SECONDS if notice is None else notice)
     _drop_others(job.id)
 
 
@@ -211,6 +221,14 @@ def _rebuilt(context: AppContext, job: Job, step: Step) -> State:
     state.items.turns = Turns.from_json((job.ahead or {}).get("turns", []))
     for row in _rows(state.reader, recorded.positions.tolist()):
         state.items.begin(row.position, item_of(job, options, row), _size(row), recorded)
+    if job.admitted:
+        state.notices = item_events.Notices.resumed(state.items, time.time())
+    with context.database.read() as session:
+        earlier = replies.after(session, job.id, 0)
+    for reply in earlier:
+        state.reply_id = reply.id
+        if reply.kind != "requeue" or recorded.lives[reply.position] == reply.life:  # else it was put back already
+            _take(state, reply)
     log.info("job read from its records", extra={"job_id": job.id, "items": len(state.items)})
     return state
 
@@ -304,6 +322,26 @@ def _send_answers(context: AppContext, state: State) -> None:
             state.cursors[stage] = chunk_id
 
 
+def _send_replies(context: AppContext, state: State) -> None:
+    with context.database.read() as session:
+        new = replies.after(session, state.job.id, state.reply_id)
+    for reply in new:
+        state.reply_id = reply.id
+        _take(state, reply)
+
+
+def _take(state: State, reply: JobReply) -> None:
+    """Send a verdict to its item, or begin the next life of an item that was put back."""
+    if reply.kind == "verdict":
+        verdict = Reply(reply.body["passed"], *(reply.body.get(name) for name in ("category", "message", "by")))
+        state.items.reply(reply.position, reply.life, reply.turn, verdict)
+    elif reply.kind == "requeue":
+        (row,) = state.reader.read(reply.position, 1)
+        item = item_of(state.job, state.options, row)
+        again = replace(item, life=reply.life + 1, hint=reply.body.get("hint"))
+        state.items.put_back(row.position, again, _size(row), reply.body["state"])
+
+
 def _admit(context: AppContext, state: State) -> None:
     """Begin items while the engines may need their requests. One is always live."""
     items, limit = state.items, state.release.room()
@@ -345,8 +383,11 @@ def _pool(context: AppContext) -> Judges:
         return _judges
 
 
-def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.Cut], *, done: bool) -> None:
-    """Write what the tick has decided, in one transaction.
+def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.Cut], *, done: bool) -> bool:
+    """Write what the tick has decided, in one transaction. True if the job's items have all ended.
+
+    Args:
+        done: all have, unless one was put back since the replies were read.
 
     Raises:
         LeaseLost: another process has the job now.
@@ -378,18 +419,23 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
             events.record(session, record, event.pop("type"), **event)
         record.admitted = state.admitted
         record.completed += states["completed"]
-        record.failed += states["failed"]
-        record.stuck += states["stuck"]
+        record.failed += states["failed"] - items.reopened["failed"]
+        record.stuck += states["stuck"] - items.reopened["stuck"]
+        record.waiting_for_verdict = len(items.waiting)
         record.reused += items.reused
         record.restarted += items.restarted
         record.attempts, record.attempt_error = 0, None
         record.ahead = items.outlook(job.total - state.admitted)
         if items.counters:
             record.counters = dict(Counter(record.counters) + Counter(items.counters))
+        for notice in state.notices.due(items, record.stuck, time.time()):
+            events.record(session, record, notice.type, **notice.data)
+        done = done and not replies.after(session, job.id, state.reply_id)
         if done:
             _seal(session, job.id)
             lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="completed")
     state.job = record
+    return done
 
 
 def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: dict[str, JobStage]) -> str:
@@ -426,10 +472,10 @@ def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
     progress.publish(context, job.id)
 
 
-def _release(context: AppContext, lease: Lease) -> None:
-    """Give the lease back without the pause of a tick: the end of the last batch starts to finish the job."""
+def _release(context: AppContext, lease: Lease, pause: float = 0.0) -> None:
+    """Give the lease back with another pause than that of a tick: the end of the last batch finishes the job."""
     with context.database.write() as session:
-        lease.release(session, attempts=0, attempt_error=None)
+        lease.release(session, pause, attempts=0, attempt_error=None)
 
 
 def _fail(context: AppContext, lease: Lease, job: Job, code: str, message: str) -> None:
@@ -451,8 +497,8 @@ def _drop_others(job_id: str) -> None:
 
 
 def _tables(items: LiveItems) -> list[tuple[ChunkKind, pa.Table]]:
-    ended, judged = _table(items.ended, job_chunks.RESULT), _table(items.judged, job_chunks.JUDGEMENT)
-    return [("result", ended), ("judgement", judged)]
+    states = _table([*items.moved, *items.ended], job_chunks.RESULT)
+    return [("result", states), ("judgement", _table(items.judged, job_chunks.JUDGEMENT))]
 
 
 def _table(records: Sequence[Any], schema: pa.Schema) -> pa.Table:

@@ -20,15 +20,16 @@ import pyarrow as pa
 from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report
+from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts, Writer
 from store.formats import items as items_file
 from store.formats import job_chunks
 from store.formats.results import Row
-from store.jobs import lifecycle
+from store.jobs import lifecycle, replies
 from store.jobs import reading as job_records
 from store.jobs import stages as stage_records
 from store.jobs.reading import Tokens
-from store.jobs.records import Job
+from store.jobs.records import Job, JobReply
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
@@ -81,7 +82,10 @@ def start_ready(context: AppContext) -> None:
 
 
 def run(context: AppContext, job_id: str, holder: str) -> bool:
-    """Write a job's artifacts and end it. False if another worker does, or it has ended."""
+    """Write a job's artifacts and end it. False if another worker does, or it has ended.
+
+    The artifacts of one that has ended are written again, as new files, if an item was resolved since.
+    """
     with hold_job(context, job_id, holder, context.settings.queue_seconds) as lease:
         if lease is None:
             return False
@@ -90,9 +94,11 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             own = stage_records.chunks(session, job_id)
             stages = replay.stage_records(session, job_id)
             usage = job_records.usage(session, [job_id])[job_id]
-        if job.status not in ("finalizing", "cancelling"):
+            item_replies = replies.after(session, job_id, 0)
+        if job.status not in ("finalizing", "cancelling") and not (job.status in TERMINAL and job.unwritten):
             return False
         outcome = "cancelled" if job.status == "cancelling" else job.outcome or "completed"
+        outcome = job.status if job.status in TERMINAL else outcome
         log.info("finishing", extra={"job_id": job_id, "outcome": outcome})
         with (
             tempfile.TemporaryFile(prefix="batchyard-job-") as file,
@@ -102,7 +108,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             ended = Results(context, job, results, NEVER_ENDED[outcome], file, Path(folder))
             if job.total and not context.recipes.is_composite(job.recipe):
                 judgements = [chunk.sha256 for chunk in own if chunk.kind == "judgement"]
-                ended.add_journal(stages, judgements)
+                ended.add_journal(stages, judgements, item_replies)
             report = _report(context, job, ended) if job.total else Report()
             _write_own(ended, job, report)
             steps = job.post_process
@@ -119,8 +125,10 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             record.post_process = steps
             record.expired_items = record.unended if outcome == "expired" else 0
             record.cancelled_items = record.unended if outcome != "expired" else 0
-            if lifecycle.transition(session, job_id, job.status, outcome):
-                lease.release(session)
+            record.waiting_for_verdict = 0
+            record.unwritten -= job.unwritten
+            if job.status == outcome or lifecycle.transition(session, job_id, job.status, outcome):
+                lease.release(session, attempts=0, attempt_error=None)
                 for name, (sha256, size, lines) in ended.artifacts.items():
                     lifecycle.add_artifact(session, record, name, sha256, size, lines)
     log.info("job ended", extra={"job_id": job_id, "status": outcome})
@@ -190,6 +198,7 @@ def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens) -> 
         "seed": job.seed,
         "models": job.models,
         "simulated": job.simulated,
+        "amendments": job.amendments,
         "batchyard": __version__,
         "request_counts": {
             "total": job.total,
@@ -300,11 +309,13 @@ class Results:
                 shutil.copyfileobj(source, target)
         return path
 
-    def add_journal(self, stages: Sequence[replay.StageRecords], judgements: Sequence[str]) -> None:
+    def add_journal(
+        self, stages: Sequence[replay.StageRecords], judgements: Sequence[str], item_replies: Sequence[JobReply]
+    ) -> None:
         """Write the journal."""
         numbers = items_file.Reader(self._artifacts, self._job.items_sha256 or "").numbers()
         with self._artifacts.create() as file:
-            rows = journal.write(file, self._artifacts, numbers, stages, judgements)
+            rows = journal.write(file, self._artifacts, numbers, stages, judgements, item_replies)
         self.artifacts[journal.NAME] = (file.sha256, file.size, rows)
 
     def _read(self, start: int, size: int) -> bytes:
@@ -327,6 +338,9 @@ class Results:
         for sha256 in self._chunks:
             table = job_chunks.read(self._artifacts, sha256)
             for row in table.to_pylist():
+                if row["state"] in job_chunks.UNENDED:
+                    starts[row["number"], 2:] = 0
+                    continue
                 ended = {
                     "state": row["state"],
                     "result": orjson.Fragment(row["result"]),

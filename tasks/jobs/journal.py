@@ -1,11 +1,11 @@
 """The journal of a job: a row for each of its requests, rewards, gates and replies, as a Parquet artifact.
 
-Columns: number (int64, of the item), custom_id (string), life, turn (int32), kind (string: `request`, or that of a
-judgement, see store.formats.job_chunks), stage (string), visit, sample, retry (int32), ask (binary of 16: what an equal
-request equals), model (string), seed (int64), ok (bool), text, finish_reason, error, message, extra (strings; extra is
-JSON), value (string, JSON of the outcome), input_tokens, cached_tokens, output_tokens (int64), seconds (float32). Rows
-are sorted by number, life and turn; requests of a turn come first, by stage, visit, sample and retry. The turn of
-requests is null in jobs that began before their plan files had it.
+Columns: number (int64, of the item), custom_id (string), life, turn (int32), kind (string: `request`, that of a
+judgement, see store.formats.job_chunks, or `resolve` or `requeue`), stage (string), visit, sample, retry (int32), ask
+(binary of 16: what an equal request equals), model (string), seed (int64), ok (bool), text, finish_reason, error,
+message, extra (strings; extra is JSON), value (string, JSON of the outcome), input_tokens, cached_tokens, output_tokens
+(int64), seconds (float32). Rows are sorted by number, life and turn; requests of a turn come first, by stage, visit,
+sample and retry. The turn of requests is null in jobs that began before their plan files had it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from batchyard.program import Request
 from batchyard.recipes import Answer
 from store.artifacts import Artifacts, Writer
 from store.formats import asks, chunks, job_chunks, parquet
+from store.jobs.records import JobReply
 from tasks.jobs.replay import StageRecords
 from tasks.jobs.requests import answer_of
 
@@ -64,13 +65,19 @@ Numbers = npt.NDArray[np.int64]
 
 
 def write(
-    file: Writer, artifacts: Artifacts, numbers: Numbers, stages: Sequence[StageRecords], judgements: Sequence[str]
+    file: Writer,
+    artifacts: Artifacts,
+    numbers: Numbers,
+    stages: Sequence[StageRecords],
+    judgements: Sequence[str],
+    said: Sequence[JobReply] = (),
 ) -> int:
     """Write the journal. Return its rows. Texts wait in a local file, so memory holds about 200 bytes a row.
 
     Args:
         numbers: of each item, by position.
         judgements: SHA-256 of the job's judgement chunks.
+        said: replies to its items.
     """
     with tempfile.TemporaryFile(prefix="batchyard-journal-") as spool:
         rows = _Rows(spool)
@@ -87,6 +94,12 @@ def write(
                     {name: row[name] for name in ("life", "turn", "kind", "value")}
                     | {"number": number, "sample": row["index"]},
                 )
+        for reply in said:
+            if reply.kind != "verdict":  # that is a judgement, too
+                number = int(numbers[reply.position])
+                value = orjson.dumps(reply.body).decode()
+                row = {"number": number, "life": reply.life, "turn": reply.turn, "kind": reply.kind, "value": value}
+                rows.add((number, reply.life, reply.turn, 2, 0, 0, 0, 0), row)
         with pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False) as writer:
             for batch in rows.sorted(GROUP_ROWS):
                 writer.write_table(pa.Table.from_pylist(batch, SCHEMA), row_group_size=GROUP_ROWS)

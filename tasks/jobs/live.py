@@ -6,6 +6,7 @@ time as what follows from it. So whoever writes both in one transaction can buil
 
 from __future__ import annotations
 
+import json
 import time
 import zlib
 from collections import Counter, defaultdict, deque
@@ -13,23 +14,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from batchyard.program import Program, RecipeError, Request, Wants
-from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Score, Scored
-from store.formats.job_chunks import RECIPE
+from batchyard.program import Chosen, Program, RecipeError, Request, Wants
+from batchyard.recipes import Answer, Check, Checked, Item, Options, Peer, Recipe, Reply, Score, Scored, Wait
+from store.formats.job_chunks import LIVE, RECIPE, WAITING
 from tasks.jobs.outlook import Turns, outlook
 from tasks.jobs.requests import Pending, answer_of, may_better
 
 Call: TypeAlias = Score | Check
-Outcome: TypeAlias = Answer | Scored | Checked
+Outcome: TypeAlias = Answer | Scored | Checked | Reply | Chosen
 Step: TypeAlias = Callable[[int, int, int], AbstractContextManager[object]]
 CHECKED_ITEMS = 100
 """One item in so many is run again when it ends, to see whether its recipe depends on what it is sent alone."""
 MOST_LIVES = 10
 """A recipe takes another way whenever its file has changed. After so many lives it is not the file."""
+PEERS = 64
+"""The texts of completed items that a Peer may get."""
+WAITING_BYTES = 8192
+"""The memory of an item that waits for a verdict, beside its texts."""
 
 
 class NotDeterministic(Exception):
@@ -46,7 +51,7 @@ class NotDeterministic(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An outcome that no batch keeps, for the records: of a Score or a Check, or a request that no engine will run."""
+    """An outcome that no batch keeps, for the records: of all that is no request, or of one that no engine will run."""
 
     position: int
     life: int
@@ -57,8 +62,8 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """An item that has ended, for the records. `result` and `error` are JSON."""
+class Change:
+    """The state that an item has come to, for the records (store.formats.job_chunks). `result`, `error` are JSON."""
 
     position: int
     number: int
@@ -69,7 +74,20 @@ class Ended:
     result: bytes
     error: bytes | None
     started_at: float
-    ended_at: float
+    ended_at: float | None
+
+
+class Life(NamedTuple):
+    """A life of an item, and the SHA-256 of the recipe's file that it went on with last.
+
+    `hint` is that of who has put the item back, `restarts` counts the lives since then that a change of the recipe's
+    file began.
+    """
+
+    number: int
+    recipe_sha256: str
+    hint: str | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +103,11 @@ class Issued:
 class Records(Protocol):
     """What was recorded of items before their programs were lost, each in its present life."""
 
-    def life(self, position: int) -> tuple[int, str]:
-        """Return the number of an item's life, and the SHA-256 of the recipe's file that it went on with last."""
+    def life(self, position: int) -> Life:
+        """Return the present life of an item."""
+
+    def waits(self, position: int) -> int | None:
+        """Return the turn in which an item waits for a verdict, None if it waits for none or has it."""
 
     def count(self, position: int) -> int:
         """Return how many requests and judgements of an item there are."""
@@ -101,8 +122,11 @@ class Records(Protocol):
 class NoRecords:
     """The records of an item that begins."""
 
-    def life(self, position: int) -> tuple[int, str]:
-        return 1, ""
+    def life(self, position: int) -> Life:
+        return Life(1, "")
+
+    def waits(self, position: int) -> int | None:
+        return None
 
     def count(self, position: int) -> int:
         return 0
@@ -120,8 +144,11 @@ _OUTCOMES: Mapping[type, Mapping[str, Callable[..., Outcome]]] = {
     Request: {"refused": Answer, "reused": Answer},
     Score: {"score": Scored},
     Check: {"check": Checked},
+    Wait: {"verdict": Reply},
+    Peer: {"peer": Chosen},
 }
 """What the kinds of judgements are, by what a program may want."""
+_KINDS = {Scored: "score", Checked: "check", Reply: "verdict", Chosen: "peer"}
 
 
 @dataclass(slots=True)
@@ -144,7 +171,10 @@ class LiveItems:
         out: position and index of each request that has no answer yet, by stage and line.
         unanswered, answered: number of requests out, and of answers taken, by model.
         calls: Scores and Checks to judge, as (position, turn, index, call, item).
-        ended, judged: what the records have to take up, see `taken`.
+        waiting: what items wait for that nobody has replied to, by position.
+        ended, moved, judged: what the records have to take up, see `taken`: the ends of items, their other changes of
+            state, which come before these, and outcomes.
+        reopened: items that were put back since the last `taken`, by the state in which they had ended.
         counters: what results have counted since the last `taken`.
         reused, restarted: requests that another job had answered, and items that began a new life, since the last
             `taken`.
@@ -192,7 +222,11 @@ class LiveItems:
         self.answered: dict[str, int] = defaultdict(int)
         self.calls: list[tuple[int, int, int, Call, Item]] = []
         self.judging = 0
-        self.ended: list[Ended] = []
+        self.waiting: dict[int, Wait] = {}
+        self._accepted: deque[tuple[int, str]] = deque(maxlen=PEERS)
+        self.ended: list[Change] = []
+        self.moved: list[Change] = []
+        self.reopened: Counter[str] = Counter()
         self.judged: list[Judged] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.turns = Turns()
@@ -205,6 +239,10 @@ class LiveItems:
 
     def positions(self) -> Iterator[int]:
         return iter(self._items)
+
+    def item(self, position: int) -> Item:
+        """Return a live item."""
+        return self._items[position].program.item
 
     def where(self, position: int) -> tuple[int, str | None]:
         """Return the turn of a live item, and the stage of the requests that it waits for."""
@@ -221,19 +259,32 @@ class LiveItems:
             NotDeterministic: the program asks something else than it did before, and the file is the same.
         """
         started_at = time.time()
-        before_sha256 = self._created_sha256
+        life = Life(item.life, self._created_sha256)
         if records is not NO_RECORDS:
-            life, before_sha256 = records.life(position)
-            item = replace(item, life=life)
+            life = records.life(position)
+            item = replace(item, life=life.number, hint=life.hint)
+        waited, restarts = records.waits(position) is not None, life.restarts
+        if life.recipe_sha256 != self._recipe_sha256 and (position, item.life) not in self._hung:
+            if records is not NO_RECORDS and not self._asks_the_same(position, item, records):
+                item, records, restarts = self._next_life(item, restarts), NO_RECORDS, restarts + 1
+            self._note_life(position, item, restarts, started_at)
+        self._start(position, item, size, started_at, records)
+        if waited and position not in self.waiting:
+            self._move(position, item, LIVE, 0, {}, started_at)
+
+    def put_back(self, position: int, item: Item, size: int, state: str) -> None:
+        """Begin the next life, that of `item`, of an item that has ended in this state. Raises as `begin`."""
+        started_at = time.time()
+        self.reopened[state] += 1
+        self._move(position, item, LIVE, 0, {}, started_at)
+        self._note_life(position, item, 0, started_at)
+        self._start(position, item, size, started_at, NO_RECORDS)
+
+    def _start(self, position: int, item: Item, size: int, started_at: float, records: Records) -> None:
         if (position, item.life) in self._hung:
             turn, message = self._hung[position, item.life]
             self._fail(position, item, turn, started_at, RecipeError(message, "recipe_hangs"))
             return
-        if before_sha256 != self._recipe_sha256:
-            if records is not NO_RECORDS and not self._asks_the_same(position, item, records):
-                item, records = self._next_life(item), NO_RECORDS
-            value = orjson.dumps({"recipe_sha256": self._recipe_sha256, "at": started_at})
-            self.judged.append(Judged(position, item.life, 0, 0, RECIPE, value))
         try:
             with self.step(position, item.life, 0):
                 program = Program(self._recipe, self._options, item, self._max_requests)
@@ -270,8 +321,7 @@ class LiveItems:
         answer = answer_of(output_line, seconds, request)
         if self._ask_again(live, index, request, answer):
             return
-        live.bytes += len(answer.text)
-        self.bytes += len(answer.text)
+        self._grow(live, len(answer.text))
         self._settle(live, index, answer)
         self._continue(live)
 
@@ -285,10 +335,24 @@ class LiveItems:
         self._settle(live, index, outcome)
         self._continue(live)
 
+    def reply(self, position: int, life: int, turn: int, reply: Reply) -> None:
+        """Take a verdict. One for a turn that waits for none is ignored. Raises NotDeterministic as `begin` does."""
+        live = self._items.get(position)
+        if live is None or position not in self.waiting or (live.program.item.life, live.program.turn) != (life, turn):
+            return
+        del self.waiting[position]
+        self._grow(live, -WAITING_BYTES)
+        self._note(live, 0, reply)
+        self._settle(live, 0, reply)
+        self._move(position, live.program.item, LIVE, turn, {}, live.started_at)
+        self._continue(live)
+
     def taken(self) -> None:
         """Forget what the records have taken up."""
         self.ended.clear()
+        self.moved.clear()
         self.judged.clear()
+        self.reopened.clear()
         self.reused = self.restarted = 0
         self.counters.clear()
 
@@ -341,7 +405,11 @@ class LiveItems:
         for index, want in enumerate(wants):
             if isinstance(want, Request):
                 self._ask(live, index, want, records)
-            elif isinstance(want, Score | Check):
+            elif isinstance(want, Wait):
+                self._wait(live, want, records)
+            elif isinstance(want, Peer):
+                self._look_at_peer(live, records)
+            else:
                 self._call(live, index, want, records)
 
     def _ask(self, live: _LiveItem, index: int, request: Request, records: Records) -> None:
@@ -409,9 +477,9 @@ class LiveItems:
             pass  # the item may have ended so
         return used == records.count(position)
 
-    def _next_life(self, item: Item) -> Item:
+    def _next_life(self, item: Item, restarts: int) -> Item:
         """Return an item in its next life. Raises NotDeterministic after MOST_LIVES."""
-        if item.life >= MOST_LIVES:
+        if restarts >= MOST_LIVES - 1:
             raise NotDeterministic(item.custom_id, 1)
         self.restarted += 1
         return replace(item, life=item.life + 1)
@@ -439,6 +507,26 @@ class LiveItems:
         self._note(live, index, outcome)
         self._settle(live, index, outcome)
 
+    def _wait(self, live: _LiveItem, wait: Wait, records: Records) -> None:
+        recorded = _judgement(live.program, live.position, 0, records)
+        if recorded is not None:
+            self._settle(live, 0, recorded)
+            return
+        self.waiting[live.position] = wait
+        self._grow(live, WAITING_BYTES)
+        program = live.program
+        if records.waits(live.position) != program.turn:
+            self._move(live.position, program.item, WAITING, program.turn, wait.data, live.started_at)
+
+    def _look_at_peer(self, live: _LiveItem, records: Records) -> None:
+        program = live.program
+        outcome = _judgement(program, live.position, 0, records)
+        if outcome is None:
+            texts = [text for position, text in self._accepted if position != live.position]
+            outcome = Chosen(program.item.random("peer", program.turn).choice(texts) if texts else None)
+            self._note(live, 0, outcome)
+        self._settle(live, 0, outcome)
+
     def _note_out(self, stage: str, line: int, position: int, index: int, model: str) -> None:
         self.out[stage][line] = (position, index)
         self.unanswered[model] += 1
@@ -446,8 +534,16 @@ class LiveItems:
     def _note(self, live: _LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program = live.program
         value = orjson.dumps(asdict(outcome), default=str)
-        kind = kind or ("score" if isinstance(outcome, Scored) else "check")
+        kind = kind or _KINDS[type(outcome)]
         self.judged.append(Judged(live.position, program.item.life, program.turn, index, kind, value))
+
+    def _note_life(self, position: int, item: Item, restarts: int, at: float) -> None:
+        values = {"recipe_sha256": self._recipe_sha256, "hint": item.hint, "restarts": restarts, "at": at}
+        self.judged.append(Judged(position, item.life, 0, 0, RECIPE, orjson.dumps(values)))
+
+    def _grow(self, live: _LiveItem, size: int) -> None:
+        live.bytes += size
+        self.bytes += size
 
     @staticmethod
     def _settle(live: _LiveItem, index: int, outcome: Outcome) -> None:
@@ -467,6 +563,8 @@ class LiveItems:
             return
         for name, number in result.counters.items():
             self.counters[name] += number
+        if result.state == "completed" and result.text is not None:
+            self._accepted.append((live.position, result.text))
         error_json = None if result.error is None else orjson.dumps(result.error, default=str)
         self._record(live.position, program.item, result.state, program.turn, value, error_json, live.started_at)
 
@@ -478,8 +576,15 @@ class LiveItems:
         self, position: int, item: Item, state: str, turns: int, result: bytes, error: bytes | None, started_at: float
     ) -> None:
         number, custom_id = item.number, item.custom_id
-        ended = Ended(position, number, custom_id, state, item.life, turns, result, error, started_at, time.time())
+        ended = Change(position, number, custom_id, state, item.life, turns, result, error, started_at, time.time())
         self.ended.append(ended)
+
+    def _move(
+        self, position: int, item: Item, state: str, turns: int, values: Mapping[str, Any], started_at: float
+    ) -> None:
+        result = json.dumps(values, ensure_ascii=False).encode()
+        number, custom_id = item.number, item.custom_id
+        self.moved.append(Change(position, number, custom_id, state, item.life, turns, result, None, started_at, None))
 
     def _drop(self, live: _LiveItem) -> None:
         del self._items[live.position]

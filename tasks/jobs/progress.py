@@ -25,6 +25,7 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
         "completed": job.completed,
         "failed": job.failed,
         "stuck": job.stuck,
+        "waiting_for_verdict": job.waiting_for_verdict,
         "expired": job.expired_items,
         "cancelled": job.cancelled_items,
         "eta_seconds": None if expected is None else max(0.0, expected.at - now),

@@ -22,6 +22,7 @@ from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
 from store.formats.items import Reader
 from store.jobs import reading as records
+from store.jobs import replies
 from store.jobs.reading import Chunk, PlanGroup
 from store.jobs.records import Job
 from tasks.context import AppContext
@@ -29,6 +30,9 @@ from tasks.jobs.finish import NEVER_ENDED, EndedItem
 from tasks.jobs.item_events import events_of
 
 STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
+"""Of items; those that have not ended come first."""
+_REASONS = {"waiting_for_verdict": ("result", "gate"), "failed": ("error", "code"), "stuck": ("error", "code")}
+"""Where a result row says why an item is in its state."""
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
 _CACHED_CHUNKS = 8192
@@ -56,6 +60,25 @@ class MixedItem(NamedTuple):
     number: int
     custom_id: str
     scores: list[float]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an item is: its state, and the life and the turns in which it has come there. `result` is empty before."""
+
+    number: int
+    position: int
+    custom_id: str
+    state: str
+    life: int
+    turns: int
+    result: dict[str, Any]
+    started_at: float | None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What a reply to it belongs to: position, life and turn."""
+        return self.position, self.life, self.turns
 
 
 @dataclass
@@ -95,11 +118,24 @@ class Turn:
 
 
 @dataclass
+class ReplyRow:
+    """What a person or a CI has said to an item."""
+
+    life: int
+    turn: int
+    kind: str
+    body: dict[str, Any]
+    created_at: int
+
+
+@dataclass
 class ItemDetails(ItemRow):
     """An item with all that has happened to it. `previous` and `next` are the numbers of the items beside it."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
+    replies: list[ReplyRow] = field(default_factory=list)
+    waits_for: dict[str, Any] | None = None
     result: Any = None
     error: dict[str, Any] | None = None
     started_at: float | None = None
@@ -133,6 +169,8 @@ def item_events(context: AppContext, job: Job, after: int, limit: int | None) ->
     options = recipe.options.model_validate(job.options)
 
     def told(number: int, row: dict[str, Any]) -> bytes:
+        if row["state"] in job_chunks.UNENDED:
+            return b""
         made = events_of(recipe, options, EndedItem.of(row))
         return b"".join(orjson.dumps({"sequence": number} | dict(event)) + b"\n" for event in made)
 
@@ -227,14 +265,15 @@ class _Items:
         total = self.reader.total
         self.states = np.full(total, STATES.index("pending"), np.int8)
         self.states[: job.admitted] = STATES.index("live")
+        states = np.arange(len(STATES), dtype=np.int8)
         if job.status in TERMINAL:
-            self.states[:] = STATES.index(NEVER_ENDED[job.status])
+            self.states[:] = states[: STATES.index("completed")] = STATES.index(NEVER_ENDED[job.status])
         self.lives = np.ones(total, np.int32)
         self.turns = np.full(total, -1, np.int32)
         self._places = np.full((total, 2), -1, np.int32)
         for index, chunk in enumerate(self._stored):  # the newest row of a position counts
             ends = _ends(self._artifacts, chunk.sha256)
-            self.states[ends.positions] = ends.states
+            self.states[ends.positions] = states[ends.states]
             self.lives[ends.positions] = ends.lives
             self.turns[ends.positions] = ends.turns
             self._places[ends.positions, 0] = index
@@ -256,16 +295,16 @@ class _Items:
 
     def _listed(self, position: int, custom_id: str) -> ItemRow:
         state = STATES[self.states[position]]
-        row = self.row(position, ["error"]) if state in ("failed", "stuck") else None
-        error = orjson.loads(row["error"]) if row and row["error"] else {}
+        row = self.row(position, ["result", "error"]) if state in _REASONS else None
+        reason = orjson.loads(row[_REASONS[state][0]] or "{}").get(_REASONS[state][1]) if row else None
         turns = int(self.turns[position])
         return ItemRow(
             number=int(self.numbers[position]),
             custom_id=custom_id,
             state=state,
             life=int(self.lives[position]),
-            turn=turns if turns >= 0 else None,
-            reason=error.get("code"),
+            turn=turns if turns >= 0 and state not in ("live", "pending") else None,
+            reason=reason,
         )
 
 
@@ -374,14 +413,7 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
         NotFoundError: the job has no such item.
         ConflictError: the job ended so long ago that only its artifacts have it.
     """
-    missing = NotFoundError(f"Job '{job.id}' has no item {number}.", param="number")
-    if not job.total:
-        raise missing
-    known = _Items(context, job)
-    positions = np.flatnonzero(known.numbers == min(number, 2**63 - 1))
-    if not positions.size:
-        raise missing
-    position = int(positions[0])
+    known, position = _find(context, job, number)
     (listed,) = known.listed([position])
     (row,) = known.reader.read(position, 1)
     details = ItemDetails(**vars(listed), columns=row.columns)
@@ -390,15 +422,51 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
     details.next = int(after.min()) if after.size else None
     end = known.row(position, ["result", "error", "started_at", "ended_at"])
     if end is not None:
-        details.result = orjson.loads(end["result"]) if end["result"] else None
+        value = orjson.loads(end["result"]) if end["result"] else None
+        if details.state == "waiting_for_verdict":
+            details.waits_for = value
+        elif end["ended_at"] is not None:
+            details.result = value
         details.error = orjson.loads(end["error"]) if end["error"] else None
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
     details.turns = _turns(context, job, position, details)
+    with context.database.read() as session:
+        details.replies = [
+            ReplyRow(reply.life, reply.turn, reply.kind, reply.body, reply.created_at)
+            for reply in replies.of_item(session, job.id, position)
+        ]
     if details.state == "live":
-        details.life = max((turn.life for turn in details.turns), default=1)
+        details.life = max([details.life, *(turn.life for turn in details.turns)])
         unanswered = [request.stage for turn in details.turns for request in turn.requests if _open(request)]
         details.stage = unanswered[-1] if unanswered else None
     return details
+
+
+def place(context: AppContext, job: Job, number: int) -> Place:
+    """Return where an item is. Raises as `item`."""
+    known, position = _find(context, job, number)
+    (listed,) = known.listed([position])
+    row = known.row(position, ["turns", "result", "started_at"]) or {}
+    return Place(
+        number=number,
+        position=position,
+        custom_id=listed.custom_id,
+        state=listed.state,
+        life=listed.life,
+        turns=row.get("turns") or 0,
+        result=orjson.loads(row.get("result") or "{}"),
+        started_at=row.get("started_at"),
+    )
+
+
+def _find(context: AppContext, job: Job, number: int) -> tuple[_Items, int]:
+    """Return the items of a job, and the position of one. Raises as `item`."""
+    if job.total:
+        known = _Items(context, job)
+        positions = np.flatnonzero(known.numbers == min(number, 2**63 - 1))
+        if positions.size:
+            return known, int(positions[0])
+    raise NotFoundError(f"Job '{job.id}' has no item {number}.", param="number")
 
 
 def _open(request: RequestRow) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
 from store.jobs import stages
-from tasks.jobs.live import Issued
+from tasks.jobs.live import Issued, Life
 
 Positions = npt.NDArray[np.int64]
 _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
@@ -47,20 +47,27 @@ class Recorded:
     Attributes:
         positions: of these items, rising.
         created_sha256: of the recipe's file when the job was created.
+        lives: of each item that has begun, the life that its newest state belongs to, 0 without any.
+        waiting: by position, the turn in which an item waits for a verdict.
         lines: the next line of each stage.
         hung: by position and life, the turn after which a step has hung, and what to say of it; of all items.
     """
 
     positions: Positions
     created_sha256: str
+    lives: npt.NDArray[np.int32]
+    waiting: Mapping[int, int]
     lines: dict[str, int] = field(default_factory=dict)
     hung: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
-    _lives: dict[int, tuple[int, str]] = field(default_factory=dict)
+    _lives: dict[int, Life] = field(default_factory=dict)
     _requests: dict[tuple[int, str, int, int], Issued] = field(default_factory=dict)
     _judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def life(self, position: int) -> tuple[int, str]:
-        return self._lives.get(position, (1, self.created_sha256))
+    def life(self, position: int) -> Life:
+        return self._lives.get(position, Life(1, self.created_sha256))
+
+    def waits(self, position: int) -> int | None:
+        return self.waiting.get(position)
 
     def count(self, position: int) -> int:
         return self._counts[position]
@@ -107,10 +114,16 @@ def read(
         UnavailableError: the store does not have a file or cannot be reached.
         BatchyardError: a file is damaged.
     """
-    ended = np.zeros(admitted, np.bool_)
-    for sha256 in results:
-        ended[job_chunks.read(artifacts, sha256, ["position"])["position"].to_numpy()] = True
-    recorded = Recorded(np.flatnonzero(~ended), created_sha256)
+    ended, waiting = np.zeros(admitted, np.bool_), np.zeros(admitted, np.int32)
+    lives = np.zeros(admitted, np.int32)
+    for sha256 in results:  # the newest row of a position counts
+        table = job_chunks.read(artifacts, sha256, ["position", "state", "life", "turns"])
+        places, states = table["position"].to_numpy(), table["state"]
+        ended[places] = pc.invert(pc.is_in(states, pa.array(job_chunks.UNENDED))).to_numpy()
+        waiting[places] = pc.if_else(pc.equal(states, job_chunks.WAITING), table["turns"], 0).to_numpy()
+        lives[places] = table["life"].to_numpy()
+    turns = {position: int(waiting[position]) for position in np.flatnonzero(waiting).tolist()}
+    recorded = Recorded(np.flatnonzero(~ended), created_sha256, lives, turns)
     live = pa.array(recorded.positions, pa.int64())
     judged: list[dict[str, Any]] = []
     for sha256 in judgements:
@@ -121,10 +134,12 @@ def read(
             recorded.hung[row["position"], row["life"]] = (row["turn"], message)
         judged += table.filter(pc.and_(pc.invert(hangs), pc.is_in(table["position"], live))).to_pylist()
     for row in judged:
-        if row["kind"] == job_chunks.RECIPE and row["life"] >= recorded.life(row["position"])[0]:
-            recorded._lives[row["position"]] = (row["life"], orjson.loads(row["value"])["recipe_sha256"])
+        if row["kind"] == job_chunks.RECIPE and row["life"] >= recorded.life(row["position"]).number:
+            value = orjson.loads(row["value"])
+            restarts = value.get("restarts", row["life"] - 1)  # an older version has counted all lives
+            recorded._lives[row["position"]] = Life(row["life"], value["recipe_sha256"], value.get("hint"), restarts)
     for row in judged:
-        if row["kind"] != job_chunks.RECIPE and row["life"] == recorded.life(row["position"])[0]:
+        if row["kind"] != job_chunks.RECIPE and row["life"] == recorded.life(row["position"]).number:
             place = (row["position"], row["turn"], row["index"])
             recorded._judgements[place] = (row["kind"], orjson.loads(row["value"]))
     for stage in stages:
@@ -150,7 +165,7 @@ def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recor
                 answers[line] = (answer, seconds)
     # Of several attempts at a request the last one counts: it comes last.
     for row in requests.sort_by("retry").to_pylist():
-        if row["life"] != recorded.life(row["position"])[0]:
+        if row["life"] != recorded.life(row["position"]).number:
             continue
         place = (row["position"], stage.name, row["visit"], row["sample"])
         recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answers.get(row["line"]))

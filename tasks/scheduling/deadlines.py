@@ -126,7 +126,7 @@ def _of_jobs(
     """
     forecasts = {}
     for job in jobs:
-        if job.ahead is None or job.ahead["requests"] is None:
+        if job.ahead is None or job.ahead["requests"] is None or job.waiting_for_verdict:
             continue
         parts = [
             batch.id for batch in batches if batch.job_id == job.id and batch.completed + batch.failed < batch.total

@@ -16,9 +16,12 @@ from batchyard.recipes import (
     InvalidItem,
     Item,
     Options,
+    Peer,
+    Reply,
     Result,
     Score,
     Scored,
+    Wait,
     messages_of,
     recipe,
     scored,
@@ -184,3 +187,40 @@ def test_a_reward_returns_a_number_or_a_dict_with_a_score() -> None:
     assert scored({"score": 0.5, "acc": True, "pred": 7}).pred == "7"
     with pytest.raises(TypeError, match="a number as 'score'"):
         scored({"acc": 1})
+
+
+def test_a_wait_and_a_peer_are_turns_of_their_own_whose_outcomes_come_alone() -> None:
+    @recipe("gated", Options, stages=("draft",))
+    def gated(item: Item, options: Options) -> Flow:
+        (draft,) = yield [ask("draft")]
+        peer = yield Peer()
+        reply = yield Wait("verdict", gate="house", text=draft.text)
+        return Result(text=draft.text, peer=peer, passed=reply.passed, message=reply.message)
+
+    def reply(wait: Wait) -> Reply:
+        return Reply(wait.data["text"] == "hi", message=wait.data["gate"])
+
+    item = Item(0, "a", {"prompt": "x"})
+    result = play(gated, item, Options(), lambda request: "hi", reply=reply, peer=lambda: "other")
+    assert (result.text, result.values) == ("hi", {"peer": "other", "passed": True, "message": "house"})
+    assert play(gated, item, Options(), lambda request: "no", reply=reply).values["peer"] is None
+    with pytest.raises(ValueError, match="`reply` was not passed"):
+        play(gated, item, Options(), lambda request: "hi")
+
+
+@pytest.mark.parametrize(
+    ("yielded", "says"),
+    [
+        ([Wait("verdict", gate="a")], "yield a Wait or a Peer alone"),
+        ([Peer(), ask("first")], "yield a Wait or a Peer alone"),
+        (Wait("sleep", gate="a"), "nobody replies to a Wait of kind 'sleep'"),
+        (Wait("verdict"), "names its gate"),
+        (Wait("verdict", gate=""), "names its gate"),
+        (Wait("verdict", gate="a", item=object()), "no JSON"),
+        (Wait("verdict", gate="a", text="\ud800"), "no JSON"),
+        (Wait("verdict", gate="a", score=float("nan")), "no JSON"),
+    ],
+)
+def test_a_wait_that_nobody_can_reply_to_is_an_error_of_the_recipe(yielded: Any, says: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(says)):
+        Program(flow_of([yielded]), Options(), Item(0, "a", {}))

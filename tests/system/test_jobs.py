@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +23,7 @@ import requests
 
 from tests.chaos import relay
 from tests.chaos.jobs import Campaign
+from tests.support.rows import until
 from tests.support.stacks import RunningStack
 
 MODELS = """
@@ -32,7 +36,7 @@ call_log = "{log}"
 DEBATE = '''
 import random
 from pydantic import Field
-from batchyard.recipes import Ask, Failure, Flow, Item, Options, Result, Score, gate, recipe, reward
+from batchyard.recipes import Ask, Failure, Flow, Item, Options, Result, Score, Wait, gate, recipe, reward
 
 class Debate(Options):
     model: str
@@ -78,6 +82,21 @@ def hanging(item: Item, options: Debate) -> Flow:
     while item.number == 3:
         pass
     return Result(text=answer.text)
+
+class Gated(Options):
+    model: str
+
+@recipe("gated", Gated, stages=("draft",), loops=True)
+def gated(item: Item, options: Gated) -> Flow:
+    """Draft until somebody is content."""
+    (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
+    while True:
+        reply = yield Wait("verdict", gate="house", draft=draft.text)
+        if reply.passed:
+            return Result(text=draft.text)
+        if reply.category == "hopeless":
+            return item.stuck("hopeless", reply.message)
+        (draft,) = yield [Ask("draft", item.chat(reply.message), model=options.model)]
 
 @reward("acme", data_sources=("acme/qa",), columns=("answer",))
 def acme(data_source, solution_str, ground_truth, extra_info=None):
@@ -185,6 +204,53 @@ def test_processes_killed_at_random_change_no_byte_and_ask_only_what_was_in_flig
         campaign.run(kills=3, minutes=3)
     assert not campaign.wrong
     assert len(campaign.kills) == 3
+
+
+def test_people_reply_to_items_by_api_and_terminal_though_the_jobs_worker_is_killed(jobs: Jobs) -> None:
+    job = jobs.create([{"prompt": f"draft {number}"} for number in range(4)], recipe="gated", options={"model": "echo"})
+    path = f"/jobs/{job['id']}"
+
+    def reach(waiting: int, stuck: int) -> None:
+        def reached() -> bool:
+            current = jobs.call("GET", path).json()
+            counts = (current["batchyard"]["waiting_for_verdict"], current["request_counts"]["stuck"])
+            return counts == (waiting, stuck)
+
+        until(reached, 60)
+
+    def terminal(*arguments: str) -> Any:
+        command = [str(Path(sys.executable).parent / "batchyard"), "job", *arguments, "--json"]
+        data = ["--data", str(jobs.stack.data)]
+        environment = os.environ | jobs.stack.environment
+        return json.loads(subprocess.run([*command, *data], env=environment, capture_output=True, check=True).stdout)
+
+    reach(waiting=4, stuck=0)
+    for process in jobs.stack.processes("webhooks"):
+        process.kill()
+    verdict = {"gate": "house", "passed": True}
+    assert jobs.call("POST", f"{path}/items/0", json={"verdict": verdict}).status_code == 200
+    terminal("verdict", job["id"], "1", "--gate", "house", "--failed", "--message", "Shorter.")
+    terminal("verdict", job["id"], "2", "--gate", "house", "--failed", "--category", "hopeless")
+    reach(waiting=2, stuck=1)
+    listed = [(item["number"], item["state"], item["reason"]) for item in terminal("stuck", job["id"])]
+    assert listed == [
+        (1, "waiting_for_verdict", "house"),
+        (3, "waiting_for_verdict", "house"),
+        (2, "stuck", "hopeless"),
+    ]
+    terminal("requeue", job["id"], "2", "--hint", "Be brave.")
+    reach(waiting=3, stuck=0)
+    for number, passed in ((1, True), (2, False), (3, True)):
+        body = {"verdict": verdict | {"passed": passed, "category": None if passed else "hopeless"}}
+        assert jobs.call("POST", f"{path}/items/{number}", json=body).status_code == 200
+    job = jobs.ended(job)
+    assert (job["status"], job["request_counts"]["completed"], job["request_counts"]["stuck"]) == ("completed", 3, 1)
+    assert terminal("resolve", job["id"], "2", "By hand.", "--by", "Ann")["state"] == "completed"
+    until(lambda: jobs.results(jobs.call("GET", path).json())[2]["state"] == "completed", 60)
+    job = jobs.call("GET", path).json()
+    assert [result["result"]["text"] for result in jobs.results(job)] == ["draft 0", "Shorter.", "By hand.", "draft 3"]
+    assert json.loads(jobs.artifact(job, "manifest.json"))["amendments"] == 1
+    assert [stage["issued"] for stage in job["batchyard"]["stages"]] == [6]
 
 
 def test_a_cancelled_job_keeps_what_its_items_have(jobs: Jobs) -> None:

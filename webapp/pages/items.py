@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import flask
 from flask import Blueprint
@@ -12,14 +13,17 @@ from flask.typing import ResponseReturnValue
 from pydantic import BaseModel
 
 from batchyard.errors import ConflictError
+from batchyard.statuses import TERMINAL
 from tasks.jobs import reading
 from tasks.jobs.reading import ItemDetails, Judgement, RequestRow, Turn
-from webapp.jobs import get_job
+from tasks.jobs.replies.posting import MENDABLE
+from webapp.job_wire import ItemReply
+from webapp.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure
 from webapp.pages.jobs import title
-from webapp.requests import current_context, query
+from webapp.requests import current_context, query, validated
 
 routes = Blueprint("items", __name__, url_prefix="/jobs/<job_id>/items")
 
@@ -87,7 +91,27 @@ def show(job_id: str, number: int) -> ResponseReturnValue:
         turns=turns,
         result=_result(item),
         most=None if params.all else ANSWERS,
+        waits_for=[Passage(name, text_of(value)) for name, value in (item.waits_for or {}).items() if name != "gate"],
+        can_be_mended=item.state in MENDABLE,
+        ended=job.status in TERMINAL,
+        fields={},
     )
+
+
+@routes.post("/<int:number>")
+def reply(job_id: str, number: int) -> ResponseReturnValue:
+    """Take the verdict or the text of a person, or put the item back. The value of the button says which."""
+    fields = {name: value for name, value in flask.request.form.items() if value.strip()}
+    done = fields.get("reply")
+    if done == "resolve":
+        body: dict[str, Any] = {"text": fields.get("text"), "by": fields.get("by")}
+    elif done == "requeue":
+        body = {"requeue": {"hint": fields.get("hint")}}
+    else:
+        given = {name: fields.get(name) for name in ("gate", "category", "message", "by")}
+        body = {"verdict": given | {"passed": done == "pass"}}
+    post(job_id, number, validated(ItemReply, body))
+    return flask.redirect(flask.url_for("pages.items.show", job_id=job_id, number=number), 303)
 
 
 def _exchanges(turn: Turn) -> list[Exchange]:
@@ -137,8 +161,8 @@ def _outcome(judgement: Judgement) -> tuple[str, list[Passage], bool]:
     if isinstance(values.get("values"), dict):  # all that a reward said
         values = values.pop("values") | values
     passages = [Passage(name, value_of(value)) for name, value in values.items() if value not in (None, {}, [], "")]
-    if judgement.kind == "check":
-        return "check", passages, values.get("passed") is False
+    if judgement.kind in ("check", "verdict"):
+        return judgement.kind, passages, values.get("passed") is False
     return judgement.kind, passages, judgement.kind == "refused" or bool(values.get("error"))
 
 

@@ -110,6 +110,7 @@ def show(job_id: str) -> ResponseReturnValue:
         "job.html",
         **variables,
         **_list_variables(job, chosen, listed),
+        needing=_needing(job),
         record=job,
         main=_main(job),
         groups=metrics.groups(job.metrics),
@@ -174,6 +175,13 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     except ConflictError as error:
         return ItemList([], problem=error.message)
     return ItemList(items, items[-1].number if has_more else None)
+
+
+def _needing(job: Job) -> list[tuple[str, ItemList]]:
+    """Return the first items that need a person, by state."""
+    counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck}
+    lists = [(state, _list(job, ItemFilter(state=state))) for state, count in counts.items() if count]
+    return [(state, listed) for state, listed in lists if listed.items]
 
 
 def _mixed_first(job: Job, chosen: ItemFilter) -> ItemList:

@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import redis
-from sqlalchemy import select
 
-from batchyard import output_lines
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from store import leases, projects
 from store.artifacts import Artifacts
 from store.database import Database
-from store.formats import asks, chunks, items, job_chunks
-from store.jobs import lifecycle
+from store.formats import job_chunks
 from store.jobs import stages as stage_records
 from store.jobs.records import Job
-from store.records import ResultChunk, Segment
-from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
-from tasks.jobs import advance, finish, reading, stages, validation, watchdog
+from tasks.jobs import advance, reading, validation, watchdog
 from tasks.jobs.judging import Judges
-from tests.support.jobs import create_job
 from tests.support.rows import until
+from tests.support.running_jobs import HEAD, Running
 from tests.support.stacks import ROOT
 
-HEAD = """
-import re
-import threading
-from batchyard.recipes import Ask, Flow, Item, Options, Result, Score, recipe, reward
-"""
+pytestmark = pytest.mark.usefixtures("alone")
+
 TWO = """
 @recipe("two", Options, stages=("draft", "final"))
 def two(item: Item, options: Options) -> Flow:
@@ -86,110 +74,6 @@ def two(item: Item, options: Options) -> Flow:
     (draft,) = yield [Ask("draft", item.chat(), model="echo")]
     return Result(text=draft.text)
 """
-
-
-class Running:
-    """A job of recipe `two` with an item for each prompt, and its engine."""
-
-    def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
-        self.context = context
-        with context.artifacts.create() as file:
-            writer = items.Writer(file)
-            for number, prompt in enumerate(prompts):
-                writer.add(number, f"item-{number}", orjson.dumps({"prompt": prompt}))
-            writer.close()
-        with context.database.write() as session:
-            sha256 = context.recipes.sha256("two")
-            self.id = create_job(session, project, recipe="two", recipe_sha256=sha256, options={}).id
-            assert lifecycle.validated(session, self.id, items_sha256=file.sha256, total=len(prompts))
-
-    @property
-    def job(self) -> Job:
-        with self.context.database.read() as session:
-            return session.get_one(Job, self.id)
-
-    def tick(self, times: int = 1) -> None:
-        for _ in range(times):
-            advance.run(self.context, self.id, "here/1/task")
-
-    def crash(self, context: AppContext | None = None) -> None:
-        """Lose what is in memory. `context`: with which the job goes on."""
-        advance._states.clear()
-        self.context = context or self.context
-
-    def answer(self, stage: str, *numbers: int) -> None:
-        """Answer the requests of a stage: those of these items, or all."""
-        with self.context.database.write() as session:
-            (batch_id,) = [own.batch_id for own in stage_records.stages(session, self.id) if own.name == stage]
-            for segment in session.scalars(select(Segment).where(Segment.batch_id == batch_id)):
-                table = asks.read(self.context.artifacts, segment.plan_sha256 or "", segment.row_group or 0)
-                rows = [
-                    {"line": row["line"], "ok": True, "answer": _echoed(row["body"]), "seconds": 0.5}
-                    for row in table.to_pylist()
-                    if not numbers or row["position"] in numbers
-                ]
-                sha256 = chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=chunks.SCHEMA))
-                session.add(ResultChunk(batch_id=batch_id, segment_id=segment.id, sha256=sha256, created_at=0.0))
-
-    def issued(self) -> dict[str, list[str]]:
-        """The custom_ids of what was issued, by stage, sorted."""
-        with self.context.database.read() as session:
-            plans = {own.name: stage_records.plans(session, own.batch_id or "") for own in self.stages()}
-        return {
-            name: sorted(
-                custom_id
-                for place in places
-                for custom_id in asks.read(self.context.artifacts, *place)["custom_id"].to_pylist()
-            )
-            for name, places in plans.items()
-        }
-
-    def stages(self) -> list[Any]:
-        with self.context.database.read() as session:
-            return stage_records.stages(session, self.id)
-
-    def ends(self) -> dict[str, dict[str, Any]]:
-        """The result rows, by custom_id. An item that ended twice is an error."""
-        with self.context.database.read() as session:
-            stored = stage_records.chunks(session, self.id, "result")
-        rows = [row for chunk in stored for row in job_chunks.read(self.context.artifacts, chunk.sha256).to_pylist()]
-        assert len({row["custom_id"] for row in rows}) == len(rows)
-        return {row["custom_id"]: row for row in rows}
-
-    def journal(self) -> list[dict[str, Any]]:
-        """Finish the job. Return the rows of its journal."""
-        assert finish.run(self.context, self.id, "here/1/task")
-        with self.context.database.read() as session:
-            files = {artifact.name: file for artifact, file in lifecycle.artifacts(session, [self.id])[self.id]}
-        with self.context.artifacts.open(files["journal.parquet"].sha256) as file:
-            return list(pq.read_table(io.BytesIO(file.read())).to_pylist())
-
-
-def _echoed(body: str) -> str:
-    content = orjson.loads(body)["messages"][-1]["content"]
-    choices = [{"message": {"content": content}, "finish_reason": "stop"}]
-    return output_lines.line("x", 200, orjson.dumps({"choices": choices}), None)
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message leaves the test, and a hungry job waits for nothing."""
-    for name in ("advance_job", "segment"):
-        monkeypatch.setattr(messages, name, lambda *_: None)
-    monkeypatch.setattr(stages, "Release", functools.partial(stages.Release, pause=0.0))
-
-
-@pytest.fixture
-def deployed(new_context: Callable[..., AppContext], tmp_path: Path) -> Callable[[str], AppContext]:
-    """Makes a context whose folder of recipes has this file."""
-
-    def make(text: str) -> AppContext:
-        folder = tmp_path / f"recipes-{len(list(tmp_path.glob('recipes-*')))}"
-        folder.mkdir()
-        (folder / "two.py").write_text(HEAD + text)
-        return new_context(recipes=str(folder))
-
-    return make
 
 
 def test_items_begin_their_next_life_when_the_recipes_file_asks_something_else(

@@ -9,6 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,9 +18,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.models import ModelSpec
-from batchyard.recipes import Ask, Check, Checked, Flow, Item, Options, Recipe, Result, Score, Scored, recipe
-from store.formats.job_chunks import RECIPE
-from tasks.jobs.live import MOST_LIVES, NO_RECORDS, Issued, LiveItems, NotDeterministic
+from batchyard.recipes import (
+    Ask,
+    Check,
+    Checked,
+    Flow,
+    Item,
+    Options,
+    Peer,
+    Recipe,
+    Reply,
+    Result,
+    Score,
+    Scored,
+    Wait,
+    recipe,
+)
+from store.formats.job_chunks import RECIPE, UNENDED, WAITING
+from tasks.jobs.live import MOST_LIVES, NO_RECORDS, PEERS, Issued, Life, LiveItems, NotDeterministic
 from tasks.jobs.requests import Pending, Preparer
 
 MODELS = {"echo": ModelSpec(name="echo", engine="echo")}
@@ -50,6 +66,21 @@ def changed(item: Item, options: Options) -> Flow:
         votes = yield [Ask("vote", f"{item.custom_id} vote {n}", model="echo") for n in range(2)]
     (final,) = yield [Ask("final", f"{item.custom_id} final", model="echo")]
     return Result(text=final.text, votes=[vote.text for vote in votes])
+
+
+@recipe("gated", Options, stages=("draft", "review"), loops=True)
+def gated(item: Item, options: Options) -> Flow:
+    """Draft, have it reviewed beside another item's text, and wait for a verdict; three drafts at most."""
+    message = item.hint
+    for number in range(3):
+        (draft,) = yield [Ask("draft", f"{item.custom_id} {number} {message}", model="echo")]
+        peer = yield Peer()
+        yield [Ask("review", text, model="echo") for text in (draft.text, peer) if text]
+        reply = yield Wait("verdict", gate="house", text=draft.text)
+        if reply.passed:
+            return Result(text=draft.text)
+        message = reply.message
+    return item.stuck("refused")
 
 
 FILES = {"a": three, "b": changed}
@@ -90,7 +121,9 @@ class Core:
         self.requests: dict[str, list[Pending]] = {}
         self.answers: dict[tuple[str, int], str] = {}
         self.judgements: dict[tuple[int, int, int, int], tuple[str, Mapping[str, Any]]] = {}
-        self.lives: dict[int, tuple[int, str]] = {}
+        self.lives: dict[int, Life] = {}
+        self.states: dict[int, tuple[str, int, int]] = {}
+        self.replies: list[tuple[str, int, int, int]] = []
         self.restarted = 0
         self.ended: dict[int, tuple[str, bytes]] = {}
         self.admitted = 0
@@ -105,22 +138,31 @@ class Core:
         for judged in items.judged:
             key, value = (judged.position, judged.life, judged.turn, judged.index), orjson.loads(judged.value)
             if judged.kind == RECIPE:
-                self.lives[judged.position] = (judged.life, value["recipe_sha256"])
+                life = Life(judged.life, value["recipe_sha256"], value["hint"], value["restarts"])
+                self.lives[judged.position] = life
                 continue
             assert key not in self.judgements
             self.judgements[key] = (judged.kind, value)
         self.restarted += items.restarted
+        for change in [*items.moved, *items.ended]:
+            state, life, _ = self.states.get(change.position, ("live", 0, 0))
+            assert state in UNENDED or change.life > life, "an item ended twice"
+            self.states[change.position] = (change.state, change.life, change.turns)
+            self.ended.pop(change.position, None)
         for ended in items.ended:
-            assert ended.position not in self.ended, "an item ended twice"
             self.ended[ended.position] = (ended.state, ended.result)
-            assert ended.life == self.life(ended.position)[0]
+            assert ended.life == self.life(ended.position).number
         items.taken()
 
-    def life(self, position: int) -> tuple[int, str]:
-        return self.lives.get(position, (1, "a"))
+    def life(self, position: int) -> Life:
+        return self.lives.get(position, Life(1, "a"))
+
+    def waits(self, position: int) -> int | None:
+        state, _, turns = self.states.get(position, ("live", 1, 0))
+        return turns if state == WAITING else None
 
     def count(self, position: int) -> int:
-        life, _ = self.life(position)
+        life = self.life(position).number
         requests = {
             (stage, request.visit, request.sample)
             for stage, requests in self.requests.items()
@@ -131,7 +173,7 @@ class Core:
         return len(requests) + len(judgements)
 
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
-        place = (position, self.life(position)[0], visit, sample)
+        place = (position, self.life(position).number, visit, sample)
         issued = [
             Issued(request.retry, line, request.ask, self._answer(stage, line))
             for line, request in enumerate(self.requests.get(stage, []))
@@ -144,13 +186,16 @@ class Core:
         return None if text is None else (text, None)
 
     def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
-        return self.judgements.get((position, self.life(position)[0], turn, index))
+        return self.judgements.get((position, self.life(position).number, turn, index))
 
-    def rebuild(self, recipe_sha256: str = "a") -> LiveItems:
-        items = items_of(FILES[recipe_sha256], recipe_sha256)
+    def rebuild(self, recipe_sha256: str = "a", flow: Recipe[Any] | None = None) -> LiveItems:
+        items = items_of(flow or FILES[recipe_sha256], recipe_sha256)
         for position in range(self.admitted):
             if position not in self.ended:
                 items.begin(position, an_item(position), 0, self)
+        for kind, position, life, turn in self.replies:
+            if kind == "verdict" or self.states[position][1] == life:
+                reply(items, kind, position, life, turn)
         return items
 
 
@@ -180,6 +225,46 @@ def run(draws: random.Random, *, crashes: float, files: Sequence[str] = ("a",)) 
     raise AssertionError("the items did not end")
 
 
+def reply(items: LiveItems, kind: str, position: int, life: int, turn: int) -> None:
+    """A verdict that depends on its place alone, or the item put back. Items get worse in their first life."""
+    if kind == "requeue":
+        items.put_back(position, replace(an_item(position, life + 1), hint=f"hint {life}"), 0, "stuck")
+        return
+    chance = zlib.crc32(f"{position} {life} {turn}".encode()) % (3 if life == 1 else 2)
+    items.reply(position, life, turn, Reply(passed=chance == 1, message=f"said {position} {life} {turn}"))
+
+
+def run_gated(draws: random.Random, *, crashes: float) -> Core:
+    """Run 12 items of `gated`, with replies at any time; before a commit everything in memory may be lost."""
+    core, items, admitted = Core(), items_of(gated), 0
+    for _ in range(10_000):
+        if draws.random() < crashes:
+            items, admitted = core.rebuild(flow=gated), core.admitted
+        while admitted < 12 and len(items) - len(items.waiting) < 4:
+            items.begin(admitted, an_item(admitted), 0)
+            admitted += 1
+        if draws.random() < 0.5:
+            core.commit(items, admitted)
+        out = [(stage, line) for stage, lines in items.out.items() for line in lines]
+        answer(core, items, draws.sample(out, min(len(out), 3)))
+        kinds = {WAITING: "verdict", "stuck": "requeue"}
+        places = {
+            (kinds[state], position, *place) for position, (state, *place) in core.states.items() if state in kinds
+        }
+        for place in sorted(places - {*core.replies}):
+            if draws.random() < 0.2:
+                core.replies.append(place)
+                if draws.random() < 0.8:  # else it is read after a crash only
+                    reply(items, *place)
+        if admitted == 12 and not len(items) and len(core.ended) == 12:
+            core.commit(items, admitted)
+            if {state for state, _ in core.ended.values()} == {"completed"}:
+                return core
+        if draws.random() < 0.02:
+            items, admitted = core.rebuild(flow=gated), core.admitted
+    raise AssertionError("the items did not end")
+
+
 def judge_calls(items: LiveItems) -> None:
     calls, items.calls = items.calls, []
     for position, turn, index, call, _ in calls:
@@ -198,9 +283,9 @@ def answer(core: Core, items: LiveItems, places: list[tuple[str, int]]) -> None:
 
 
 def finish_turns(core: Core, items: LiveItems, admitted: int) -> None:
-    """Go on until the items want what is in a new stage, or have ended."""
+    """Go on until the items want what is in a new stage, wait for people, or have ended."""
     stages = {stage for stage, requests in core.requests.items() if requests}
-    while len(items) and stages == {stage for stage, requests in core.requests.items() if requests}:
+    while len(items) > len(items.waiting) and stages == {name for name, asked in core.requests.items() if asked}:
         core.commit(items, admitted)
         answer(core, items, [(stage, line) for stage, lines in items.out.items() for line in list(lines)])
         judge_calls(items)
@@ -231,7 +316,7 @@ def test_crashes_change_no_result_and_ask_nothing_twice(seed: int, crashes: floa
 def alone(recipe_sha256: str, position: int, life: int) -> tuple[frozenset[tuple[str, bytes]], bytes]:
     """What an item asks and gets in one life, without a crash."""
     core, items = Core(), items_of(FILES[recipe_sha256], recipe_sha256)
-    core.lives[position] = (life, recipe_sha256)
+    core.lives[position] = Life(life, recipe_sha256)
     items.begin(position, an_item(position, life), 0)
     while len(items):
         finish_turns(core, items, 1)
@@ -250,11 +335,88 @@ def test_a_recipe_that_changes_gives_items_another_life_and_mixes_none(seed: int
             asked[request.position, request.life].add((request.custom_id, request.ask))
     assert len(core.ended) == 12
     for position, (_, result) in core.ended.items():
-        last, _ = core.life(position)
+        last = core.life(position).number
         for life in range(1, last):
             assert any(asked[position, life] <= alone(file, position, life)[0] for file in FILES)
         assert (asked[position, last], result) in [alone(file, position, last) for file in FILES]
-    assert core.restarted == sum(life - 1 for life, _ in core.lives.values())
+    assert core.restarted == sum(life.restarts for life in core.lives.values())
+
+
+@functools.cache
+def gated_without_crashes() -> Core:
+    return run_gated(random.Random(0), crashes=0.0)
+
+
+@given(st.integers(0, 2**32), st.floats(0.02, 0.4))
+def test_crashes_while_items_wait_for_people_change_no_result_and_ask_nothing_twice(seed: int, crashes: float) -> None:
+    undisturbed, core = gated_without_crashes(), run_gated(random.Random(seed), crashes=crashes)
+    assert core.ended == undisturbed.ended
+    assert max(life.number for life in core.lives.values()) > 1  # some were put back
+    drafts = sorted((request.custom_id, request.ask) for request in core.requests["draft"])
+    assert drafts == sorted((request.custom_id, request.ask) for request in undisturbed.requests["draft"])
+    for requests in core.requests.values():
+        names = [request.custom_id for request in requests]
+        assert len(names) == len({*names}), "a request was issued twice"
+    verdicts = [key for key, (kind, _) in core.judgements.items() if kind == "verdict"]
+    assert sorted(verdicts) == sorted((*place, 0) for kind, *place in core.replies if kind == "verdict")
+
+
+def test_a_peer_is_one_of_the_last_texts_of_completed_other_items() -> None:
+    @recipe("curious", Options, stages=("only",))
+    def curious(item: Item, options: Options) -> Flow:
+        peer = yield Peer()
+        if item.number == 1:
+            return item.stuck("no_text", peer=peer)
+        return Result(text=f"text {item.number}", peer=peer)
+
+    items = items_of(curious)
+    for position in range(PEERS + 3):
+        items.begin(position, an_item(position), 0)
+    peers = [orjson.loads(ended.result)["peer"] for ended in items.ended]
+    assert peers[:3] == [None, "text 0", "text 0"]
+    assert {*peers[3:]} <= {f"text {position}" for position in range(PEERS + 2) if position != 1}
+    assert len({*peers}) > PEERS // 4
+    first, last = [next(iter(items._accepted))[0], items._accepted[-1][0]]
+    assert (first, last, len(items._accepted)) == (3, PEERS + 2, PEERS)
+    assert [judged.kind for judged in items.judged] == ["peer"] * (PEERS + 3)
+
+
+def test_a_verdict_for_another_turn_or_life_is_ignored() -> None:
+    core, items = Core(), items_of(gated)
+    items.begin(0, an_item(0), 0)
+    finish_turns(core, items, 1)
+    finish_turns(core, items, 1)
+    assert core.states[0] == (WAITING, 1, 4)
+    for place in ((1, 1, 4), (0, 2, 4), (0, 1, 3)):
+        items.reply(*place, Reply(passed=True))
+    assert (list(items.waiting), items.judged) == ([0], [])
+    items.reply(0, 1, 4, Reply(passed=True))
+    items.reply(0, 1, 4, Reply(passed=False))
+    core.commit(items, 1)
+    assert core.states[0] == ("completed", 1, 4)
+
+
+def test_an_item_whose_changed_recipe_waits_no_more_is_live_again() -> None:
+    core, items = Core(), items_of(gated)
+    items.begin(0, an_item(0), 0)
+    finish_turns(core, items, 1)
+    finish_turns(core, items, 1)
+    core.commit(items, 1)
+    assert core.waits(0) == 4
+
+    @recipe("gated", Options, stages=("draft", "review", "final"), loops=True)
+    def without(item: Item, options: Options) -> Flow:
+        (draft,) = yield [Ask("draft", f"{item.custom_id} 0 None", model="echo")]
+        yield Peer()
+        yield [Ask("review", draft.text, model="echo")]
+        (final,) = yield [Ask("final", "now", model="echo")]
+        return Result(text=final.text)
+
+    resumed = items_of(without, "b")
+    resumed.begin(0, an_item(0), 0, core)
+    core.commit(resumed, 1)
+    assert (core.states[0][0], resumed.restarted, resumed.waiting) == ("live", 0, {})
+    assert len(core.requests["final"]) == 1
 
 
 def test_an_item_goes_on_in_its_life_if_the_change_makes_no_difference_to_it() -> None:
@@ -288,7 +450,7 @@ def test_a_changed_recipe_that_takes_another_way_each_time_ends_its_job() -> Non
     resumed = items_of(changing, "b")
     resumed.begin(0, an_item(0), 0, core)
     core.commit(resumed, 1)
-    assert core.life(0) == (2, "b")
+    assert core.life(0)[:2] == (2, "b")
     with pytest.raises(NotDeterministic, match="turn 1"):
         items_of(changing, "b").begin(0, an_item(0), 0, core)
     for life in range(3, MOST_LIVES + 1):

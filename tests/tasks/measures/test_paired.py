@@ -45,8 +45,13 @@ def test_the_interval_of_a_difference_is_that_of_ten_thousand_draws_of_the_rows(
 
 @pytest.mark.parametrize(
     ("gained", "lost", "p"),
-    [(1, 0, 1.0), (3, 9, 0.14599609375), (41, 60, 0.07275700687752425), (250, 311, 0.011236762024285722)]
-    + [(10030, 10200, 0.2347546756202493)],  # by logarithms
+    [
+        (1, 0, 1.0),
+        (3, 9, 0.14599609375),
+        (41, 60, 0.07275700687752425),
+        (250, 311, 0.011236762024285722),
+        (10030, 10200, 0.2347546756202493),  # by logarithms
+    ],
 )
 def test_mcnemars_p_is_that_of_scipys_binomial_test(gained: int, lost: int, p: float) -> None:
     """scipy 1.17.1: `binomtest(gained, gained + lost).pvalue`."""

@@ -377,3 +377,27 @@ def test_show_more_moves_the_focus_to_what_it_shows(
     expect(tables).to_have_count(2)
     expect(tables.nth(1)).to_be_focused()
     assert window.problems == []
+
+
+def test_items_that_need_a_person_are_linked_and_have_forms(client: FlaskClient, job: Written) -> None:
+    job.end((2, "waiting_for_verdict"), gate="house", draft=NASTY[0])
+    job.end((3, "stuck"), error={"code": "tie", "message": "Two against two."})
+    job.update(waiting_for_verdict=1, stuck=1)
+    path, token = f"/jobs/{job.job.id}", csrf_of(client)
+    words = text_of(client.get(path).text)
+    assert f"Wait for a verdict id-{NUMBERS[2]} row {NUMBERS[2]}: house" in words
+    assert f"Stuck id-{NUMBERS[3]} row {NUMBERS[3]}: tie" in words
+    page = client.get(f"{path}/items/{NUMBERS[2]}").text
+    assert NASTY[0] not in page and html.escape(NASTY[0], quote=False) in page
+    form = {"csrf": token, "gate": "house", "message": "Shorter.", "category": "", "by": "Ann", "reply": "fail"}
+    answer = client.post(f"{path}/items/{NUMBERS[2]}", data=form)
+    assert (answer.status_code, answer.location) == (303, f"{path}/items/{NUMBERS[2]}")
+    (said,) = job.item(2).replies
+    assert said.body == {"gate": "house", "passed": False, "category": None, "message": "Shorter.", "by": "Ann"}
+    assert client.post(f"{path}/items/{NUMBERS[2]}", data=form).status_code == 409
+    mend = {"csrf": token, "text": "Mine.", "by": "", "reply": "resolve"}
+    assert client.post(f"{path}/items/{NUMBERS[3]}", data=mend | {"text": " "}).status_code == 400
+    assert client.post(f"{path}/items/{NUMBERS[3]}", data=mend).status_code == 303
+    assert "Completed by hand" in text_of(client.get(f"{path}/items/{NUMBERS[3]}").text)
+    assert client.post(f"{path}/items/{NUMBERS[1]}", data={"csrf": token, "reply": "requeue"}).status_code == 303
+    assert [reply.kind for reply in job.item(1).replies] == ["requeue"]

@@ -1,0 +1,70 @@
+"""Replies: what people and CI say to items that wait for a verdict, are stuck or have failed.
+
+A reply is committed before anything follows from it, so it is read again after a crash. It belongs to one turn of one
+life of its item, which has one reply of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from batchyard.errors import ConflictError
+from store.jobs.records import JobReply, ReplyKind
+from store.records import now
+
+
+def add(
+    session: Session,
+    job_id: str,
+    place: tuple[int, int, int],
+    kind: ReplyKind,
+    body: Mapping[str, Any],
+    key_id: str | None,
+) -> JobReply:
+    """Add a reply. The transaction has locked the job (`lifecycle.locked`), so ids rise in the order of commits.
+
+    Args:
+        place: position, life and turn that it belongs to.
+
+    Raises:
+        ConflictError: that turn has a reply of this kind.
+    """
+    position, life, turn = place
+    if any(reply.kind == kind for reply in of_turn(session, job_id, place)):
+        raise ConflictError(f"Turn {turn} of life {life} of the item has its {kind} already.", code="already_replied")
+    reply = JobReply(
+        job_id=job_id,
+        position=position,
+        life=life,
+        turn=turn,
+        kind=kind,
+        body=dict(body),
+        key_id=key_id,
+        created_at=now(),
+    )
+    session.add(reply)
+    session.flush()
+    return reply
+
+
+def of_turn(session: Session, job_id: str, place: tuple[int, int, int]) -> Sequence[JobReply]:
+    """Return the replies to one turn: position, life and turn."""
+    position, life, turn = place
+    same = (JobReply.position == position, JobReply.life == life, JobReply.turn == turn)
+    return session.scalars(select(JobReply).where(JobReply.job_id == job_id, *same)).all()
+
+
+def of_item(session: Session, job_id: str, position: int) -> Sequence[JobReply]:
+    """Return the replies to an item, oldest first."""
+    statement = select(JobReply).where(JobReply.job_id == job_id, JobReply.position == position)
+    return session.scalars(statement.order_by(JobReply.id)).all()
+
+
+def after(session: Session, job_id: str, reply_id: int) -> Sequence[JobReply]:
+    """Return the replies to a job's items with ids above `reply_id`, ascending."""
+    statement = select(JobReply).where(JobReply.job_id == job_id, JobReply.id > reply_id)
+    return session.scalars(statement.order_by(JobReply.id)).all()

@@ -1,0 +1,123 @@
+"""Jobs of a recipe from a file, advanced tick by tick in the test's process, with an engine that echoes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sqlalchemy import select
+
+from batchyard import output_lines
+from store.formats import asks, chunks, items, job_chunks
+from store.jobs import lifecycle
+from store.jobs import stages as stage_records
+from store.jobs.records import Job
+from store.records import File, ResultChunk, Segment
+from tasks.context import AppContext
+from tasks.jobs import advance, finish, reading
+from tests.support.jobs import create_job
+
+HEAD = """
+import re
+import threading
+from batchyard.recipes import Ask, Flow, Item, Options, Peer, Result, Score, Wait, recipe, reward
+"""
+
+
+class Running:
+    """A job of recipe `two` with an item for each prompt, and its engine."""
+
+    def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
+        self.context = context
+        with context.artifacts.create() as file:
+            writer = items.Writer(file)
+            for number, prompt in enumerate(prompts):
+                writer.add(number, f"item-{number}", orjson.dumps({"prompt": prompt}))
+            writer.close()
+        with context.database.write() as session:
+            sha256 = context.recipes.sha256("two")
+            self.id = create_job(session, project, recipe="two", recipe_sha256=sha256, options={}).id
+            assert lifecycle.validated(session, self.id, items_sha256=file.sha256, total=len(prompts))
+
+    @property
+    def job(self) -> Job:
+        with self.context.database.read() as session:
+            return session.get_one(Job, self.id)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            advance.run(self.context, self.id, "here/1/task")
+
+    def crash(self, context: AppContext | None = None) -> None:
+        """Lose what is in memory. `context`: with which the job goes on."""
+        advance._states.clear()
+        self.context = context or self.context
+
+    def answer(self, stage: str, *numbers: int) -> None:
+        """Answer the requests of a stage: those of these items, or all."""
+        with self.context.database.write() as session:
+            (batch_id,) = [own.batch_id for own in stage_records.stages(session, self.id) if own.name == stage]
+            for segment in session.scalars(select(Segment).where(Segment.batch_id == batch_id)):
+                table = asks.read(self.context.artifacts, segment.plan_sha256 or "", segment.row_group or 0)
+                rows = [
+                    {"line": row["line"], "ok": True, "answer": _echoed(row["body"]), "seconds": 0.5}
+                    for row in table.to_pylist()
+                    if not numbers or row["position"] in numbers
+                ]
+                sha256 = chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=chunks.SCHEMA))
+                session.add(ResultChunk(batch_id=batch_id, segment_id=segment.id, sha256=sha256, created_at=0.0))
+
+    def issued(self) -> dict[str, list[str]]:
+        """The custom_ids of what was issued, by stage, sorted."""
+        with self.context.database.read() as session:
+            plans = {own.name: stage_records.plans(session, own.batch_id or "") for own in self.stages()}
+        return {
+            name: sorted(
+                custom_id
+                for place in places
+                for custom_id in asks.read(self.context.artifacts, *place)["custom_id"].to_pylist()
+            )
+            for name, places in plans.items()
+        }
+
+    def stages(self) -> list[Any]:
+        with self.context.database.read() as session:
+            return stage_records.stages(session, self.id)
+
+    def ends(self) -> dict[str, dict[str, Any]]:
+        """The rows of items that have ended, by custom_id. An item that ended twice is an error."""
+        with self.context.database.read() as session:
+            stored = stage_records.chunks(session, self.id, "result")
+        rows = [row for chunk in stored for row in job_chunks.read(self.context.artifacts, chunk.sha256).to_pylist()]
+        rows = [row for row in rows if row["state"] not in job_chunks.UNENDED]
+        assert len({row["custom_id"] for row in rows}) == len(rows)
+        return {row["custom_id"]: row for row in rows}
+
+    def states(self) -> list[str]:
+        """The states of the items by number."""
+        listed, _ = reading.items(self.context, self.job, state=None, custom_id=None, after=None, limit=100)
+        return [item.state for item in listed]
+
+    def finish(self) -> None:
+        assert finish.run(self.context, self.id, "here/1/task")
+
+    def files(self) -> dict[str, File]:
+        """The artifacts by name."""
+        with self.context.database.read() as session:
+            return {artifact.name: file for artifact, file in lifecycle.artifacts(session, [self.id])[self.id]}
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Finish the job. Return the rows of its journal."""
+        self.finish()
+        with self.context.artifacts.open(self.files()["journal.parquet"].sha256) as file:
+            return list(pq.read_table(io.BytesIO(file.read())).to_pylist())
+
+
+def _echoed(body: str) -> str:
+    content = orjson.loads(body)["messages"][-1]["content"]
+    choices = [{"message": {"content": content}, "finish_reason": "stop"}]
+    return output_lines.line("x", 200, orjson.dumps({"choices": choices}), None)

@@ -1,0 +1,35 @@
+"""Fixtures of this folder: deployments with a recipe in a file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks import messages
+from tasks.context import AppContext
+from tasks.jobs import stages
+from tests.support.running_jobs import HEAD
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No message leaves the test, and a hungry job waits for nothing."""
+    for name in ("advance_job", "finish_job", "segment"):
+        monkeypatch.setattr(messages, name, lambda *_: None)
+    monkeypatch.setattr(stages, "Release", functools.partial(stages.Release, pause=0.0))
+
+
+@pytest.fixture
+def deployed(alone: None, new_context: Callable[..., AppContext], tmp_path: Path) -> Callable[[str], AppContext]:
+    """Makes a context whose folder of recipes has this file."""
+
+    def make(text: str) -> AppContext:
+        folder = tmp_path / f"recipes-{len(list(tmp_path.glob('recipes-*')))}"
+        folder.mkdir()
+        (folder / "two.py").write_text(HEAD + text)
+        return new_context(recipes=str(folder))
+
+    return make
