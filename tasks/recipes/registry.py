@@ -57,6 +57,7 @@ RECIPES: Registry[Recipe[Any]] = Registry(
     {
         "experiment": "tasks.recipes.experiment:experiment",
         "panel": "tasks.recipes.panel:panel",
+        "refine": "tasks.recipes.refine:refine",
         "rollout": "tasks.recipes.rollout:rollout",
     },
     _checked(Recipe),

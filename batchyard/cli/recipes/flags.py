@@ -19,8 +19,12 @@ _SCALARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean
 
 
 def options(schema: Schema, own: Sequence[click.Parameter]) -> Iterator[click.Option]:
-    """Yield an option for each scalar and each list of scalars whose name the command does not use itself."""
+    """Yield an option for each scalar and each list of scalars whose name the command does not use itself.
+
+    A list's flag may be written in the singular, too: `--gate regex:^a --gate is-json`.
+    """
     taken = {flag for parameter in own for flag in (*parameter.opts, *parameter.secondary_opts)}
+    fields = {"--" + name.replace("_", "-") for name in schema.fields}
     for name, field in schema.fields.items():
         flag = "--" + name.replace("_", "-")
         flags = [flag] if len(name) > 1 or f"-{name}" in taken else [f"-{name}", flag]
@@ -30,6 +34,9 @@ def options(schema: Schema, own: Sequence[click.Parameter]) -> Iterator[click.Op
             continue
         if attributes.get("is_flag"):
             flags = [f"{flag}/--no-{flag.removeprefix('--')}"]
+        singular = flag.removesuffix("s")
+        if attributes.get("multiple") and singular not in {*taken, *fields}:
+            flags.append(singular)
         text = _help(field, required=name in schema.required)
         yield click.Option([PREFIX + name, *flags], help=text, default=None, **attributes)
 

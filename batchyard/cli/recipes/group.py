@@ -21,6 +21,7 @@ BUILT_IN = {
     "experiment": "Run variants of a recipe's options over one input, and compare them.",
     "rollout": "Ask for n answers to each prompt and score them.",
     "panel": "Let agents propose, criticise and revise, and rank what they propose.",
+    "refine": "Check and review answers, and try again on higher tiers until they are accepted.",
 }
 """What `--help` says of the recipes that are always there."""
 _HELP = {"-h", "--help"}

@@ -74,7 +74,12 @@ def test_a_recipe_of_the_folder_has_a_command_with_its_options_as_flags(terminal
     code, printed, _ = terminal("debate", "--help")
     assert code == 0
     assert "Let several answers compete." in printed
-    for flag in ("-n, --n INTEGER", "--agents TEXT,…", "--diversity / --no-diversity", "--keep-order all|best"):
+    for flag in (
+        "-n, --n INTEGER",
+        "--agents, --agent TEXT,…",
+        "--diversity / --no-diversity",
+        "--keep-order all|best",
+    ):
         assert flag in printed
     assert "Answers to each question [3]" in printed
     assert "--sampling" not in printed
@@ -153,6 +158,15 @@ def test_an_unknown_command_says_that_recipes_are_unknown_while_the_server_is_aw
     assert "nonsense is no command, and whether it is a recipe is not known: no server answers" in error
 
 
+def test_a_lists_flag_may_be_written_in_the_singular(terminal: Terminal) -> None:
+    values = configured(terminal, "--agent", "DEV", "--agent", "QA")
+    assert values["agents"] == (["DEV", "QA"], "--agents")
+    code, printed, _ = terminal("refine", "--help")
+    assert code == 0
+    assert "--gates, --gate TEXT,…" in printed and "--tiers, --tier TEXT,…" in printed
+    assert "-c, --config FILE" in printed and "--reviewer TEXT" in printed
+
+
 def test_help_lists_the_built_in_recipes_without_asking_a_server(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +175,7 @@ def test_help_lists_the_built_in_recipes_without_asking_a_server(
     assert code == 0
     assert "rollout" in printed
     assert "panel" in printed
+    assert "refine" in printed
 
 
 def test_no_recipe_can_take_the_name_of_a_command() -> None:

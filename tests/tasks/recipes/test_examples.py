@@ -12,6 +12,8 @@ from batchyard.program import Request, play
 from batchyard.recipes import Answer, Check, Checked, Item
 from tasks.recipes import registry
 from tasks.recipes.panel import PanelOptions, panel
+from tasks.recipes.refine import refine
+from tasks.recipes.refine_options import Refine
 from tests.support.played import finished, played
 from tests.support.stacks import ROOT
 
@@ -37,6 +39,27 @@ def test_the_panel_of_the_examples_runs_over_its_tasks() -> None:
     assert [item.result["text"] for item in results.ended] == [row["answer"] for row in rows]
     assert [agent["wins"] for agent in report.metrics["agents"].values()] == [len(rows) / 3] * 3
     assert report.metrics["consensus"] == {"mean": 0.0, "n": len(rows)}
+
+
+def test_the_refine_of_the_examples_asks_the_second_model_for_what_the_first_gets_wrong() -> None:
+    schema = config.Schema(Refine.model_json_schema())
+    values = config.options(config.resolve(schema, config.files(schema, EXAMPLES / "refine.yaml")))
+    options = Refine.model_validate(values)
+    assert refine.check is not None
+    refine.check(options)
+    rows = [json.loads(line) for line in (EXAMPLES / "rollout.jsonl").read_text().splitlines()]
+    asked: list[tuple[str, str]] = []
+
+    def answer(item: Item, request: Request) -> str:
+        asked.append((request.model, item.custom_id))
+        wrong = request.model == "nano" and item.custom_id.startswith("sum")
+        return "no idea" if wrong else str(item.columns["answer"])
+
+    results = played(refine, rows, options, answer)
+    assert [item.state for item in results.ended] == ["completed"] * len(rows)
+    assert [name for model, name in asked if model == "mini"] == [
+        row["custom_id"] for row in rows if row["custom_id"].startswith("sum")
+    ]
 
 
 def test_the_recipe_of_the_docs_is_the_file_of_the_examples() -> None:
