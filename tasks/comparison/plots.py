@@ -36,7 +36,7 @@ class Point:
 
 
 def of(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the plots by name: of the first metrics, of their differences from the baseline, of the seconds."""
+    """Return the plots by name: of first metrics, their differences from the baseline, and requests' seconds."""
     plots = {}
     for metric in headline(document)[:MOST_PLOTS]:
         entries = document["metrics"][metric]["variants"]
@@ -51,7 +51,7 @@ def of(document: Mapping[str, Any]) -> dict[str, str]:
         if variant["latency"]
         for share in ("p50", "p95", "p99")
     ]
-    return plots | ({"seconds": svg("Seconds of requests", seconds, zero=True)} if seconds else {})
+    return plots | ({"seconds-of-requests": svg("Seconds of requests", seconds, zero=True)} if seconds else {})
 
 
 def _differences(entries: Mapping[str, Any]) -> Iterator[Point]:

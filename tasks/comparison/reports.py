@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks.comparison.values import OF_ITEMS
-from tasks.measures.tally import WITH_INTERVAL
 
 Document = Mapping[str, Any]
 
 NOTHING = "-"
+USUAL = ("mean@", "pass@", "majority@", "acc/mean@")
+"""Beginnings of the names of metrics of samples that readers look at first."""
 HASH = 12
 """Characters of a hash that are printed."""
 MOST_METRICS = 24
@@ -34,13 +36,13 @@ def interval(ends: Sequence[float] | None) -> str:
 
 
 def headline(document: Document) -> list[str]:
-    """Return the metrics that readers look at first: those of expectations, of samples and of all items."""
+    """Return the metrics that readers look at first: those of expectations, the usual ones of samples, other values."""
     texts = [verdict["expression"] for kind in ("expect", "pass") for verdict in document[kind]]
     named = [name for name in document["metrics"] if any(f".{name} " in f"{text} " for text in texts)]
     usual = [
         name
         for name, metric in document["metrics"].items()
-        if metric["by_item"] and ("@" not in name or name.startswith(WITH_INTERVAL))
+        if metric["by_item"] and (not re.search("[@^]", name) or name.startswith(USUAL))
     ]
     usual.sort(key=lambda name: name in OF_ITEMS)
     return list(dict.fromkeys([*named, *usual]))[:MOST_METRICS]

@@ -74,4 +74,4 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
     scale = 1 + Z**2 / count
     middle = (share + Z**2 / (2 * count)) / scale
     half = Z / scale * sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, middle - half) if successes else 0.0, min(1.0, middle + half) if successes < count else 1.0

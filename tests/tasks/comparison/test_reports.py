@@ -115,7 +115,7 @@ def test_the_csv_has_every_metric_with_all_digits(comparison: Comparison) -> Non
 
 def test_the_plots_are_svg_files_of_safe_names(comparison: Comparison) -> None:
     plots = comparison.plots()
-    assert {"score", "score-difference", "completed"} <= set(plots)
+    assert set(plots) == {"score", "score-difference", "completed", "completed-difference"}
     for name, svg in plots.items():
         assert re.fullmatch(r"[\w@.-]+", name)
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"

@@ -48,7 +48,6 @@ def test_the_interval_of_a_difference_is_that_of_ten_thousand_draws_of_the_rows(
     [
         (1, 0, 1.0),
         (3, 9, 0.14599609375),
-        (41, 60, 0.07275700687752425),
         (250, 311, 0.011236762024285722),
         (10030, 10200, 0.2347546756202493),  # by logarithms
     ],
@@ -89,6 +88,14 @@ def test_the_p_of_very_many_values_is_nearly_that_of_draws(monkeypatch: pytest.M
     assert (drawn.test, normal.test) == ("bootstrap", "normal")
     assert normal.p == pytest.approx(drawn.p, abs=0.02)
     assert normal.interval == pytest.approx(drawn.interval, abs=0.005)
+
+
+@pytest.mark.parametrize(("differing", "p"), [(1, 1.0), (4, 0.125), (5, 0.0625), (6, 0.03125)])
+def test_few_pairs_that_differ_say_no_more_than_a_sign_test(differing: int, p: float) -> None:
+    left = np.zeros(200)
+    left[:differing] = 0.5
+    [difference] = paired.differences([(left, np.zeros(200))])
+    assert difference.p == pytest.approx(p, abs=1e-3)
 
 
 def test_equal_values_are_no_difference() -> None:
