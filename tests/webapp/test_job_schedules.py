@@ -13,7 +13,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.recurring import schedules as recurring
 from tests.support.recipes import write_recipes
-from tests.support.webapps import client_of, context_in, upload
+from tests.support.webapps import client_of, context_in, on_sqlite, upload
 
 MINUTE = 60
 SCHEDULE: dict[str, Any] = {
@@ -103,6 +103,7 @@ def test_a_schedule_reads_what_jobs_read(client: FlaskClient, context: AppContex
     assert refused(client, input={"artifact": {"job_id": first["job_id"], "name": "x"}}) == "input.artifact"
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("changes", "param"),
     [

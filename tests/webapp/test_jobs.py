@@ -22,7 +22,7 @@ from tasks.context import AppContext
 from tasks.jobs import validation
 from tasks.scheduling import deadlines
 from tests.support.recipes import write_recipes
-from tests.support.webapps import client_of, context_in, upload
+from tests.support.webapps import client_of, context_in, on_sqlite, upload
 
 OPTIONS = {"model": "echo"}
 JOB: dict[str, Any] = {"recipe": "debate", "options": OPTIONS, "input": {"prompts": ["Why?", "How?"]}}
@@ -98,6 +98,7 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
     assert client.get(f"/v1/files/{job['input_file_id']}").get_json()["purpose"] == "user_data"
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("changes", "code", "param", "says"),
     [
@@ -154,6 +155,7 @@ def test_one_refusal_names_every_wrong_option(client: FlaskClient) -> None:
     assert all(name in message for name in ("options.model", "options.n", "options.temperature", "options.tempo"))
 
 
+@on_sqlite
 @pytest.mark.parametrize("depth", [65, 900])
 def test_what_is_nested_too_deep_is_refused(client: FlaskClient, depth: int) -> None:
     nested: Any = "a"
@@ -426,6 +428,7 @@ def test_a_job_is_started_with_a_form_and_its_file_as_it_is(client: FlaskClient)
     assert client.get(f"/v1/files/{started['file_id']}/content").data == table
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("changes", "param"),
     [

@@ -15,9 +15,9 @@ from tests.support.webapps import client_of, context_in
 
 
 @pytest.fixture
-def context(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
+def context(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
     monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
-    return context_in(tmp_path, database_url=database_url, redis_url=broker)
+    return context_in(tmp_path, redis_url=broker)
 
 
 @pytest.fixture

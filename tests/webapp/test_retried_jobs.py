@@ -19,7 +19,7 @@ from tasks.context import AppContext
 from tasks.jobs import advance, finish
 from tests.support.ended_jobs import EndedJobs
 from tests.support.recipes import write_recipes
-from tests.support.webapps import client_of, context_in
+from tests.support.webapps import client_of, context_in, on_sqlite
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "Why 0?"},
@@ -196,6 +196,7 @@ def test_a_retry_that_is_cancelled_before_it_began_has_no_items(jobs: Jobs, clie
     assert "results.jsonl" not in {artifact["name"] for artifact in job["batchyard"]["artifacts"]}
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [

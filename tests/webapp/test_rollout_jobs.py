@@ -16,9 +16,9 @@ GRADER = {"type": "string_check", "operation": "eq", "input": "{{sample.output_t
 
 
 @pytest.fixture
-def client(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+def client(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
-    return client_of(context_in(tmp_path, database_url=database_url, redis_url=broker))
+    return client_of(context_in(tmp_path, redis_url=broker))
 
 
 def post(client: FlaskClient, query: str = "", **options: Any) -> dict[str, Any]:
