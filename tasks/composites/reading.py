@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchyard.errors import ArtifactMissing
+from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import composites
 from store.jobs import stages as stage_records
 from store.jobs.records import Job
 from tasks.context import AppContext
+from tasks.jobs.finish import NEVER_ENDED
 
 
 class Entry(NamedTuple):
@@ -63,16 +65,19 @@ def children(context: AppContext, job: Job) -> list[ChildRow]:
         jobs = composites.children(session, job.id)
     try:
         ends = recorded(context, job.id)
-    except ArtifactMissing:  # the composite has ended long ago
+    except ArtifactMissing:  # the composite has ended long ago, and only its artifacts have them
         ends = {}
+    unended = NEVER_ENDED[job.status] if job.status in TERMINAL else "pending"
     rows = []
     for child in recipe.children(recipe.options.model_validate(job.options)):
         own, end = jobs.get(child.key), ends.get(child.key)
+        if own is None and end is None and job.status == "completed":
+            continue
         result = end.result if end is not None else {}
         rows.append(
             ChildRow(
                 *(child.key, child.variant, child.repeat, child.round),
-                status=own.status if own is not None else result.get("status", "pending"),
+                status=own.status if own is not None else result.get("status", unended),
                 job_id=own.id if own is not None else result.get("job_id"),
                 taken=bool(result.get("taken")),
                 metrics=(own.metrics if own is not None else result.get("metrics")) or {},

@@ -10,12 +10,13 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import update
 
+from store import leases
 from store.jobs import lifecycle
 from store.jobs.records import Job
 from tasks import messages
 from tasks.composites import advance
 from tasks.context import AppContext
-from tasks.jobs import finish
+from tasks.jobs import finish, submission
 from tests.support.ended_jobs import EndedJobs
 from tests.support.webapps import client_of, context_in, upload
 
@@ -159,6 +160,31 @@ def test_no_more_children_run_at_once_than_it_says_and_a_tick_again_starts_none_
     assert experiments.look(job)["status"] == "finalizing"
 
 
+def test_a_tick_that_dies_anywhere_starts_no_child_twice(
+    experiments: Experiments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = experiments.begun(experiments.post().get_json())
+
+    class Killed(BaseException):
+        """The process dies here, and its lease runs out."""
+
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    for name, started in (("submit", 0), ("send", 2)):  # before and after the commit
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(submission, name, dies)
+            experiments.tick(job)
+        assert len(experiments.children(job)) == started
+        with experiments.context.database.write() as session:
+            leases.end_leases(session, ["here/1/task"])
+    experiments.tick(job)
+    children = experiments.children(job)
+    assert sorted(children) == ["one/0/0", "two/0/0"]
+    assert experiments.complete_all(job)["request_counts"]["completed"] == 2
+    assert experiments.children(job).keys() == children.keys()
+
+
 def test_the_same_experiment_again_takes_what_has_completed_and_runs_what_is_missing(experiments: Experiments) -> None:
     first = experiments.started()
     done = experiments.complete(experiments.children(first)["one/0/0"])
@@ -226,36 +252,34 @@ def test_a_round_has_an_artifact_of_the_round_before_as_input(experiments: Exper
     assert second["input_file_id"] == artifact["file_id"]
 
 
-@pytest.mark.parametrize(
-    ("options", "param", "says"),
-    [
-        ({"recipe": "rolout"}, "options.recipe", "Did you mean 'rollout'?"),
-        ({"recipe": "experiment"}, "options.recipe", "cannot be that of a child"),
-        ({"variants": {"big": {"model": "echi"}}}, "options.variants.big.model", "Variant 'big': The model 'echi'"),
-        ({"variants": {"big": {"sampling.temprature": 1}}}, "options.variants.big.sampling.temprature", "temperature"),
-        ({"variants": {"big": {}}, "options": {"model": "echo", "m": 1}}, "options.options.m", "Variant 'big'"),
-        (
-            {"variants": {"big": {}, "same": {"n": 1}}},
-            "options.variants.same",
-            "'big' and 'same' are one configuration",
-        ),
-        ({"variants": {}}, "options.variants", "at least 1"),
-        ({"variants": {"a/b": {}}}, "options.variants.a/b.[key]", "pattern"),
-        ({"baseline": "on"}, "options.baseline", "did you mean 'one'"),
-        ({"rounds": 2}, "options.round_input", "go together"),
-        ({"rounds": 2, "round_input": "x.svg"}, "options.round_input", "x.svg"),
-        ({"repeats": 900}, "options.repeats", "1,000 are the most"),
-        ({"expect": ["one.mean@1 ~ 3"]}, "options.expect.0", "'~' is no operator"),
-        ({"pass": ["one.mean@1 > 3", "oen.x > 1"]}, "options.pass.1", "did you mean 'one'"),
-        ({"limit": 3}, "options.limit", "Unknown parameter"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_variant_and_the_place(
-    experiments: Experiments, options: dict[str, Any], param: str, says: str
-) -> None:
-    place, message = experiments.refused(**options)
-    assert place == param
-    assert says in message
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"recipe": "rolout"}, "options.recipe", "Did you mean 'rollout'?"),
+    ({"recipe": "experiment"}, "options.recipe", "cannot be that of a child"),
+    ({"variants": {"big": {"model": "echi"}}}, "options.variants.big.model", "Variant 'big': The model 'echi'"),
+    ({"variants": {"big": {"sampling.temprature": 1}}}, "options.variants.big.sampling.temprature", "temperature"),
+    ({"variants": {"big": {}}, "options": {"model": "echo", "m": 1}}, "options.options.m", "Variant 'big'"),
+    (
+        {"variants": {"big": {}, "same": {"n": 1}}},
+        "options.variants.same",
+        "'big' and 'same' are one configuration",
+    ),
+    ({"variants": {}}, "options.variants", "at least 1"),
+    ({"variants": {"a/b": {}}}, "options.variants.a/b.[key]", "pattern"),
+    ({"baseline": "on"}, "options.baseline", "did you mean 'one'"),
+    ({"rounds": 2}, "options.round_input", "go together"),
+    ({"rounds": 2, "round_input": "x.svg"}, "options.round_input", "x.svg"),
+    ({"repeats": 900}, "options.repeats", "1,000 are the most"),
+    ({"expect": ["one.mean@1 ~ 3"]}, "options.expect.0", "'~' is no operator"),
+    ({"pass": ["one.mean@1 > 3", "oen.x > 1"]}, "options.pass.1", "did you mean 'one'"),
+    ({"limit": 3}, "options.limit", "Unknown parameter"),
+]
+
+
+def test_what_cannot_be_is_refused_with_the_variant_and_the_place(experiments: Experiments) -> None:
+    for options, param, says in REFUSED:
+        place, message = experiments.refused(**options)
+        assert place == param
+        assert says in message
     assert experiments.client.get("/v1/jobs").get_json()["data"] == []
 
 

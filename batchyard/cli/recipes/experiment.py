@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from batchyard.cli import job_view, requests
 from batchyard.cli.options import data_option, models_option
-from batchyard.cli.output import json_option
+from batchyard.cli.output import json_option, lines_of
 from batchyard.cli.recipes import commands
 from batchyard.cli.recipes.group import RecipeCommand
 from batchyard.errors import ConfigurationError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from batchyard.config import Layer, Schema, Setting
 
 INPUT = "input"
-TABLE = "comparison.md"
+VIEW = "view.json"
 
 
 class _ExperimentCommand(RecipeCommand):
@@ -86,10 +87,13 @@ def _run(recipe: dict[str, Any], settings: list[Setting], **fields: Any) -> None
 
 
 def _summary(server: Client, job: dict[str, Any]) -> str:
-    """The comparison, and how the children ended."""
+    """The tables of the comparison, and how the children ended."""
     files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
-    comparison = server.content(files[TABLE]).decode().strip() if TABLE in files else ""
-    return "\n\n".join(part for part in (comparison, job_view.ended(job)) if part)
+    blocks = json.loads(server.content(files[VIEW])) if VIEW in files else []
+    tables = [
+        f"{block['title']}\n{lines_of(block['columns'], block['rows'])}" for block in blocks if block["kind"] == "table"
+    ]
+    return "\n\n".join([*tables, job_view.ended(job)])
 
 
 def command(name: str) -> RecipeCommand:

@@ -27,3 +27,16 @@ def test_metrics_have_their_interval_and_the_number_that_they_are_of() -> None:
     ]
     assert "data_sources" not in job_view.metrics({"batchyard": {"metrics": metrics}}, whole=False)
     assert job_view.metrics({"batchyard": {"metrics": None}}) == ""
+
+
+def test_children_are_listed_oldest_first_with_how_many_earlier_jobs_were_taken() -> None:
+    counts = {"total": 4, "completed": 1, "failed": 1, "stuck": 0, "expired": 0, "cancelled": 0}
+    ours = {"child_key": "small/0/0", "eta_seconds": None, "sla": "on_track"}
+    child = {"id": "job_1", "status": "in_progress", "request_counts": counts, "batchyard": ours}
+    later = child | {"id": "job_2", "batchyard": ours | {"child_key": "big/0/0"}}
+    shown = job_view.children({"batchyard": {"counters": {"taken": 2}}}, [later, child])
+    lines = [line.split() for line in shown.splitlines()]
+    assert [line[0] for line in lines] == ["child", "small/0/0", "big/0/0", "taken"]
+    assert "1/1/0/4" in lines[1] and lines[1][-1] == "job_1"
+    assert lines[3][-1] == "2"
+    assert job_view.children({"batchyard": {"counters": {}}}, []) == ""

@@ -181,3 +181,41 @@ def test_help_lists_the_built_in_recipes_without_asking_a_server(
 def test_no_recipe_can_take_the_name_of_a_command() -> None:
     own = set(main.cli.commands)
     assert own <= registry.COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "complaint"),
+    [
+        (
+            "variants: {a: {}}\nrecipe: debate\n",
+            "",
+            "input is missing: set it in a file, by a flag, or with input=VALUE",
+        ),
+        (
+            "variants: {a: {}}\nrecipe: debate\ninput: rows.jsonl\n",
+            "",
+            "e.yaml: input: there is no file sub/rows.jsonl",
+        ),
+        (
+            "variants: {a: {}}\nrecipe: debate\n",
+            "input=rows.jsonl",
+            "input=rows.jsonl: input: there is no file rows.jsonl",
+        ),
+        ("recipe: debate\ninput: rows.jsonl\n", "", "variants is missing"),
+        ("recipe: debate\nvariant: {a: {}}\ninput: rows.jsonl\n", "-c v.yaml", "unknown key; did you mean variants?"),
+        (
+            "recipe: debate\ninput: rows.jsonl\nrepeats: 0\n",
+            "-c v.yaml",
+            "repeats: 0 is not a whole number, at least 1",
+        ),
+    ],
+)
+def test_an_experiment_stands_in_a_file_with_its_input_beside_it_and_variants_in_others(
+    terminal: Terminal, file: str, arguments: str, complaint: str
+) -> None:
+    Path("sub").mkdir()
+    Path("sub/e.yaml").write_text(file)
+    Path("v.yaml").write_text("n: 3\n")
+    code, _, error = terminal("experiment", "sub/e.yaml", *arguments.split())
+    assert code == 2
+    assert complaint in error

@@ -1,0 +1,94 @@
+"""An experiment on a stack: its jobs survive a kill, and its command takes them up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.stacks import RunningStack
+
+
+def run(stack: RunningStack, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "batchyard"), *arguments, "--data", str(stack.data)]
+    done = subprocess.run(command, env=os.environ | stack.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def wait(look: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (result := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return result
+
+
+def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_command_takes_it_up(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    rows = [{"prompt": f"{number}", "answer": f"{number}"} for number in range(24)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    experiment = {
+        "recipe": "rollout",
+        "input": "rows.jsonl",
+        "options": {"n": 2, "reward": "exact", "ground_truth": "answer"},
+        "variants": {"slow": {"model": "slow"}},
+        "repeats": 2,
+        "parallel": 1,
+        "pass": ["slow.mean@2 > 0.5"],
+    }
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    (tmp_path / "base.yaml").write_text("model: echo\n")
+    (tmp_path / "quick.yaml").write_text("extends: base.yaml\nsampling.max_tokens: 8\n")
+    arguments = ["experiment", str(tmp_path / "experiment.yaml"), "-c", str(tmp_path / "quick.yaml")]
+    command = [str(Path(sys.executable).parent / "batchyard"), *arguments, "--data", str(stack.data)]
+    first = subprocess.Popen(command, env=os.environ | stack.environment, stderr=subprocess.DEVNULL)
+
+    def jobs(**query: str) -> list[dict[str, Any]]:
+        page: Any = stack.client.get("/jobs", cast_to=object, options={"params": query})
+        return list(page["data"])
+
+    def children() -> dict[str, dict[str, Any]]:
+        return {child["batchyard"]["child_key"]: child for child in jobs(parent_id=parent["id"])}
+
+    try:
+        parent = wait(lambda: next(iter(jobs(recipe="experiment")), None))
+        done = wait(lambda: {key: child for key, child in children().items() if child["status"] == "completed"})
+    finally:
+        first.kill()
+        first.wait()
+    os.kill(stack.processes("webhooks")[0].pid, signal.SIGKILL)
+    printed = run(stack, *arguments, "--artifacts", str(tmp_path / "artifacts"))
+    assert f"taking up job {parent['id']}" in printed.stderr
+    assert f"4 of 4 jobs completed (simulated): {parent['id']}" in printed.stdout
+    own = children()
+    assert sorted(own) == ["quick/0/0", "quick/1/0", "slow/0/0", "slow/1/0"]
+    assert {key: own[key] for key in done} == done
+    assert "To pass\n" in printed.stdout and "slow.mean@2 > 0.5" in printed.stdout
+    document = json.loads((tmp_path / "artifacts/comparison.json").read_text())
+    assert (document["passed"], document["metrics"]["mean@2"]["variants"]["quick"]["n"]) == (True, 24)
+    results = [json.loads(line) for line in (tmp_path / "artifacts/results.jsonl").read_text().splitlines()]
+    assert {line["custom_id"]: line["result"]["job_id"] for line in results} == {
+        key: child["id"] for key, child in own.items()
+    }
+    for key, child in own.items():
+        variant, repeat, _ = key.split("/")
+        files = {entry["name"]: entry["file_id"] for entry in child["batchyard"]["artifacts"]}
+        manifest = json.loads(stack.client.files.content(files["manifest.json"]).content)
+        assert manifest["seed"] == int(repeat)
+        assert manifest["options"]["model"] == ("echo" if variant == "quick" else "slow")
+        assert manifest["options"]["sampling"]["max_tokens"] == (8 if variant == "quick" else None)
+        assert manifest["request_counts"]["completed"] == 24
+    again = run(stack, *arguments, "pass=[slow.mean@2 > 2]", code=1)
+    assert "not all of `pass` holds" in again.stderr
+    newest = jobs(recipe="experiment")[0]
+    assert (newest["batchyard"]["children"], newest["batchyard"]["counters"]) == ([], {"taken": 4})
