@@ -405,12 +405,12 @@ class LiveItems:
         for index, want in enumerate(wants):
             if isinstance(want, Request):
                 self._ask(live, index, want, records)
+            elif isinstance(want, Score | Check):
+                self._call(live, index, want, records)
             elif isinstance(want, Wait):
                 self._wait(live, want, records)
-            elif isinstance(want, Peer):
-                self._look_at_peer(live, records)
             else:
-                self._call(live, index, want, records)
+                self._look_at_peer(live, records)
 
     def _ask(self, live: _LiveItem, index: int, request: Request, records: Records) -> None:
         item = live.program.item

@@ -51,6 +51,7 @@ NOT_RUN = {
     ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
     ("docs/recipes.md", "batchyard refine examples/rollout.jsonl"): "tests/system/test_refine.py runs it on a stack",
     ("docs/recipes.md", "BATCHYARD_RECIPES="): "tests/batchyard/cli/test_jobs.py runs a recipe of a folder",
+    ("docs/recipes.md", "batchyard job stuck JOB"): "tests/system/test_jobs.py replies to items of a job",
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
     ("docs/operations.md", "docker compose exec -T postgres pg_dump"): "needs Docker",
@@ -245,8 +246,9 @@ def test_the_receiver_of_webhooks_in_python_takes_what_is_signed_and_nothing_els
 
 
 def test_the_recipe_of_ones_own_is_the_example_and_its_tests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    example, tests = blocks("python", "docs/recipes.md")
-    assert example.text == (ROOT / "examples/recipes/debate.py").read_text()
+    example, gated, tests = blocks("python", "docs/recipes.md")
+    for block, name in ((example, "debate"), (gated, "patch")):
+        assert block.text == (ROOT / f"examples/recipes/{name}.py").read_text()
     monkeypatch.syspath_prepend(ROOT / "examples/recipes")
     namespace: dict[str, Any] = {"__name__": "tests_of_a_recipe"}
     exec(compile(tests.text, "docs/recipes.md", "exec"), namespace)

@@ -18,13 +18,9 @@ from tests.support.jobs import start_job
 def test_a_turn_has_one_reply_of_each_kind_in_each_life(database: Database, project: str) -> None:
     with database.write() as session:
         job, other = (start_job(session, project) for _ in range(2))
-        for place, kind in (
-            ((0, 1, 2), "verdict"),
-            ((0, 1, 2), "requeue"),
-            ((0, 2, 2), "verdict"),
-            ((1, 1, 2), "verdict"),
-        ):
-            replies.add(session, job.id, place, kind, {"passed": True}, "key_1")
+        for place in ((0, 1, 2), (0, 2, 2), (1, 1, 2)):
+            replies.add(session, job.id, place, "verdict", {"passed": True}, "key_1")
+        replies.add(session, job.id, (0, 1, 2), "requeue", {"passed": True}, "key_1")
         replies.add(session, other.id, (0, 1, 2), "verdict", {"passed": False}, None)
     with (
         database.write() as session,

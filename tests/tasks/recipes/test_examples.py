@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Iterator
 
 import pytest
 
 from batchyard import config
 from batchyard.program import Request, play
-from batchyard.recipes import Answer, Check, Checked, Item
+from batchyard.recipes import Answer, Check, Checked, Item, Reply, Result
 from tasks.recipes import registry
 from tasks.recipes.panel import PanelOptions, panel
 from tasks.recipes.refine import refine
@@ -77,6 +79,25 @@ def test_a_file_in_the_folder_adds_a_recipe_a_reward_and_a_gate() -> None:
     assert (result.state, result.text, result.values) == ("completed", "4", {"votes": 3})
     assert catalogue.reward("acme")("acme/qa", "I think\n4", "4") == {"score": 1.0, "pred": "4"}
     assert gate("Sorry, no.", item) is not None and gate("No.", item) is None
+
+
+def test_a_patch_is_mended_until_the_ci_passes_it_or_a_person_has_to_look() -> None:
+    patch = registry.load(str(EXAMPLES / "recipes")).recipe("patch")
+    item, options = Item(0, "a", {"prompt": "Add 1."}), patch.options.model_validate({"model": "mini"})
+    verdicts = [Reply(passed=False, message="test_sum fails"), Reply(passed=True, by="CI"), Reply(passed=False)]
+    asked: list[str] = []
+
+    def answer(request: Request) -> str:
+        asked.append(request.body["messages"][-1]["content"])
+        return f"patch {len(asked)}"
+
+    def of(replies: Iterator[Reply]) -> Result:
+        return play(patch, item, options, answer, reply=lambda wait: next(replies))
+
+    result = of(iter(verdicts))
+    assert (result.text, result.values["tested_by"]) == ("patch 2", "CI")
+    assert asked == ["Add 1.", "This patch fails:\npatch 1\n\ntest_sum fails"]
+    assert of(itertools.repeat(verdicts[-1])).state == "stuck"
 
 
 def test_the_test_of_the_docs_passes(monkeypatch: pytest.MonkeyPatch) -> None:
