@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from tasks.comparison import plots, reports, statistics, verdicts
 from tasks.comparison.children import Child
@@ -91,7 +92,19 @@ def compare(
     """
     names = list(dict.fromkeys(child.variant for child in children))
     last = max((child.round for child in children), default=0)
-    variants = {name: _variant(name, children, last) for name in names}
+    with tempfile.TemporaryFile(prefix="batchyard-comparison-") as file:
+        variants = {name: _variant(name, children, last, file) for name in names}
+        return _compared(variants, children, last, baseline, expect, passes)
+
+
+def _compared(
+    variants: Mapping[str, Variant],
+    children: Sequence[Child],
+    last: int,
+    baseline: str | None,
+    expect: Sequence[str],
+    passes: Sequence[str],
+) -> Comparison:
     judged = {kind: list(_judge(texts, variants)) for kind, texts in (("expect", expect), ("pass", passes))}
     completed = sum(child.status == "completed" for child in children)
     return Comparison(
@@ -109,16 +122,16 @@ def compare(
                 for name, variant in variants.items()
             },
             "metrics": _metrics(variants, baseline),
-            "rounds": _rounds(children, names) if last else [],
+            "rounds": _rounds(children, list(variants)) if last else [],
         }
     )
 
 
-def _variant(name: str, children: Iterable[Child], number: int) -> Variant:
+def _variant(name: str, children: Iterable[Child], number: int, file: IO[bytes]) -> Variant:
     own = [
         child for child in children if child.variant == name and child.round == number and child.status == "completed"
     ]
-    return Variant(name, own, [read(child) for child in own])
+    return Variant(name, own, [read(child, file) for child in own])
 
 
 def _child(child: Child) -> dict[str, Any]:

@@ -9,12 +9,11 @@ of a column is the metric of that name in metrics.json.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -27,6 +26,7 @@ from tasks.comparison.children import Child
 from tasks.measures import tally
 from tasks.measures.paired import Values
 
+Cells: TypeAlias = "np.memmap[tuple[int, int], np.dtype[np.float64]]"
 MOST_COLUMNS = 256
 """Columns of a table. Further ones are left out."""
 ROWS = 65_536
@@ -37,22 +37,32 @@ _READ = ("number", "kind", "ok", "error", "input_tokens", "output_tokens", "seco
 
 
 class Table:
-    """Columns of numbers by item. They stand in a local file, so memory holds those in use. NaN is no value."""
+    """Columns of numbers by item, at the end of a local file, so memory holds those in use. NaN is no value."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, file: IO[bytes], rows: int) -> None:
         self.rows = rows
+        self._file = file
+        self._start = file.seek(0, os.SEEK_END)
+        self._places: dict[str, int] = {}
         self._used = 0
-        self._columns: dict[str, Values] = {}
-        with tempfile.TemporaryFile(prefix="batchyard-comparison-") as file:  # its pages are made when they are written
-            self._cells = np.memmap(file, np.float64, "w+", shape=(MOST_COLUMNS, rows))
+        self._cells: Cells | None = np.memmap(  # the file has a page when it is written to
+            file, np.float64, "r+", self._start, (MOST_COLUMNS, rows)
+        )
 
     @property
     def names(self) -> list[str]:
-        return list(self._columns)
+        return list(self._places)
 
     def get(self, name: str) -> Values | None:
         """Return a column by the number of the item."""
-        return self._columns.get(name)
+        if name not in self._places:
+            return None
+        size = self.rows * np.dtype(np.float64).itemsize
+        return np.frombuffer(os.pread(self._file.fileno(), size, self._start + self._places[name] * size))
+
+    def end(self) -> None:
+        """Take no more values. A table that takes some holds a file descriptor."""
+        self._cells = None
 
     def put(self, name: str, values: Values) -> None:
         """Set a column."""
@@ -64,17 +74,22 @@ class Table:
         if (column := self._column(name)) is not None:
             column[number] = value
 
-    def drop(self, names: list[str]) -> None:
+    def drop(self, names: Iterable[str]) -> None:
         """Take columns out."""
         for name in names:
-            del self._columns[name]
+            del self._places[name]
 
     def _column(self, name: str) -> Values | None:
-        if name not in self._columns and self._used < MOST_COLUMNS:
-            self._columns[name] = np.asarray(self._cells[self._used])
-            self._columns[name].fill(np.nan)
+        """Return a column to write to, None if there is no room for another."""
+        if self._cells is None:
+            raise ValueError("the table takes no more values")
+        if name not in self._places:
+            if self._used == MOST_COLUMNS:
+                return None
+            self._cells[self._used].fill(np.nan)
+            self._places[name] = self._used
             self._used += 1
-        return self._columns.get(name)
+        return np.asarray(self._cells[self._places[name]])
 
 
 @dataclass
@@ -91,15 +106,17 @@ class Measured:
     errors: Counter[str] = field(default_factory=Counter)
 
 
-def read(child: Child) -> Measured:
-    """Read a child's files. Memory holds 50 bytes an item and 4 bytes a request."""
+def read(child: Child, file: IO[bytes]) -> Measured:
+    """Read a child's files. Memory holds 50 bytes an item and 4 bytes a request, the rest is in `file`."""
     journal = None if child.journal is None else pq.ParquetFile(child.journal)
-    table = Table(1 + max(_last_number(child.results), _last_number_of(journal), 0))
+    table = Table(file, 1 + max(_last_number(child.results), _last_number_of(journal), 0))
     if child.results is not None:
         _read_results(table, child.results)
         if of_recipe := _OF_RECIPES.get(str(child.manifest.get("recipe"))):
             of_recipe(table, child.results, child.manifest.get("options") or {})
-    return Measured(table) if journal is None else _read_journal(table, journal)
+    measured = Measured(table) if journal is None else _read_journal(table, journal)
+    table.end()
+    return measured
 
 
 def _items(path: Path) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from batchyard.recipes import Answer
+from tasks.comparison import verdicts
+from tasks.comparison.children import Child
 from tasks.comparison.comparison import compare
 from tasks.comparison.values import MOST_COLUMNS, Table, read
 from tasks.measures import intervals
@@ -24,6 +27,10 @@ LOST = Answer(ok=False, error={"code": "engine_died", "message": "It ended."})
 def entry(document: Mapping[str, Any], metric: str, variant: str) -> dict[str, Any]:
     found: dict[str, Any] = document["metrics"][metric]["variants"][variant]
     return found
+
+
+def table_of(own: Child) -> Table:
+    return read(own, tempfile.TemporaryFile()).table
 
 
 def test_each_number_is_that_of_numpy_on_the_raw_rows(tmp_path: Path) -> None:
@@ -191,7 +198,7 @@ def test_the_mean_over_items_is_the_metric_of_the_rollout(tmp_path: Path, chosen
     report = finished(recipe, results, options)
     lines = [{"state": each.state, "result": dict(each.result)} for each in results.ended]
     manifest = {"recipe": "rollout", "options": options.model_dump(mode="json")}
-    own = read(child(tmp_path, "big", lines, manifest=manifest)).table
+    own = table_of(child(tmp_path, "big", lines, manifest=manifest))
     counts = {"prompts", "samples", "unanswered", "reward_errors", "intervals", "data_sources"}
     metrics = {name: value for name, value in report.metrics.items() if name not in counts}
     assert len(metrics) > 10
@@ -209,7 +216,7 @@ def test_a_panels_winner_has_a_score_by_task(tmp_path: Path) -> None:
         {"state": "failed", "result": {}},
         {"state": "cancelled", "result": {}},
     ]
-    column = read(child(tmp_path, "panel", items, manifest=manifest)).table.get("best_of")
+    column = table_of(child(tmp_path, "panel", items, manifest=manifest)).get("best_of")
     assert column is not None
     assert column[:2].tolist() == [1, 0] and np.isnan(column[2])
 
@@ -235,7 +242,7 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
         assert latency[f"p{share}"] == pytest.approx(np.percentile(seconds.astype(float), share), abs=1e-9)
     assert latency["requests"] == len(seconds) == 21
     assert document["variants"]["big"]["errors"] == {"request_timeout": 1}
-    table = read(own).table
+    table = table_of(own)
     expected = {
         "requests": [3] * 6 + [4, 1, 0],
         "errors": [0] * 6 + [0.25, 0, np.nan],
@@ -249,13 +256,28 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
 
 
 def test_a_table_takes_no_more_columns_than_it_has_room_for() -> None:
-    table = Table(2)
+    table = Table(tempfile.TemporaryFile(), 2)  # noqa: SIM115
     for number in range(MOST_COLUMNS + 5):
         table.set(f"column-{number}", 1, number)
     table.drop(["column-0"])
     table.set("late", 0, 1)
     assert len(table.names) == MOST_COLUMNS - 1
     assert [float(np.nansum(np.asarray(table.get(name)))) for name in table.names] == list(range(1, MOST_COLUMNS))
+
+
+def test_many_children_hold_few_file_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_files = []
+
+    def judged(*args: Any) -> Any:
+        open_files.append(len(list(Path("/proc/self/fd").iterdir())))
+        return judge(*args)
+
+    judge = verdicts.judge
+    monkeypatch.setattr(verdicts, "judge", judged)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    children = [child(tmp_path, "big", [{}] * 3, [{"number": 1}], repeat=number) for number in range(50)]
+    compare(children, None, ["completed > 0.5"], [])
+    assert open_files[0] <= before + 3
 
 
 # Hostile inputs
@@ -311,4 +333,4 @@ def test_values_that_are_no_numbers_are_no_values(tmp_path: Path) -> None:
 
 def test_long_lines_of_results_are_read_to_the_last(tmp_path: Path) -> None:
     items = [{"result": {"text": "x" * 300_000, "score": 1}}] * 3
-    assert read(child(tmp_path, "big", items)).table.rows == 3
+    assert table_of(child(tmp_path, "big", items)).rows == 3
