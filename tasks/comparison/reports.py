@@ -156,7 +156,19 @@ def _when(seconds: float | None) -> str:
     return NOTHING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-_RAN = ["child", "job", "status", "recipe", "models", "seed", "items", "failed", "input tokens", "output tokens"]
+_RAN = [
+    "child",
+    "job",
+    "status",
+    "recipe",
+    "models",
+    "seed",
+    "items",
+    "failed",
+    "stuck",
+    "input tokens",
+    "output tokens",
+]
 
 
 def _ran(document: Document) -> Iterator[list[Any]]:
@@ -173,6 +185,7 @@ def _ran(document: Document) -> Iterator[list[Any]]:
             child.get("seed"),
             counts.get("total"),
             counts.get("failed"),
+            counts.get("stuck"),
             usage.get("input_tokens"),
             usage.get("output_tokens"),
         ]

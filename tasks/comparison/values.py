@@ -2,8 +2,8 @@
 
 Of every recipe: `completed` (1 or 0), `requests`, `errors` (the share of an item's requests that failed),
 `input_tokens`, `output_tokens`, `seconds` (the mean of its requests), and each number that the result of an item has.
-Of `rollout` the metrics of its prompt (tasks.measures.tally), of `panel` the score of its winner as `best_of`. The mean
-of a column is the metric of that name in metrics.json.
+Of `rollout` the metrics of its prompt (tasks.measures.tally), of `panel` the score of its winner as `best_of`, of
+`refine` `pass_rate` (1 if it was accepted) and `attempts`. A mean of that name in metrics.json is that of the column.
 """
 
 from __future__ import annotations
@@ -247,7 +247,15 @@ def _of_panel(table: Table, path: Path, options: Mapping[str, Any]) -> None:
             table.set("best_of", item["number"], results[0]["score"] if results else 0.0)
 
 
+def _of_refine(table: Table, path: Path, options: Mapping[str, Any]) -> None:
+    """Set whether an item was accepted, as recipe `refine` counts it, and its attempts."""
+    for item in _items(path):
+        table.set("pass_rate", item["number"], item["state"] == "completed")
+        table.set("attempts", item["number"], len((item["result"] or {}).get("history") or []))
+
+
 _OF_RECIPES: Mapping[str, Callable[[Table, Path, Mapping[str, Any]], None]] = {
     "rollout": _of_rollout,
     "panel": _of_panel,
+    "refine": _of_refine,
 }

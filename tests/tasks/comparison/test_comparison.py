@@ -221,6 +221,22 @@ def test_a_panels_winner_has_a_score_by_task(tmp_path: Path) -> None:
     assert column[:2].tolist() == [1, 0] and np.isnan(column[2])
 
 
+def test_an_item_of_refine_was_accepted_or_not_after_its_attempts(tmp_path: Path) -> None:
+    recipe = registry.load(None).recipe("refine")
+    options = recipe.options.model_validate({"tiers": ["nano", "mini"], "gates": ["equals:42"]})
+
+    def answer(item: Any, request: Any) -> str:
+        return "42" if item.number == 0 or (item.number < 3 and request.body["model"] == "mini") else "41"
+
+    results = played(recipe, [{"prompt": "6 * 7?"}] * 5, options, answer)
+    lines = [{"state": each.state, "result": dict(each.result)} for each in results.ended]
+    table = table_of(child(tmp_path, "refine", lines, manifest={"recipe": "refine"}))
+    accepted, attempts = table.get("pass_rate"), table.get("attempts")
+    assert accepted is not None and attempts is not None
+    assert accepted.tolist() == [1, 1, 1, 0, 0] and attempts[0] == 1 and min(attempts[1:]) > 1
+    assert accepted.mean() == finished(recipe, results, options).metrics["pass_rate"]["mean"]
+
+
 # Journals
 
 

@@ -92,7 +92,7 @@ def test_the_final_report_says_what_ran_what_failed_and_what_was_expected(compar
     assert "| big.score > small.score | held | 60 | 0.6 |" in report
     assert "| small.score > 0.4 | not held | 60 | -0.2 |" in report
     assert "The experiment has not passed." in report
-    assert "mini (vllm) | 7 | 33 | 2 | 1234 | 5678 |" in report
+    assert "mini (vllm) | 7 | 33 | 2 | - | 1234 | 5678 |" in report
     assert "2026-03-01 12:00:00 | 17.25 |" in report
     assert "`cccccccccccc`" in report
     assert r"&lt;script>\|" in report and "\n# y" not in report
