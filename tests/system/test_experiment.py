@@ -15,13 +15,7 @@ from typing import Any
 import yaml
 
 from tests.support.stacks import RunningStack
-
-
-def run(stack: RunningStack, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "batchyard"), *arguments, "--data", str(stack.data)]
-    done = subprocess.run(command, env=os.environ | stack.environment, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+from tests.support.terminal import batchyard
 
 
 def wait(look: Callable[[], Any], seconds: float = 60) -> Any:
@@ -49,9 +43,9 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     (tmp_path / "base.yaml").write_text("model: echo\n")
     (tmp_path / "quick.yaml").write_text("extends: base.yaml\nsampling.max_tokens: 8\n")
-    arguments = ["experiment", str(tmp_path / "experiment.yaml"), "-c", str(tmp_path / "quick.yaml")]
-    command = [str(Path(sys.executable).parent / "batchyard"), *arguments, "--data", str(stack.data)]
-    first = subprocess.Popen(command, env=os.environ | stack.environment, stderr=subprocess.DEVNULL)
+    arguments = ["experiment", "experiment.yaml", "-c", "quick.yaml", "--data", str(stack.data)]
+    command = [str(Path(sys.executable).parent / "batchyard"), *arguments]
+    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)  # it is killed
 
     def jobs(**query: str) -> list[dict[str, Any]]:
         page: Any = stack.client.get("/jobs", cast_to=object, options={"params": query})
@@ -67,7 +61,8 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
         first.kill()
         first.wait()
     os.kill(stack.processes("webhooks")[0].pid, signal.SIGKILL)
-    printed = run(stack, *arguments, "--artifacts", str(tmp_path / "artifacts"))
+    printed = batchyard(*arguments, "--artifacts", "artifacts", folder=tmp_path)
+    assert printed.returncode == 0, printed.stderr
     assert f"taking up job {parent['id']}" in printed.stderr
     assert f"4 of 4 jobs completed (simulated): {parent['id']}" in printed.stdout
     own = children()
@@ -88,7 +83,8 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
         assert manifest["options"]["model"] == ("echo" if variant == "quick" else "slow")
         assert manifest["options"]["sampling"]["max_tokens"] == (8 if variant == "quick" else None)
         assert manifest["request_counts"]["completed"] == 24
-    again = run(stack, *arguments, "pass=[slow.mean@2 > 2]", code=1)
+    again = batchyard(*arguments, "pass=[slow.mean@2 > 2]", folder=tmp_path)
+    assert again.returncode == 1
     assert "not all of `pass` holds" in again.stderr
     newest = jobs(recipe="experiment")[0]
     assert (newest["batchyard"]["children"], newest["batchyard"]["counters"]) == ([], {"taken": 4})
