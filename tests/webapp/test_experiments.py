@@ -289,6 +289,8 @@ def test_it_is_neither_judged_anew_nor_retried_but_created_again(experiments: Ex
         answer = experiments.client.post(f"/v1/jobs/{job['id']}/{action}", json={})
         assert answer.status_code == 409
         assert "create it again" in answer.get_json()["error"]["message"]
+    answer = experiments.client.post(f"/v1/jobs/{job['id']}/items/0", json={"text": "done"})
+    assert (answer.status_code, "is a job itself" in answer.get_json()["error"]["message"]) == (409, True), answer.text
 
 
 def test_its_page_lists_its_children_and_draws_the_comparison(experiments: Experiments, client: FlaskClient) -> None:

@@ -118,6 +118,9 @@ def resolve(
 def _find(context: AppContext, project_id: str, job_id: str, number: int) -> tuple[Job, Place]:
     with context.database.read() as session:
         job = lifecycle.get(session, project_id, job_id)
+    if context.recipes.is_composite(job.recipe):
+        message = f"Item {number} of job '{job_id}' is a job itself; look at its items, or create '{job_id}' again."
+        raise ConflictError(message, param="number")
     return job, reading.place(context, job, number)
 
 
