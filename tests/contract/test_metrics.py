@@ -42,26 +42,27 @@ def test_requests_are_timed_in_the_batch_its_manifest_and_the_metrics(stack: Run
     batch = stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(12)]))
     latency = batch.batchyard["latency"]
     assert latency["requests"] == latency["models"]["slow"]["classes"]["decode"]["requests"] == 12
-    assert 0.19 < latency["p50"] <= latency["p95"] <= latency["p99"] < 1
-    assert latency["p50"] < 0.3
+    assert 0.19 < latency["p50"] <= latency["p95"] <= latency["p99"] < 2.4
+    assert latency["p50"] < 0.8, "a request's own time: twelve of them after one another take 2.4 s"
     assert json.loads(stack.artifact(batch, "manifest.json"))["latency"] == latency
     after = [reached(bound) for bound in ("0.1", "0.5", "+Inf")]
     assert after[0] == before[0] and after[1] > before[1] and after[2] == before[2] + 12
     sum_ = total(http, "batchyard_request_seconds_sum", model="slow", request_class="decode") - summed
-    assert 12 * 0.2 <= sum_ < 12
+    assert 12 * 0.2 <= sum_ < 12 * 2.4
 
 
 def test_a_running_batch_is_in_the_queue_and_leaves_it(stack: RunningStack, http: httpx.Client) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(400)])
-    stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
-    queue = http.get("/v1/queue").json()
-    (slow,) = [model for model in queue["models"] if model["model"] == "slow"]
-    assert (slow["running_segments"], slow["pending_segments"]) == (1, 0)
-    assert queue["batches"]["in_progress"] >= 1
-    assert total(http, "batchyard_segments", model="slow", state="running") == 1
+    def segments() -> list[tuple[int, int]]:
+        models = http.get("/v1/queue").json()["models"]
+        return [(m["running_segments"], m["pending_segments"]) for m in models if m["model"] == "endless"]
+
+    batch = stack.submit_endless()
+    until(lambda: segments() == [(1, 0)])
+    assert http.get("/v1/queue").json()["batches"]["in_progress"] >= 1
+    assert total(http, "batchyard_segments", model="endless", state="running") == 1
     assert total(http, "batchyard_batches", status="in_progress") >= 1
-    stack.wait(batch)
-    assert "slow" not in [model["model"] for model in http.get("/v1/queue").json()["models"]]
+    stack.wait(stack.client.batches.cancel(batch.id))
+    assert segments() == []
 
 
 def test_requests_are_timed_by_route_and_not_by_path(stack: RunningStack, http: httpx.Client) -> None:

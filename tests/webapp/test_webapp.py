@@ -42,7 +42,7 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     answer = client.post("/v1/batches", json=body)
     assert (answer.status_code, answer.get_json()["status"]) == (200, "validating")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
     with context.database.write() as session:
         assert batches.claim_validatable(session, 60) == []

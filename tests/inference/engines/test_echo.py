@@ -165,5 +165,5 @@ def test_real_time_keeps_to_the_simulated() -> None:
     began, cpu = time.monotonic(), time.process_time()
     asyncio.run(all_answers(engine, CHAT, [chat("go", max_tokens=length)[0] for length in lengths]))
     seconds = decoding.listed(lengths, 32) / 1000
-    assert seconds <= time.monotonic() - began < seconds + 0.5
+    assert seconds <= time.monotonic() - began < 2 * seconds + 1
     assert time.process_time() - cpu < 0.2 + seconds / 2, "a token costs no processor time"

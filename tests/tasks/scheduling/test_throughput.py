@@ -75,13 +75,15 @@ def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
 
 def test_the_first_answers_tell_the_lead_from_the_speed(database: Database, new_batch: Callable[..., Batch]) -> None:
     """Eight requests that an engine took 0.02 s for, after half a second of other things."""
+    began = time.monotonic()
     (meter,) = meters(database, new_batch(8))
     time.sleep(0.5)
     with database.write() as session:
         meter.measure(session, computed(8, seconds=0.02))
+    passed = time.monotonic() - began
     measured = throughput(database)
     assert measured is not None
-    assert measured.lead.seconds == pytest.approx(0.5, abs=0.1)
+    assert 0.45 < measured.lead.seconds < passed
     assert measured.lead.deviation > 0.25, "a single one says little"
     assert measured.work_per_second == pytest.approx(80 / 0.02, rel=0.01)
     assert measured.in_flight == pytest.approx(8, rel=0.01)

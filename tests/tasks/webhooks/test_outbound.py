@@ -144,19 +144,19 @@ def test_no_redirect_is_followed_and_no_proxy_is_asked(monkeypatch: pytest.Monke
 
 def drip(connection: Any) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\n")
-    for _ in range(200):
+    for _ in range(1000):
         connection.sendall(b"X")
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("stall", [lambda _: time.sleep(5), drip], ids=["silence", "a byte now and then"])
+@pytest.mark.parametrize("stall", [lambda _: time.sleep(10), drip], ids=["silence", "a byte now and then"])
 def test_no_receiver_holds_an_attempt_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, stall: Any) -> None:
     monkeypatch.setattr(outbound, "TOTAL_SECONDS", 0.6)
     with listening(Receiver(stall=stall)) as receiver:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             post(receiver.url())
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8
 
 
 def test_a_tls_handshake_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_an_answer_is_not_read_beyond_its_head() -> None:
     with listening(endless):
         began = time.monotonic()
         assert post(endless.url()).status == 200
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < outbound.TOTAL_SECONDS
 
 
 @pytest.fixture(scope="module")

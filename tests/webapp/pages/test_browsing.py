@@ -67,14 +67,14 @@ def test_a_wrong_key_is_refused_in_words(visit: Open) -> None:
 
 def test_a_batch_is_watched_to_its_end_without_loading_the_page_again(visit: Open, stack: RunningStack) -> None:
     window = visit()
-    batch = stack.submit([a_chat(f"id-{number}", "hello", model="slow") for number in range(150)])
+    batch = stack.submit_endless()
     page = window.sign_in(stack.key)
     row = page.locator(f"tr#{batch.id}")
     expect(row).to_contain_text("due in 23 h")
     page.evaluate("window.stays = true")
     row.get_by_role("checkbox").check()
-    stack.wait(batch)
-    expect(row).to_contain_text("completed")
+    stack.wait(stack.client.batches.cancel(batch.id))
+    expect(row).to_contain_text("cancelled")
     expect(row.get_by_role("checkbox")).to_be_checked()
     another = stack.submit([a_chat("a", "hello")])
     expect(page.locator(f"tr#{another.id}")).to_be_visible()  # nothing ran as it came
@@ -82,9 +82,9 @@ def test_a_batch_is_watched_to_its_end_without_loading_the_page_again(visit: Ope
 
 
 def test_a_batchs_own_page_follows_it_and_cancels_it(visit: Open, stack: RunningStack) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "hello", model="slow") for number in range(1000)])
+    batch = stack.submit([a_chat(f"id-{number}", "hello", model="slow") for number in range(5000)])
     page = visit().sign_in(stack.key, f"/batches/{batch.id}")
-    expect(page.locator(".how-far")).to_contain_text("of 1,000")  # validated after the page was loaded
+    expect(page.locator(".how-far")).to_contain_text("of 5,000")  # validated after the page was loaded
     expect(page.locator("#rest article.pair").first).to_be_visible()  # and so were its answers
     page.locator("summary", has_text="Cancel").click()
     assert stack.client.batches.retrieve(batch.id).status == "in_progress"
@@ -106,6 +106,10 @@ def test_requests_and_answers_stand_side_by_side_and_more_come_on_demand(
     expect(pairs.nth(0)).to_contain_text("id-0")
     assert pairs.nth(0).locator("pre").all_inner_texts() == ["hello 0", "hello 0"]
     expect(page.locator("#chart canvas")).to_be_visible()
+    legend = page.locator(".u-legend .u-series")
+    expect(legend.filter(has_text="answered")).to_be_visible()
+    for expected in ("earliest end", "latest end"):
+        expect(legend.filter(has_text=expected)).to_be_hidden()  # it has ended
     failed = next(line for line in stack.lines(mixed.error_file_id))
     expect(page.locator("section", has=page.get_by_role("heading", name="Errors"))).to_contain_text(failed["custom_id"])
     seen = pairs.locator("header code").all_inner_texts()
