@@ -15,13 +15,14 @@ def ours(batch: Any) -> dict[str, Any]:
     return dict(batch.batchyard)
 
 
+@pytest.fixture(scope="module")
 def measured(stack: RunningStack) -> None:
-    """Measure the model `slow`."""
+    """The model `slow` was measured."""
     stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(200)]))
 
 
+@pytest.mark.usefixtures("measured")
 def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(stack: RunningStack) -> None:
-    measured(stack)
     batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(600)])
     batch = stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0 and ours(batch)["eta_seconds"])
     extension = ours(batch)
@@ -42,10 +43,10 @@ def test_an_eta_is_unknown_where_the_model_never_answered(stack: RunningStack) -
     stack.client.batches.cancel(batch.id)
 
 
+@pytest.mark.usefixtures("measured")
 def test_a_batch_that_cannot_be_done_in_its_window_says_so_at_once_and_is_late_in_the_end(
     stack: RunningStack, http: httpx.Client
 ) -> None:
-    measured(stack)
     batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(3000)], completion_window="6s")
     assert ours(batch)["sla"] == "at_risk"
     assert ours(batch)["eta_seconds"] > 6

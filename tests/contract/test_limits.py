@@ -10,6 +10,8 @@ from flask.testing import FlaskClient
 
 from tests.support.webapps import client_of, context_in, upload
 
+# The web application of these tests is their own, on SQLite.
+pytestmark = pytest.mark.local
 Web = Callable[..., FlaskClient]
 
 

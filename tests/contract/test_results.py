@@ -41,7 +41,7 @@ def test_a_reader_goes_on_where_it_was_cut_off(http: httpx.Client, mixed: Any) -
 
 
 def test_answers_are_there_while_the_batch_runs(stack: RunningStack, http: httpx.Client) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(600)])
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(300)])
     read: list[str] = []
     early = 0
     while True:
@@ -52,7 +52,7 @@ def test_answers_are_there_while_the_batch_runs(stack: RunningStack, http: httpx
         if status == "completed":
             break
     assert early > 0
-    assert sorted(json.loads(line)["custom_id"] for line in read) == sorted(f"id-{number}" for number in range(600))
+    assert sorted(json.loads(line)["custom_id"] for line in read) == sorted(f"id-{number}" for number in range(300))
 
 
 @pytest.mark.parametrize(

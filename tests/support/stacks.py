@@ -51,8 +51,8 @@ class RunningStack:
         return self.client.batches.create(input_file_id=file.id, **options)
 
     def submit_endless(self, **options: Any) -> Any:
-        """Create a batch that runs for minutes: its 20 requests time out one after another. Cancel it at the end."""
-        return self.submit([a_chat(f"id-{number}", "hello", model="endless") for number in range(20)], **options)
+        """Create a batch that runs for minutes: its 30 requests time out one after another. Cancel it at the end."""
+        return self.submit([a_chat(f"id-{number}", "hello", model="endless") for number in range(30)], **options)
 
     def wait(self, batch: Any, *, until: Callable[[Any], bool] | None = None, seconds: float = 120) -> Any:
         """Wait until a batch has ended or `until` holds, and return it."""
