@@ -1,4 +1,7 @@
-"""OpenAI's names: the endpoints of requests, the statuses of a batch and of a job, and the allowed transitions."""
+"""OpenAI's names: the endpoints of requests, the statuses of a batch and of a job, and the allowed transitions.
+
+Priorities are Batchyard's own.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,23 @@ TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not 
 RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)
 """A list, since a database uses its index for `status IN (…)` but not for `NOT IN`."""
 
+PAUSABLE = ("validating", "in_progress")
+"""A batch with one of these statuses may have requests that were not sent: it can be paused, and its order changed."""
+
+Priority = Literal["low", "normal", "high"]
+PRIORITIES: dict[Priority, int] = {"low": -1, "normal": 0, "high": 1}
+
+
+def priority_name(number: int) -> Priority:
+    """Return what clients call a priority."""
+    return next(name for name, value in PRIORITIES.items() if value == number)
+
+
 JOB_TRANSITIONS: dict[str, frozenset[str]] = {
     **TRANSITIONS,
     "waiting": frozenset({"validating", "finalizing", "cancelling"}),
     "validating": frozenset({"in_progress", "failed", "finalizing", "cancelling"}),
 }
 """A job waits for what it depends on. Its window may end before its items are known."""
+JOB_PAUSABLE = ("waiting", *PAUSABLE)
 JOB_RUNNING = sorted(JOB_TRANSITIONS.keys() - TERMINAL)

@@ -56,6 +56,7 @@ def run(
     start_timeout: float,
     idle_seconds: float,
     stopped: threading.Event | None = None,
+    paused: threading.Event | None = None,
 ) -> Generator[pa.Table]:
     """Answer every row. Tables of answers come as they are ready, in any order; each row is in exactly one.
 
@@ -69,6 +70,7 @@ def run(
         start_timeout: the longest that an engine may take to start, in seconds.
         idle_seconds: engines stop after this many seconds without work.
         stopped: set by another thread when the work is no longer wanted. The run then ends within a second.
+        paused: set by another thread that calls `close`. The run may then end with rows that have no answer.
 
     Yields:
         line (int64), ok (bool: status 200), answer (string: the output line as JSON), input_tokens, cached_tokens,
@@ -107,7 +109,7 @@ def run(
                         answered.append(table.column("line"))
                         losses = 0
                         yield table
-                if sum(map(len, answered)) == rows.num_rows:
+                if sum(map(len, answered)) == rows.num_rows or (paused is not None and paused.is_set()):
                     return
                 losses, reason = losses + 1, "it left rows without an answer"
             except RayTaskError as error:
@@ -120,6 +122,24 @@ def run(
         raise EngineError(f"Ray could not run the rows: {reason}")
     finally:
         _drop(spec, timeouts, name)
+
+
+def close(spec: ModelSpec, idempotency_key: str, request_timeout: float) -> bool:
+    """Let a run send no more requests: it ends when those in the engines are answered.
+
+    What the engines do not know of yet is not closed, so call it again until the run has ended.
+
+    Returns:
+        False if the model's engine cannot do that; then stop the run.
+    """
+    if issubclass(capabilities(spec.engine), JobEngine):
+        return False
+    alive = engine_actors()
+    for replica in range(spec.replicas):
+        handle = alive.get(actor_name(spec, request_timeout, replica))
+        if handle is not None:
+            handle.close.remote(idempotency_key)
+    return True
 
 
 def _answered(

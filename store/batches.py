@@ -11,11 +11,12 @@ from sqlalchemy import Select, and_, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import durations
-from batchyard.errors import ConflictError, NotFoundError
+from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.latency import Latencies
-from batchyard.statuses import RUNNING, TERMINAL, TRANSITIONS
+from batchyard.statuses import PAUSABLE, RUNNING, TERMINAL, TRANSITIONS, priority_name
 from store import events, files, listing
 from store.database import changed
+from store.keys import Caller
 from store.leases import ATTEMPTS, claim
 from store.records import Artifact, Batch, File, ResultChunk, Segment, Sla, first_id, new_id, now
 from store.speeds import RequestClass
@@ -35,8 +36,10 @@ MESSAGE_SECONDS = 30.0
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
 LATEST_SECONDS = 3600.0
-NAME = "name"
-"""The entry of the metadata that names a batch: any client of OpenAI's API can set it."""
+NAME, DESCRIPTION = "name", "description"
+"""The entries of the metadata that name and describe a batch: any client of OpenAI's API can set them."""
+MAX_ENTRIES = 16
+"""OpenAI's limit of entries of metadata."""
 ENDED_AT = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at, Batch.failed_at)
 """The end of an ended batch, in SQL."""
 
@@ -177,6 +180,8 @@ def transition(session: Session, batch_id: str, before: str, after: str, **value
     if after not in TRANSITIONS[before]:
         raise ValueError(f"a batch never goes from {before} to {after}")
     values = {"status": after, f"{after}_at": now(), **values}
+    if after not in PAUSABLE:
+        values |= {"paused_at": None, "paused_by": None}
     if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.status == before).values(**values)):
         return False
     if after in TERMINAL:
@@ -186,8 +191,11 @@ def transition(session: Session, batch_id: str, before: str, after: str, **value
     return True
 
 
-def cancel(session: Session, project_id: str, batch_id: str) -> Batch:
+def cancel(session: Session, project_id: str, batch_id: str, by: Caller | None = None) -> Batch:
     """Request that a batch stops. Its answers are kept. Cancelling it twice changes nothing.
+
+    Args:
+        by: who requests it; None for a schedule.
 
     Raises:
         NotFoundError: the project has no such batch.
@@ -195,7 +203,82 @@ def cancel(session: Session, project_id: str, batch_id: str) -> Batch:
     """
     batch = get(session, project_id, batch_id)
     refuse_stage(batch, "cancel")
-    request_cancel(session, batch)
+    if request_cancel(session, batch):
+        events.act(session, by, "batch.cancelling", batch)
+    return batch
+
+
+def pause(session: Session, by: Caller, batch_id: str) -> Batch:
+    """Let no more segments of a batch start, and those that run send nothing more. Its window goes on.
+
+    Pausing it twice changes nothing.
+
+    Raises:
+        NotFoundError: the project has no such batch.
+        ConflictError: it has all its answers, is ending, or is a job's.
+    """
+    return _set_pause(session, by, batch_id, "pause", "batch.paused", {"paused_at": now(), "paused_by": by.name})
+
+
+def resume(session: Session, by: Caller, batch_id: str) -> Batch:
+    """Let a paused batch go on. It changes nothing if the batch is not paused. Raises as `pause` does."""
+    return _set_pause(session, by, batch_id, "resume", "batch.resumed", {"paused_at": None, "paused_by": None})
+
+
+def _set_pause(
+    session: Session, by: Caller, batch_id: str, verb: str, type_: events.Action, values: dict[str, Any]
+) -> Batch:
+    batch = get(session, by.project_id, batch_id)
+    refuse_stage(batch, verb)
+    other = Batch.paused_at.is_not(None) if values["paused_at"] is None else Batch.paused_at.is_(None)
+    if changed(session, update(Batch).where(Batch.id == batch_id, Batch.status.in_(PAUSABLE), other).values(**values)):
+        events.act(session, by, type_, batch)
+    session.refresh(batch)
+    if batch.status not in PAUSABLE:
+        raise ConflictError(f"Cannot {verb} a batch with status '{batch.status}'.", param="batch_id")
+    return batch
+
+
+def change(
+    session: Session, by: Caller, batch_id: str, order: Mapping[str, Any], metadata: Mapping[str, str | None]
+) -> Batch:
+    """Change a batch, and record what has changed.
+
+    Args:
+        order: `priority`, and `completion_window` with the `expires_at` and `due_at` that follow from it.
+        metadata: entries to set; None removes one. That of NAME is what people call the batch.
+
+    Raises:
+        NotFoundError: the project has no such batch.
+        ConflictError: the batch is a job's; or it has an `order` no more, since it is ending.
+        RequestError: it would have more than MAX_ENTRIES entries of metadata.
+    """
+    batch = get(session, by.project_id, batch_id)
+    refuse_stage(batch, "change")
+    entries = {**(batch.request_metadata or {}), **metadata}
+    values = dict(order) | {
+        "request_metadata": {key: text for key, text in entries.items() if text is not None} or None
+    }
+    if len(values["request_metadata"] or ()) > MAX_ENTRIES:
+        message = f"The batch has {MAX_ENTRIES} entries of metadata already, and name and description are two more."
+        raise RequestError(message, code="invalid_value", param="metadata")
+    if NAME in metadata:
+        source = files.find(session, batch.project_id, batch.input_file_id)
+        values["name"] = metadata[NAME] or (source.filename if source else None)
+    new = {name: value for name, value in values.items() if getattr(batch, name) != value}
+    own = update(Batch).where(Batch.id == batch_id)
+    if new.keys() & order.keys():
+        own = own.where(Batch.status.in_(PAUSABLE))
+    if new and not changed(session, own.values(**new)):
+        session.refresh(batch)
+        message = f"Cannot change the deadline or the priority of a batch with status '{batch.status}'."
+        raise ConflictError(message, param="batch_id")
+    if new:
+        shown = {"metadata" if name == "request_metadata" else name: value for name, value in new.items()}
+        if "priority" in shown:
+            shown["priority"] = priority_name(shown["priority"])
+        events.act(session, by, "batch.changed", batch, **shown)
+    session.refresh(batch)
     return batch
 
 
@@ -206,16 +289,22 @@ def refuse_stage(batch: Batch, action: str) -> None:
         raise ConflictError(message, param="batch_id")
 
 
-def request_cancel(session: Session, batch: Batch) -> None:
-    """Request that a batch stops, and gets no more segments. Raises ConflictError if it has ended."""
+def request_cancel(session: Session, batch: Batch) -> bool:
+    """Request that a batch stops, and gets no more segments. False if that was requested before.
+
+    Raises:
+        ConflictError: it has ended.
+    """
+    first = False
     while batch.status not in ("cancelling", "cancelled"):
         if batch.status in TERMINAL:
             raise ConflictError(f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
         # Validation continues under its lease, since only it knows the lines of the batch. A batch that has all its
         # answers keeps its outcome.
         values = {} if batch.outcome == "completed" else {"outcome": "cancelled"}
-        transition(session, batch.id, batch.status, "cancelling", open=False, **values)
+        first = transition(session, batch.id, batch.status, "cancelling", open=False, **values)
         session.refresh(batch)
+    return first
 
 
 def plan(

@@ -1,15 +1,19 @@
-"""Events: changes of batches and jobs. Each is written in the transaction of its change, so none is lost."""
+"""Events: changes of batches and jobs, and what clients have done. Each is written in the transaction of its change.
+
+So none is lost. Webhooks get the former; the latter say by whom, and may be about keys, files and the like.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from store import listing, webhooks
 from store.jobs.records import Job
+from store.keys import Caller
 from store.records import Batch, Event, new_id, now
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. The last two are of a job's single items.
@@ -36,6 +40,28 @@ Type = Literal[
 ]
 TYPES: tuple[str, ...] = get_args(Type)
 
+Action = Literal[
+    "batch.created",
+    "batch.paused",
+    "batch.resumed",
+    "batch.changed",
+    "batch.cancelling",
+    "job.created",
+    "job.paused",
+    "job.resumed",
+    "job.cancelling",
+    "file.deleted",
+    "key.created",
+    "key.revoked",
+    "schedule.created",
+    "schedule.changed",
+    "schedule.deleted",
+    "webhook.created",
+    "webhook.changed",
+    "webhook.deleted",
+]
+"""What clients do, in the past tense where it is done at once."""
+
 
 def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> Event:
     """Record an event of a batch or a job and its deliveries. `data` goes into the event's data, beside the id."""
@@ -52,6 +78,42 @@ def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> E
     session.flush()
     webhooks.deliver_to_all(session, event)
     return event
+
+
+def act(session: Session, by: Caller | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
+    """Record what a client has done to something, by its id. Nothing is recorded of what nobody has requested.
+
+    Args:
+        data: what has changed. No secrets.
+    """
+    if by is None:
+        return
+    subject_id = subject if isinstance(subject, str) else subject.id
+    session.add(
+        Event(
+            id=new_id("evt_"),
+            project_id=by.project_id,
+            batch_id=subject.id if isinstance(subject, Batch) else None,
+            job_id=subject.id if isinstance(subject, Job) else None,
+            type=type_,
+            key_id=by.key_id,
+            key_name=by.name,
+            data={"id": subject_id, **data},
+            created_at=now(),
+        )
+    )
+
+
+def actions(session: Session, project_id: str | None, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
+    """Return what clients have done in a project, or in all (None), newest first, and True if there is more.
+
+    Raises:
+        RequestError: `after` is not one of these events.
+    """
+    own: ColumnElement[bool] = Event.key_id.is_not(None)
+    if project_id is not None:
+        own = and_(own, Event.project_id == project_id)
+    return listing.page(session, Event, own, after=after, limit=limit, descending=True)
 
 
 def recorded(session: Session, subject: Batch | Job, type_: str) -> bool:

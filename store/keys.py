@@ -24,11 +24,15 @@ USE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Caller:
-    """The sender of a request. `unnoted` is True if the record of the key does not say that it was used just now."""
+    """The sender of a request, with what people call the key.
+
+    `unnoted` is True if the record of the key does not say that it was used just now.
+    """
 
     project_id: str
     admin: bool
     key_id: str
+    name: str
     unnoted: bool = False
 
 
@@ -60,8 +64,13 @@ class Key:
 
     @property
     def name(self) -> str:
-        """What people call the key: its label, or the end of its id."""
-        return self.label or f"key …{self.id[-8:]}"
+        """What people call the key."""
+        return name_of(self)
+
+
+def name_of(key: Key | ApiKey) -> str:
+    """Return what people call a key: its label, or the end of its id."""
+    return key.label or f"key …{key.id[-8:]}"
 
 
 def _digest(secret: str) -> str:
@@ -162,7 +171,7 @@ def named(session: Session, project_id: str, key_ids: Collection[str]) -> dict[s
 def caller_of(record: ApiKey) -> Caller:
     """Return the caller that a key belongs to."""
     unnoted = (record.last_used_at or 0) <= now() - USE_SECONDS
-    return Caller(record.project_id, record.admin, record.id, unnoted)
+    return Caller(record.project_id, record.admin, record.id, name_of(record), unnoted)
 
 
 def note_use(session: Session, key_id: str) -> None:

@@ -101,3 +101,8 @@ def max_segments(session: Session) -> dict[str, int]:
     """Return the most full segments at once of each project that has its own limit, by id."""
     rows = session.execute(select(Project.id, Project.max_segments).where(Project.max_segments.is_not(None)))
     return {project_id: int(limit or 0) for project_id, limit in rows}
+
+
+def names(session: Session, project_ids: Collection[str]) -> dict[str, str]:
+    """Return the names of projects by id."""
+    return dict(session.execute(select(Project.id, Project.name).where(Project.id.in_(project_ids))).all())

@@ -15,6 +15,7 @@ from batchyard.statuses import JOB_RUNNING, RUNNING
 from store import holds, speeds
 from store.jobs.records import Job
 from store.records import Batch, Segment, Sla
+from store.segments import goes_on
 from store.speeds import RequestClass
 
 
@@ -44,11 +45,13 @@ class Queue:
 
     Attributes:
         sla: batches by SLA state.
+        paused: how many of the batches are.
         next_deadline_seconds: seconds until their first deadline, negative if it has passed; None without a batch.
     """
 
     batches: dict[str, int]
     sla: dict[str, int]
+    paused: int
     next_deadline_seconds: float | None
     models: list[ModelQueue]
 
@@ -60,17 +63,17 @@ def snapshot(session: Session, project_id: str | None = None) -> Queue:
     batches = dict.fromkeys(RUNNING, 0)
     sla = dict.fromkeys(get_args(Sla), 0)
     rows = session.execute(
-        select(Batch.status, Batch.sla, func.count(), func.min(Batch.expires_at))
+        select(Batch.status, Batch.sla, func.count(), func.count(Batch.paused_at), func.min(Batch.expires_at))
         .where(Batch.status.in_(RUNNING), scope)
         .group_by(Batch.status, Batch.sla)
     ).all()
-    for status, state, count, _ in rows:
+    for status, state, count, *_ in rows:
         batches[status] += count
         sla[state] += count
     segments = session.execute(
         select(Segment.model, Segment.state, func.count(), func.sum(Segment.requests), func.min(Batch.created_at))
         .join(Batch, Batch.id == Segment.batch_id)
-        .where(Batch.status == "in_progress", Segment.state != "done", scope)
+        .where(goes_on(), Segment.state != "done", scope)
         .group_by(Segment.model, Segment.state)
     ).all()
     rates, held = speeds.recent(session, Segment.model, project_id=project_id), holds.all_of(session)
@@ -92,7 +95,8 @@ def snapshot(session: Session, project_id: str | None = None) -> Queue:
             )
         )
     deadlines = [deadline for *_, deadline in rows]
-    return Queue(batches, sla, min(deadlines) - now if deadlines else None, models)
+    next_deadline = min(deadlines) - now if deadlines else None
+    return Queue(batches, sla, sum(row[3] for row in rows), next_deadline, models)
 
 
 class BacklogEntry(NamedTuple):
@@ -109,10 +113,11 @@ class BacklogEntry(NamedTuple):
     requests: int
     bytes: int
     answered: int
+    priority: int = 0
 
 
 def backlog(session: Session) -> list[BacklogEntry]:
-    """Return the segments that are not done, over all batches in progress."""
+    """Return the segments that are not done, over all batches in progress that are not paused."""
     columns = (
         *(Segment.batch_id, Batch.project_id, Batch.infeasible, Batch.due_at),
         *(Segment.model, Segment.request_class),
@@ -120,10 +125,10 @@ def backlog(session: Session) -> list[BacklogEntry]:
     sums = [func.sum(column) for column in (Segment.requests, Segment.bytes, Segment.answered)]
     active = case((Segment.state == "pending", 0), else_=Segment.id)
     rows = session.execute(
-        select(*columns, active, func.count(), *sums)
+        select(*columns, active, func.count(), *sums, Batch.priority)
         .join(Batch, Batch.id == Segment.batch_id)
-        .where(Batch.status == "in_progress", Segment.state.in_(("pending", "dispatched", "running")))
-        .group_by(*columns, active)
+        .where(goes_on(), Segment.state.in_(("pending", "dispatched", "running")))
+        .group_by(*columns, Batch.priority, active)
     )
     return [BacklogEntry(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]
 
@@ -134,8 +139,11 @@ def jobs(session: Session) -> Sequence[Job]:
 
 
 def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
-    """Return the requests that no batch of a job has yet, as pending segments of one that has the job's id."""
-    requests = (job.ahead or {}).get("requests") or {}
+    """Return the requests that no batch of a job has yet, as pending segments of one that has the job's id.
+
+    A paused job has none.
+    """
+    requests = ((job.ahead or {}).get("requests") or {}) if job.paused_at is None else {}
     return [
         BacklogEntry(
             batch_id=job.id,

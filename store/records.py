@@ -147,7 +147,17 @@ class Answered:
     shared_output_tokens: Mapped[int] = mapped_column(default=0)
 
 
-class Batch(Leased, Answered, Base):
+class Pausable:
+    """Columns of a batch or a job that a client can pause. `paused_by` is what people call the client's key.
+
+    While `paused_at` is set, none of its segments starts. One that ends is not paused any more.
+    """
+
+    paused_at: Mapped[int | None]
+    paused_by: Mapped[str | None] = mapped_column(String(128))
+
+
+class Batch(Leased, Answered, Pausable, Base):
     """A batch of requests. Field names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
@@ -159,6 +169,7 @@ class Batch(Leased, Answered, Base):
     (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
     `fail` the batch, or are skipped and become error lines (`skip`). `name` is what people call it: its metadata's
     `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
+    `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
     segments. Such a batch has no input file before it is merged, and no plan of its own.
@@ -181,6 +192,7 @@ class Batch(Leased, Answered, Base):
     created_at: Mapped[int]
     expires_at: Mapped[int]
     due_at: Mapped[int]
+    priority: Mapped[int] = mapped_column(default=0, server_default="0")
     infeasible: Mapped[bool] = mapped_column("out_of_reach", default=False)
     sla: Mapped[str] = mapped_column(String(16), default="on_track")
     in_progress_at: Mapped[int | None]
@@ -348,7 +360,10 @@ class CachedAnswer(Base):
 
 
 class Event(Base):
-    """A change of a batch or of a job, written in the transaction of that change."""
+    """A change of a batch or of a job, written in the transaction of that change, or what a client has done.
+
+    The latter has the id and the name of the client's key, and may be about something else: `data` has its id.
+    """
 
     __tablename__ = "events"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -356,6 +371,8 @@ class Event(Base):
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))
     job_id: Mapped[str | None] = mapped_column(String(64))
     type: Mapped[str] = mapped_column(String(64))
+    key_id: Mapped[str | None] = mapped_column(String(64))
+    key_name: Mapped[str | None] = mapped_column(String(128))
     data: Mapped[dict[str, Any]]
     created_at: Mapped[int]
     __table_args__ = (Index(None, "batch_id", "type"), Index(None, "job_id", "type"), Index(None, "project_id", "id"))

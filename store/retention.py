@@ -51,32 +51,38 @@ class Old(NamedTuple):
 
 
 def events(before: float) -> list[Old]:
-    """Return events and deliveries that are older than `before` (Unix seconds), and finished."""
+    """Return events and deliveries that are older than `before` (Unix seconds), and finished.
+
+    What clients have done stays as long as the batch or the job.
+    """
     batch_ended = select(Batch.id).where(Batch.id == Event.batch_id, Batch.status.in_(TERMINAL))
     job_ended = select(Job.id).where(Job.id == Event.job_id, Job.status.in_(TERMINAL))
     ended = or_(batch_ended.exists(), job_ended.exists())
     deliveries = select(Delivery.id).where(Delivery.event_id == Event.id)
     return [
         Old(Delivery, and_(Delivery.id < first_id("dlv_", before), Delivery.state.in_(("delivered", "failed")))),
-        Old(Event, Event.id < first_id("evt_", before), and_(ended, ~deliveries.exists())),
+        Old(
+            Event, and_(Event.id < first_id("evt_", before), Event.key_id.is_(None)), and_(ended, ~deliveries.exists())
+        ),
     ]
 
 
 def batches(session: Session, before: float) -> list[Old]:
     """Return the next batches that ended before `before` (Unix seconds), after all that refers to them."""
-    of_batch = select(Event.id).where(Event.batch_id == Batch.id)
+    of_batch = select(Event.id).where(Event.batch_id == Batch.id, Event.key_id.is_(None))
     own = and_(Batch.id < first_id("batch_", before), Batch.job_id.is_(None))
     ended = and_(own, Batch.status.in_(TERMINAL), before > ENDED_AT)
     ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
     if not ids:
         return []
-    referring = [Old(record, record.batch_id.in_(ids)) for record in (ResultChunk, Segment, Artifact, ScheduleRun)]
+    records = (ResultChunk, Segment, Artifact, ScheduleRun, Event)
+    referring = [Old(record, record.batch_id.in_(ids)) for record in records]
     return [*referring, Old(Batch, Batch.id.in_(ids))]
 
 
 def jobs(session: Session, before: float) -> list[Old]:
     """Return the next jobs that ended before `before` (Unix seconds), after all that refers to them."""
-    of_job = select(Event.id).where(Event.job_id == Job.id)
+    of_job = select(Event.id).where(Event.job_id == Job.id, Event.key_id.is_(None))
     ended = and_(Job.id < first_id("job_", before), Job.status.in_(TERMINAL), before > JOB_ENDED_AT)
     ids = session.scalars(select(Job.id).where(ended, ~of_job.exists()).limit(BATCHES)).all()
     if not ids:
@@ -85,13 +91,16 @@ def jobs(session: Session, before: float) -> list[Old]:
     of_batches = [Old(record, record.batch_id.in_(batch_ids)) for record in (ResultChunk, Segment, Artifact)]
     of_jobs = [
         Old(record, record.job_id.in_(ids))
-        for record in (JobStage, Batch, JobChunk, JobReply, JobArtifact, ScheduleRun)
+        for record in (JobStage, Batch, JobChunk, JobReply, JobArtifact, ScheduleRun, Event)
     ]
     return [*of_batches, *of_jobs, Old(Job, Job.id.in_(ids))]
 
 
 def others(now: float, before: float) -> list[Old]:
-    """Return files, runs that created nothing and keys that were over before `before`, and sessions before `now`."""
+    """Return files, runs that created nothing and keys that were over before `before`, and sessions before `now`.
+
+    And what clients did to anything but batches and jobs before `before`.
+    """
     unused = and_(
         ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
         ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
@@ -106,6 +115,7 @@ def others(now: float, before: float) -> list[Old]:
         Old(File, File.expires_at < before, unused),
         Old(File, output, unused),
         Old(ScheduleRun, and_(ScheduleRun.id < first_id("run_", before), without)),
+        Old(Event, and_(Event.id < first_id("evt_", before), Event.batch_id.is_(None), Event.job_id.is_(None))),
         Old(WebSession, WebSession.expires_at <= now),
         Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
     ]

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, and_, cast, func, select, update
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import latency
@@ -55,7 +55,8 @@ class SegmentLease:
 class PendingSegment(NamedTuple):
     """A pending segment that may start, or one with a slot. Tuples sort by urgency, infeasible batches last.
 
-    `unanswered` counts its requests without an answer. By default they are more than any engine holds.
+    `unanswered` counts its requests without an answer that are to be sent. By default they are more than any engine
+    holds. Of a project's segments those of the highest `priority` go first.
     """
 
     infeasible: bool
@@ -66,13 +67,21 @@ class PendingSegment(NamedTuple):
     model: str
     project_id: str
     unanswered: float = math.inf
+    priority: int = 0
 
 
 _URGENCY = (Batch.infeasible, Batch.due_at, Batch.id, Segment.number)
 _PENDING_SEGMENT = (
     *(*_URGENCY, Segment.id, Segment.model, Batch.project_id),
-    (Segment.requests - Segment.answered).label("unanswered"),
+    # One of a paused batch sends nothing more, so others need not wait for it.
+    case((Batch.paused_at.is_(None), Segment.requests - Segment.answered), else_=0).label("unanswered"),
+    Batch.priority,
 )
+
+
+def goes_on() -> ColumnElement[bool]:
+    """Return the condition for batches whose segments may run: in progress, and not paused."""
+    return and_(Batch.status == "in_progress", Batch.paused_at.is_(None))
 
 
 def active(session: Session) -> list[PendingSegment]:
@@ -95,7 +104,7 @@ def waiting(session: Session, limit: int) -> list[PendingSegment]:
     ready = and_(
         Segment.state == "pending",
         Segment.not_before <= time.time(),
-        Batch.status == "in_progress",
+        goes_on(),
         holds.may_start(),
     )
     queues = session.execute(
@@ -108,7 +117,7 @@ def waiting(session: Session, limit: int) -> list[PendingSegment]:
             select(*_PENDING_SEGMENT)
             .join(Segment, Segment.batch_id == Batch.id)
             .where(ready, Segment.model == model, Batch.project_id == project_id)
-            .order_by(*_URGENCY)
+            .order_by(Batch.priority.desc(), *_URGENCY)
             .limit(limit)
         )
         pending += [PendingSegment(*row) for row in rows]
@@ -129,32 +138,33 @@ def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     """Give a pending segment a slot. A worker must start it within `seconds`.
 
     Returns:
-        The new epoch; None if the segment is not pending, or its batch is no longer in progress.
+        The new epoch; None if the segment is not pending, or its batch does not go on.
     """
     return session.scalar(
         update(Segment)
-        .where(Segment.id == segment_id, Segment.state == "pending", _in_progress())
+        .where(Segment.id == segment_id, Segment.state == "pending", _batch_goes_on())
         .values(state="dispatched", epoch=Segment.epoch + 1, lease_expires_at=time.time() + seconds)
         .returning(Segment.epoch)
         .execution_options(synchronize_session=False)
     )
 
 
-def _in_progress() -> ColumnElement[bool]:
-    """Return the condition for segments of batches in progress."""
-    return select(Batch.id).where(Batch.id == Segment.batch_id, Batch.status == "in_progress").exists()
+def _batch_goes_on() -> ColumnElement[bool]:
+    """Return the condition for segments of batches whose segments may run."""
+    return select(Batch.id).where(Batch.id == Segment.batch_id, goes_on()).exists()
 
 
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
     """Acquire the lease on a dispatched segment.
 
-    None if the message is stale: its epoch is over or has started, or the batch is no longer in progress.
+    None if the message is stale: its epoch is over or has started, or the batch does not go on. Then the segment is
+    pending again, since no other message of this epoch comes.
     """
     # The lock on the batch: its status cannot change before this segment runs, so nobody merges a batch that a
     # segment is about to append to.
     batch_id = select(Segment.batch_id).where(Segment.id == segment_id).scalar_subquery()
-    in_progress = select(Batch.id).where(Batch.id == batch_id, Batch.status == "in_progress").with_for_update(read=True)
-    if session.scalar(in_progress) is None:
+    if session.scalar(select(Batch.id).where(Batch.id == batch_id, goes_on()).with_for_update(read=True)) is None:
+        withdraw(session, Segment.id == segment_id, Segment.epoch == epoch)
         return None
     started = changed(
         session,
@@ -200,10 +210,13 @@ def answered(session: Session, batch_id: str, model: str) -> bool:
     return session.scalar(statement.limit(1)) is not None
 
 
-def renew(session: Session, segment: SegmentLease, seconds: float) -> bool:
-    """Renew the lease. True if the batch is still in progress. Raises LeaseLost."""
+def renew(session: Session, segment: SegmentLease, seconds: float) -> Literal["run", "pause", "stop"]:
+    """Renew the lease. Return what becomes of the segment: `stop` if its batch ends. Raises LeaseLost."""
     segment.lease.renew(session, seconds)
-    return session.scalar(select(Batch.status).where(Batch.id == segment.batch_id)) == "in_progress"
+    batch = session.execute(select(Batch.status, Batch.paused_at).where(Batch.id == segment.batch_id)).one()
+    if batch.status != "in_progress":
+        return "stop"
+    return "run" if batch.paused_at is None else "pause"
 
 
 def append(
@@ -241,8 +254,12 @@ def append(
 
 
 def end(session: Session, segment: SegmentLease, *, done: bool, engine: Mapping[str, Any] | None) -> None:
-    """Release the segment: done, or pending again because its batch has stopped. Raises LeaseLost."""
-    segment.lease.release(session, state="done" if done else "pending", engine=engine)
+    """Release the segment: done, or pending again because its batch has stopped or is paused. Raises LeaseLost.
+
+    One whose requests are all answered is done.
+    """
+    state = "done" if done else case((Segment.answered >= Segment.requests, "done"), else_="pending")
+    segment.lease.release(session, state=state, engine=engine)
 
 
 def fail(session: Session, segment: SegmentLease, error: str, delay: float, *, counted: bool) -> None:
@@ -277,11 +294,11 @@ def recover(session: Session) -> int:
     return unstarted + died
 
 
-def withdraw(session: Session) -> None:
-    """Take back the slots of dispatched segments whose batch is no longer in progress."""
+def withdraw(session: Session, *which: ColumnElement[bool]) -> None:
+    """Take back the slots of dispatched segments, those of `which`, whose batch does not go on."""
     session.execute(
         update(Segment)
-        .where(Segment.state == "dispatched", ~_in_progress())
+        .where(Segment.state == "dispatched", ~_batch_goes_on(), *which)
         .values(state="pending", epoch=Segment.epoch + 1)
         .execution_options(synchronize_session=False)
     )

@@ -14,13 +14,13 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard import latency
-from batchyard.statuses import TERMINAL, Status
+from batchyard.statuses import TERMINAL, Status, priority_name
 from store import batches, holds, schedules, segments
 from store.records import Artifact, Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import result_stream
-from tasks.intake import retry_input, submission
+from tasks.intake import changes, retry_input, submission
 from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
@@ -85,7 +85,8 @@ def _object(
 ) -> wire.BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
-    state = states.state(batch.status, batch.completed + batch.failed, held.reason if held else None, in_queue)
+    reason, paused = held.reason if held else None, batch.paused_at is not None
+    state = states.state(batch.status, batch.completed + batch.failed, reason, in_queue, paused=paused)
     return wire.BatchObject(
         **{name: getattr(batch, name) for name in _COPIED},
         errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
@@ -110,10 +111,13 @@ def _object(
             ),
             simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
-            **eta(forecast),
+            **eta(None if paused else forecast),
             latency=_latency(batch),
             state=None if state is None else wire.State.model_validate(asdict(state)),
             held=held,
+            paused_at=batch.paused_at,
+            paused_by=batch.paused_by,
+            priority=priority_name(batch.priority),
             sla=batch.sla,
             due_at=deadlines.deadline(batch),
             input_sha256=batch.input_sha256 or None,
@@ -259,7 +263,47 @@ def cancel(batch_id: str) -> wire.BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
     owner = caller()
     with current_context().database.write() as session:
-        batch = batches.cancel(session, owner.project_id, batch_id)
+        batch = batches.cancel(session, owner.project_id, batch_id, owner)
+    return to_wire([batch])[0]
+
+
+@routes.post("/v1/batches/<batch_id>/pause")
+@operation(wire.BatchObject, refusals=(404, 409))
+def pause(batch_id: str) -> wire.BatchObject:
+    """Pause a batch: requests in the engines are answered, and no others are sent. Its window goes on.
+
+    Its status stays `validating` or `in_progress`; `batchyard.paused_at` says that it is paused.
+    """
+    owner = caller()
+    with current_context().database.write() as session:
+        batch = batches.pause(session, owner, batch_id)
+    return to_wire([batch])[0]
+
+
+@routes.post("/v1/batches/<batch_id>/resume")
+@operation(wire.BatchObject, refusals=(404, 409))
+def resume(batch_id: str) -> wire.BatchObject:
+    """Let a paused batch go on where it is."""
+    owner = caller()
+    with current_context().database.write() as session:
+        batch = batches.resume(session, owner, batch_id)
+    return to_wire([batch])[0]
+
+
+@routes.post("/v1/batches/<batch_id>")
+@operation(wire.BatchObject, json=wire.ChangeBatch, refusals=(404, 409, 413))
+def change(batch_id: str) -> wire.BatchObject:
+    """Change a batch's deadline, priority, name or description. The last two can be changed after its end, too."""
+    owner = caller()
+    body = parse_body(wire.ChangeBatch)
+    batch = changes.change(
+        current_context(),
+        owner,
+        batch_id,
+        completion_window=body.completion_window,
+        priority=body.priority,
+        metadata=body.metadata(),
+    )
     return to_wire([batch])[0]
 
 

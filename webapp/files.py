@@ -11,7 +11,7 @@ from flask import Blueprint, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchyard.errors import ArtifactMissing, RequestError
-from store import files
+from store import events, files
 from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
 from webapp import wire
@@ -151,4 +151,5 @@ def delete(file_id: str) -> wire.FileDeleted:
     owner = caller()
     with current_context().database.write() as session:
         files.delete(session, owner.project_id, file_id)
+        events.act(session, owner, "file.deleted", file_id)
     return wire.FileDeleted(id=file_id)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
+from store import events
 from store.jobs.records import Job
 from store.records import Batch
 from webapp import wire
@@ -84,4 +85,6 @@ def once(
             return Once(earlier, None)
         record = submit(session, new)
         record.created_by = owner.key_id
+        retried = {"retry_of": record.retry_of} if record.retry_of else {}
+        events.act(session, owner, "batch.created" if isinstance(record, Batch) else "job.created", record, **retried)
         return Once(record, new)

@@ -227,6 +227,8 @@ class JobExtension(BaseModel):
     due_at: int
     held: str | None = Field(description="why it does not move though it has not ended; it is tried again")
     attempts: int = Field(description="how often in a row that has failed")
+    paused_at: int | None = Field(description="since when its requests wait until somebody resumes it")
+    paused_by: str | None = Field(description="what people call the key that has paused it")
     simulated: bool
     models: dict[str, str] = Field(description="engine of each model")
     options: dict[str, Any] = Field(description="with the recipe's defaults")

@@ -23,11 +23,11 @@ from tasks.jobs.replies import posting
 from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
-from tasks.webhooks import delivery
 from webapp import idempotency, job_wire, wire
 from webapp.batches import eta
 from webapp.document import operation
-from webapp.events import EventObject, EventPage, ListEvents
+from webapp.events import EventPage, ListEvents
+from webapp.events import to_wire as events_to_wire
 from webapp.idempotency import Idempotency, Idempotent, Once
 from webapp.requests import after_response, caller, current_context, parse_body, query
 
@@ -91,6 +91,7 @@ _COPIED = [
     if name not in ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
 ]
 _OURS = (
+    *("paused_at", "paused_by"),
     *("created_by", "sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
     *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "amendments"),
     *("counters", "metrics", "report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id"),
@@ -126,7 +127,7 @@ def _object(
         metadata=job.request_metadata,
         batchyard=job_wire.JobExtension(
             **{name: getattr(job, name) for name in _OURS},
-            **eta(forecast),
+            **eta(None if job.paused_at is not None else forecast),
             due_at=deadlines.deadline(job),
             held=None if job.status in TERMINAL else job.attempt_error,
             models={name: config["engine"] for name, config in job.models.items()},
@@ -290,7 +291,27 @@ def cancel(job_id: str) -> job_wire.JobObject:
     """Cancel a job: items that have ended are kept, the others do not go on."""
     owner = caller()
     with current_context().database.write() as session:
-        job = lifecycle.cancel(session, owner.project_id, job_id)
+        job = lifecycle.cancel(session, owner.project_id, job_id, owner)
+    return to_wire([job])[0]
+
+
+@routes.post("/v1/jobs/<job_id>/pause")
+@operation(job_wire.JobObject, refusals=(404, 409))
+def pause(job_id: str) -> job_wire.JobObject:
+    """Pause a job: requests in the engines are answered, and no others are sent. Its window goes on."""
+    owner = caller()
+    with current_context().database.write() as session:
+        job = lifecycle.pause(session, owner, job_id)
+    return to_wire([job])[0]
+
+
+@routes.post("/v1/jobs/<job_id>/resume")
+@operation(job_wire.JobObject, refusals=(404, 409))
+def resume(job_id: str) -> job_wire.JobObject:
+    """Let a paused job go on where it is."""
+    owner = caller()
+    with current_context().database.write() as session:
+        job = lifecycle.resume(session, owner, job_id)
     return to_wire([job])[0]
 
 
@@ -424,5 +445,4 @@ def list_events(job_id: str) -> EventPage:
     params = query(ListEvents)
     with current_context().database.read() as session:
         records, has_more = events.page(session, job, after=params.after, limit=params.limit)
-    data = [EventObject.model_validate(delivery.payload(event)) for event in records]
-    return EventPage.of(data, has_more=has_more)
+    return events_to_wire(records, has_more=has_more)

@@ -8,7 +8,7 @@ from flask import Blueprint
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard import durations
-from store import keys
+from store import events, keys
 from webapp import wire
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body, query
@@ -61,12 +61,19 @@ class ListKeys(BaseModel):
 def create() -> NewKeyObject:
     """Make an API key. This answer is the only time it is seen."""
     administrator()
-    body = parse_body(CreateKey)
+    key = make(parse_body(CreateKey))
+    return NewKeyObject(**vars(key), last_used_at=None, revoked_at=None)
+
+
+def make(body: CreateKey) -> keys.NewKey:
+    """Create a key, and record who did. Raises RequestError."""
     with current_context().database.write() as session:
         key = keys.create(
             session, body.project, admin=body.admin, label=body.label, expires_after=body.expires_after_seconds
         )
-    return NewKeyObject(**vars(key), last_used_at=None, revoked_at=None)
+        shown = {"project": key.project, "label": key.label, "admin": key.admin}
+        events.act(session, administrator(), "key.created", key.id, **shown)
+    return key
 
 
 @routes.get("/v1/keys")
@@ -84,6 +91,13 @@ def list_() -> KeyPage:
 @operation(KeyObject, refusals=(403, 404))
 def revoke(key_id: str) -> KeyObject:
     """Revoke an API key, at once and for good."""
-    administrator()
+    return KeyObject(**vars(end(key_id)))
+
+
+def end(key_id: str) -> keys.Key:
+    """Revoke a key, and record who did. Raises NotFoundError."""
+    owner = administrator()
     with current_context().database.write() as session:
-        return KeyObject(**vars(keys.revoke(session, key_id)))
+        key = keys.revoke(session, key_id)
+        events.act(session, owner, "key.revoked", key_id, project=key.project, label=key.label)
+    return key

@@ -83,6 +83,7 @@ class QueueObject(BaseModel):
     object: Literal["queue"] = "queue"
     batches: dict[str, int]
     sla: dict[str, int]
+    paused: int = Field(description="batches that wait until somebody resumes them")
     next_deadline_seconds: float | None
     models: list[ModelQueueObject]
     messages: dict[str, int] | None = Field(
@@ -150,6 +151,7 @@ def _by_name(numbers: Mapping[str, float]) -> Samples:
 def _queue(snapshot: Snapshot) -> Iterator[Metric]:
     queue = snapshot.queue
     yield _gauge("batches", "Batches that have not ended.", ["status"], _by_name(queue.batches))
+    yield _gauge("batches_paused", "Batches that wait until somebody resumes them.", [], [((), queue.paused)])
     yield _gauge("batches_sla", "Batches that have not ended, by SLA state.", ["sla"], _by_name(queue.sla))
     yield _gauge(
         "next_deadline_seconds",

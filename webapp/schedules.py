@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import NotFoundError, RequestError
-from store import schedules
+from store import events, schedules
 from store.records import Schedule, ScheduleRun, now
 from store.schedules import CatchUp, Overlap, State
 from tasks.recurring import run_templates
@@ -211,7 +211,9 @@ def make(body: CreateSchedule) -> Schedule:
     owner, context = caller(), current_context()
     values = recurring.define(context, owner.project_id, _values(body))
     with context.database.write(serial=True) as session:
-        return schedules.create(session, owner.project_id, **values)
+        schedule = schedules.create(session, owner.project_id, **values)
+        events.act(session, owner, "schedule.created", schedule.id, name=schedule.name)
+        return schedule
 
 
 @routes.get("/v1/schedules")
@@ -246,6 +248,7 @@ def update(schedule_id: str) -> ScheduleObject:
     values = recurring.define(context, schedule.project_id, _values(parse_body(UpdateSchedule)), schedule)
     with context.database.write() as session:
         schedule = schedules.change(session, schedule, **values)
+        events.act(session, caller(), "schedule.changed", schedule.id, fields=sorted(values))
     return _object(schedule)
 
 
@@ -256,6 +259,7 @@ def delete(schedule_id: str) -> ScheduleDeleted:
     owner = caller()
     with current_context().database.write() as session:
         schedules.delete(session, owner.project_id, schedule_id)
+        events.act(session, owner, "schedule.deleted", schedule_id)
     return ScheduleDeleted(id=schedule_id)
 
 
@@ -263,14 +267,14 @@ def delete(schedule_id: str) -> ScheduleDeleted:
 @operation(ScheduleObject, refusals=(404,))
 def pause(schedule_id: str) -> ScheduleObject:
     """Pause a schedule. Times that pass meanwhile are not run, and are not missed."""
-    return _object(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=True))
+    return _object(recurring.set_paused(current_context(), caller(), schedule_id, paused=True))
 
 
 @routes.post("/v1/schedules/<schedule_id>/resume")
 @operation(ScheduleObject, refusals=(404,))
 def resume(schedule_id: str) -> ScheduleObject:
     """Let a paused schedule run again, from its next time on."""
-    return _object(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=False))
+    return _object(recurring.set_paused(current_context(), caller(), schedule_id, paused=False))
 
 
 @routes.post("/v1/schedules/<schedule_id>/run")

@@ -160,7 +160,9 @@ def create() -> NewSecret:
     body = parse_body(CreateWebhook)
     _check(body.url)
     with current_context().database.write() as session:
-        return _with_secret(webhooks.create(session, owner.project_id, **body.model_dump()))
+        webhook = webhooks.create(session, owner.project_id, **body.model_dump())
+        events.act(session, owner, "webhook.created", webhook.id, name=webhook.name)
+        return _with_secret(webhook)
 
 
 @routes.get("/v1/webhook_endpoints")
@@ -193,7 +195,9 @@ def update(webhook_endpoint_id: str) -> WebhookObject:
         _check(body.url)
     values = body.model_dump(exclude_none=True)
     with current_context().database.write() as session:
-        return _object(webhooks.change(session, owner.project_id, webhook_endpoint_id, values))
+        webhook = webhooks.change(session, owner.project_id, webhook_endpoint_id, values)
+        events.act(session, owner, "webhook.changed", webhook.id, fields=sorted(values))  # a URL may hold a secret
+        return _object(webhook)
 
 
 @routes.delete("/v1/webhook_endpoints/<webhook_endpoint_id>")
@@ -203,6 +207,7 @@ def delete(webhook_endpoint_id: str) -> WebhookDeleted:
     owner = caller()
     with current_context().database.write(serial=True) as session:
         webhooks.remove(session, owner.project_id, webhook_endpoint_id)
+        events.act(session, owner, "webhook.deleted", webhook_endpoint_id)
     return WebhookDeleted(id=webhook_endpoint_id)
 
 
@@ -213,7 +218,9 @@ def rotate_secret(webhook_endpoint_id: str) -> NewSecret:
     owner = caller()
     keep_old = parse_body(RotateSecret, optional=True).keep_old_secret_active_for_24_hours
     with current_context().database.write() as session:
-        return _with_secret(webhooks.rotate_secret(session, owner.project_id, webhook_endpoint_id, keep_old=keep_old))
+        webhook = webhooks.rotate_secret(session, owner.project_id, webhook_endpoint_id, keep_old=keep_old)
+        events.act(session, owner, "webhook.changed", webhook.id, fields=["signing_secret"])
+        return _with_secret(webhook)
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/test")

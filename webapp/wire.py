@@ -9,7 +9,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from batchyard import durations
-from batchyard.statuses import Endpoint, Status
+from batchyard.statuses import Endpoint, Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
 from tasks.steps import registry
@@ -106,6 +106,22 @@ class RetryBatch(Repeatable):
     model_config = ConfigDict(extra="forbid")
     completion_window: Window | None = None
     metadata: Metadata | None = None
+
+
+class ChangeBatch(BaseModel):
+    """The body of POST /v1/batches/{id}: what is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    completion_window: Window | None = Field(None, description="counted from the batch's creation")
+    priority: Priority | None = Field(None, description="the order among the project's own batches")
+    name: Annotated[Short, StringConstraints(min_length=1)] | None = Field(
+        None, description="what people call it, kept in its metadata; null: its input file's name"
+    )
+    description: Short | None = Field(None, description="kept in its metadata; null removes it")
+
+    def metadata(self) -> dict[str, str | None]:
+        """Return the entries of the metadata that are to change."""
+        return {name: getattr(self, name) or None for name in ("name", "description") if name in self.model_fields_set}
 
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -224,7 +240,7 @@ class State(BaseModel):
 
     name: StateName = Field(
         description="`waiting` for its turn, `starting_engine` before its first answer, `running`, `held` until what "
-        "keeps it is mended; before that `validating`, after it `finishing`"
+        "keeps it is mended, `paused` until somebody resumes it; before that `validating`, after it `finishing`"
     )
     behind: int | None = Field(
         description="of a waiting batch: how many batches, of all projects, run or are due before it; null: nobody "
@@ -256,6 +272,9 @@ class Extension(BaseModel):
     latency: Latency | None = Field(description="null before the first answer of an engine")
     state: State | None = Field(description="what it does now; null once it has ended")
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
+    paused_at: int | None = Field(description="since when it waits until somebody resumes it; null: it does not")
+    paused_by: str | None = Field(description="what people call the key that has paused it")
+    priority: Priority = Field(description="the order among the project's own batches")
     sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")
     input_sha256: str | None = Field(description="null: there was no such file")

@@ -1,4 +1,4 @@
-"""Commands on a server's batches: submit, status, results, cancel, retry, list, models."""
+"""Commands on a server's batches: submit, status, results, cancel, pause, resume, set, retry, list, models."""
 
 from __future__ import annotations
 
@@ -168,6 +168,49 @@ def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
     """Cancel a batch; what is answered is kept."""
     batch = connect(data).cancel(batch_id)
     say(batch, f"{batch['id']} is {batch['status']}", as_json)
+
+
+@click.command()
+@click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
+@data_option
+@json_option
+def pause(name: str, data: Path | None, as_json: bool) -> None:
+    """Send no more requests of a batch or a job until it is resumed. Its window goes on."""
+    paused = connect(data).control(name, "pause")
+    say(paused, f"{name} {view.paused(paused)}; `batchyard resume {name}` lets it go on", as_json)
+
+
+@click.command()
+@click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
+@data_option
+@json_option
+def resume(name: str, data: Path | None, as_json: bool) -> None:
+    """Let a paused batch or job go on."""
+    resumed = connect(data).control(name, "resume")
+    say(resumed, f"{name} goes on", as_json)
+
+
+CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "name", "description": "description"}
+"""What `set` can change, and what the API calls it."""
+
+
+@click.command("set")
+@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
+@click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
+@data_option
+@json_option
+def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
+    """Change a batch: deadline=12h (from its creation), priority=low|normal|high, name=..., description=...
+
+    An empty name or description removes it.
+    """
+    values = requests.pairs(changes, "NAME=VALUE")
+    unknown = next((name for name in values if name not in CHANGES), None)
+    if unknown is not None:
+        raise click.UsageError(f"no '{unknown}' to set; there are: {', '.join(CHANGES)}")
+    batch = connect(data).change(batch_id, {CHANGES[name]: value or None for name, value in values.items()})
+    ours = batch["batchyard"]
+    say(batch, f"{batch_id} ({ours['name']}): {view.due(batch)}, priority {ours['priority']}", as_json)
 
 
 @click.command()

@@ -50,7 +50,8 @@ def cli() -> None:
 for command in (
     *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
-    *(top.top, records.open_, records.files, records.logs),
+    *(batches.pause, batches.resume, batches.set_),
+    *(top.top, records.open_, records.files, records.logs, records.audit),
     *(jobs.job, commands.config_group, schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)

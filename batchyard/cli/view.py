@@ -24,13 +24,14 @@ def facts(batch: dict[str, Any]) -> str:
             ("status", status(batch, " (simulated)" if ours["simulated"] else "")),
             ("now", _state(batch)),
             ("on hold", _held(batch)),
+            ("priority", None if ours["priority"] == "normal" else ours["priority"]),
             ("progress", bar(batch)),
             ("answered/failed/total", counts(batch)),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
             ("rows/s, tokens/s", f"{rate(ours['rows_per_second'])}, {rate(ours['tokens_per_second'])}"),
             *_latencies(ours.get("latency")),
-            ("eta", remaining(batch)),
+            ("eta", paused(batch) or remaining(batch)),
             ("sla", f"{batch['batchyard']['sla']}, {due(batch)}".replace("_", " ")),
             ("created", when(batch["created_at"])),
             ("expires", when(batch["expires_at"])),
@@ -119,6 +120,12 @@ def eta(batch: dict[str, Any]) -> str | None:
     return durations.text(ours["eta_seconds"])
 
 
+def paused(document: dict[str, Any]) -> str | None:
+    """Since when a batch or a job is paused, and by whom; None if it is not."""
+    ours = document["batchyard"]
+    return f"paused by {plain(ours['paused_by'])} at {when(ours['paused_at'])}" if ours.get("paused_at") else None
+
+
 def remaining(batch: dict[str, Any]) -> str | None:
     ours, text = batch["batchyard"], eta(batch)
     if text is None:
@@ -132,8 +139,8 @@ def _state(batch: dict[str, Any]) -> str | None:
     if state["name"] == "starting_engine":
         usual = state["usual_seconds"]
         return "starting engine" + (f", which usually takes {durations.text(usual)}" if usual is not None else "")
-    if state["name"] == "running":
-        return "running"
+    if state["name"] in ("running", "paused"):
+        return str(state["name"])
     if state["name"] != "waiting":
         return None
     if not state["behind"]:

@@ -87,6 +87,19 @@ class Client:
         """Create a batch of the requests without an answer, and return it."""
         return self._call("POST", f"/batches/{batch_id}/retry", {})
 
+    def control(self, name: str, verb: Literal["pause", "resume"]) -> dict[str, Any]:
+        """Pause or resume a batch or a job, and return it."""
+        kind = "jobs" if name.startswith("job_") else "batches"
+        return self._call("POST", f"/{kind}/{name}/{verb}")
+
+    def change(self, batch_id: str, values: Mapping[str, str | None]) -> dict[str, Any]:
+        """Change a batch's deadline, priority, name or description, and return it."""
+        return self._call("POST", f"/batches/{batch_id}", values)
+
+    def audit(self) -> Iterator[dict[str, Any]]:
+        """Yield what clients have done, newest first."""
+        return self._list("/audit")
+
     def results(self, batch_id: str, after: int) -> bytes:
         """Return the output lines so far, in the order of their answers, without the first `after`."""
         return self._lines(f"/batches/{batch_id}/results", after)

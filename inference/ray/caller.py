@@ -4,6 +4,8 @@ actors until every row is answered.
 It runs in a Ray task, whose process is used again: an actor per run would take a new process, at 1.5 s and 2.3 s of CPU
 against 0.07 and 0.1. A run of few rows has it in its own process (`answer_here`).
 
+A run whose session is closed sends nothing more, and ends when what is in the engines is answered.
+
 A run uses the replicas that are there, and takes in the others as they come. When an engine dies, with its node or
 alone, its requests move to another replica. If there is none, or they were in a second engine that died, any of them
 may be the reason: they run again on a fresh engine with nothing else in it, in halves, until the one that kills engines
@@ -38,7 +40,7 @@ from inference.ray import tables
 from inference.requests.cache_need import CacheNeed, own_bytes
 from inference.residents.actor import ENDED
 from inference.residents.directory import get_or_create_engine
-from inference.residents.kept_replies import Reply
+from inference.residents.kept_replies import CLOSED, Reply
 from inference.residents.session import EngineSession, EngineTimeouts
 from inference.waits import SLICE_SECONDS
 
@@ -131,6 +133,7 @@ class Caller:
         self._need = CacheNeed()
         self._deaths = 0
         self._deaths_in_a_row = 0
+        self._closed = False
 
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
         """Yield answers as they come, those within TOGETHER_SECONDS in one table.
@@ -165,7 +168,7 @@ class Caller:
     async def _next(self) -> None:
         """Wait for answers: the first one, and those of TOGETHER_SECONDS."""
         self._news.clear()
-        while not self._answered and self._failure is None:
+        while self._missing and not self._answered and self._failure is None:
             try:
                 await asyncio.wait_for(self._news.wait(), self._timeouts.start_timeout)
             except TimeoutError:
@@ -190,6 +193,18 @@ class Caller:
         if not self._missing:
             self._over.set()
 
+    def _close(self, refused: Sequence[Row] = ()) -> None:
+        """Leave the rows that no engine has, since the session is closed: those refused, and all that wait."""
+        self._closed = True
+        self._missing -= len(refused)
+        for replica in self._replicas:
+            self._missing -= len(replica.waiting) + sum(map(len, replica.suspects))
+            replica.waiting.clear()
+            replica.suspects.clear()
+        if not self._missing:
+            self._news.set()
+            self._over.set()
+
     async def _serve_until_over(self, replica: Replica) -> None:
         try:
             await self._serve(replica)
@@ -203,6 +218,8 @@ class Caller:
         exchanges: set[asyncio.Task[None]] = set()
         try:
             while True:
+                if self._closed:
+                    self._close()  # also what has come back from an engine that died
                 if replica.handle is None:
                     await _cancel(exchanges)  # they are with an engine that is gone
                     await self._join(replica)
@@ -258,19 +275,23 @@ class Caller:
             return
         if replies is None:
             raise EngineError("the run was given up")
-        refused, suspects, reason = [], [], ""
+        refused, unsent, suspects, reason = [], [], [], ""
         for line, reply in replies:
             row = replica.sent.pop(line, None)
             if row is None:
                 continue  # it was given to another replica meanwhile
             if reply is None:
                 refused.append(row)
+            elif reply == CLOSED:
+                unsent.append(row)
             elif reply[2] is not None and reply[2]["code"] == ENDED:
                 suspects.append(row)
                 reason = reply[2]["message"]
             else:
                 self._answer(row, reply)
         self._wait_again(replica, refused)
+        if unsent:
+            self._close(unsent)
         if suspects:
             replica.sent |= {row.line: row for row in suspects}
             self._died(replica, handle, reason)

@@ -15,7 +15,7 @@ import math
 import os
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.residents.admission import AdmissionQueue, Rank
-from inference.residents.kept_replies import KeptReplies, Mailbox, Reply, reply
+from inference.residents.kept_replies import CLOSED, KeptReplies, Mailbox, Reply, reply
 from inference.residents.session import EngineSession
 
 ENDED = "engine_died"
@@ -65,6 +65,8 @@ class EngineActor:
         self._ranks: dict[str, float] = {}
         self._replies = KeptReplies()
         self._dropped: deque[str] = deque(maxlen=DROPPED_SESSIONS)
+        self._closed: deque[str] = deque(maxlen=DROPPED_SESSIONS)
+        self._entering: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
         self._calls = 0
         self._requests = 0
         self._busy_seconds = 0.0
@@ -135,7 +137,7 @@ class EngineActor:
         """Take requests, and return the replies by line that are ready: the first one, and those of GATHER_SECONDS.
 
         None if the session was dropped: then its caller is to end. A request that was in the engine when it died has
-        the error code `engine_died`. One that never entered it, because the engine is over, has None.
+        the error code `engine_died`. One that never entered it has None because the engine is over, or CLOSED.
 
         Args:
             caller: gets the replies to what it has sent, and no other of the same session does.
@@ -145,18 +147,41 @@ class EngineActor:
         """
         if session.name in self._dropped:
             return None
+        if session.name in self._closed and requests:
+            return [(line, CLOSED) for line, *_ in requests]
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
         rank = self._rank(session)
         for line, position, tokens, body in requests:
-            run = functools.partial(self._run, (rank, position), tokens, endpoint, body)
+            run = functools.partial(self._run, session.name, (rank, position), tokens, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
         replies = await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
         return None if session.name in self._dropped else replies
 
-    async def _run(self, rank: Rank, tokens: int, endpoint: str, body: str) -> Reply | None:
-        with self._busy():
-            async with self._admission.admit(rank, tokens):
-                return await self._answer(endpoint, body)
+    async def _run(self, session: str, rank: Rank, tokens: int, endpoint: str, body: str) -> Reply | None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._entering[session].add(task)
+        try:
+            with self._busy():
+                async with self._admission.admit(rank, tokens):
+                    self._entering[session].discard(task)
+                    return await self._answer(endpoint, body)
+        except asyncio.CancelledError:
+            if session in self._closed:
+                return CLOSED
+            raise
+        finally:
+            self._entering[session].discard(task)
+            if not self._entering[session]:
+                del self._entering[session]
+
+    async def close(self, idempotency_key: str) -> None:
+        """Let no further request of the session with this key enter the engine. Those that are in it are answered."""
+        session = self._replies.session(idempotency_key)
+        if session is not None and session not in self._closed:
+            self._closed.append(session)
+            for task in list(self._entering.get(session, ())):
+                task.cancel()
 
     async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[Reply] | None:
         """Return a reply for each body, which run as the only requests in the engine; None if it is over.

@@ -21,6 +21,8 @@ from inference.residents.session import EngineSession
 Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int, float]
 """status_code, response body as JSON, error, input tokens, cached tokens, output tokens, seconds in the engine."""
 
+CLOSED: Reply = (None, None, {"code": "session_closed", "message": "the session was closed"}, 0, 0, 0, 0.0)
+"""Instead of a reply: the request did not enter the engine, since its session is closed."""
 KEPT_SECONDS = 600.0
 """Replies of a key that no session used for this long are dropped."""
 KEPT_LOADS = 4
@@ -59,6 +61,11 @@ class KeptReplies:
                     del work.calls[line]
         return call
 
+    def session(self, idempotency_key: str) -> str | None:
+        """Return the name of the last session of a key; None without one."""
+        work = self._works.get(idempotency_key)
+        return None if work is None else work.session
+
     def drop(self, session: str) -> None:
         """Cancel the calls of a session that is over, and drop its replies. A later session of the key keeps them."""
         for key, work in list(self._works.items()):
@@ -79,7 +86,7 @@ class KeptReplies:
 
 def _is_void(call: Call) -> bool:
     """True if the call ended without a reply."""
-    return call.done() and (call.cancelled() or call.exception() is not None or call.result() is None)
+    return call.done() and (call.cancelled() or call.exception() is not None or call.result() in (None, CLOSED))
 
 
 class Mailbox:

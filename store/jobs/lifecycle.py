@@ -11,12 +11,13 @@ from sqlalchemy.orm import Session
 
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
-from batchyard.statuses import JOB_RUNNING, JOB_TRANSITIONS, RUNNING, TERMINAL
+from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
 from store import events, files, leases, listing
 from store.batches import FINISHING_SECONDS, MESSAGE_SECONDS
 from store.database import changed
 from store.jobs import stages
 from store.jobs.records import Job, JobArtifact
+from store.keys import Caller
 from store.leases import ATTEMPTS, claim
 from store.records import Batch, File, Sla, new_id, now
 
@@ -205,7 +206,9 @@ def transition(session: Session, job_id: str, before: str, after: str, **values:
     """
     if after not in JOB_TRANSITIONS[before]:
         raise ValueError(f"a job never goes from {before} to {after}")
-    timestamp = {} if after == "validating" else {f"{after}_at": now()}
+    timestamp: dict[str, Any] = {} if after == "validating" else {f"{after}_at": now()}
+    if after not in JOB_PAUSABLE:
+        timestamp |= {"paused_at": None, "paused_by": None}
     statement = update(Job).where(Job.id == job_id, Job.status == before)
     if not changed(session, statement.values(status=after, **timestamp, **values)):
         return False
@@ -214,10 +217,13 @@ def transition(session: Session, job_id: str, before: str, after: str, **values:
     return True
 
 
-def cancel(session: Session, project_id: str, job_id: str) -> Job:
+def cancel(session: Session, project_id: str, job_id: str, by: Caller | None = None) -> Job:
     """Request that a job stops, with the jobs that it has started. What its items have is kept.
 
     Cancelling it twice changes nothing.
+
+    Args:
+        by: who requests it; None for a schedule.
 
     Raises:
         NotFoundError: the project has no such job.
@@ -229,7 +235,8 @@ def cancel(session: Session, project_id: str, job_id: str) -> Job:
             raise ConflictError(f"Cannot cancel a job with status '{job.status}'.", param="job_id")
         # Items that have all ended keep their outcome.
         values = {} if job.outcome == "completed" else {"outcome": "cancelled"}
-        transition(session, job_id, job.status, "cancelling", **values)
+        if transition(session, job_id, job.status, "cancelling", **values):
+            events.act(session, by, "job.cancelling", job)
         hasten(session, job_id)
         session.refresh(job)
     cancel_children(session, job_id)
@@ -241,6 +248,42 @@ def cancel_children(session: Session, job_id: str) -> None:
     running = select(Job).where(Job.parent_id == job_id, Job.status.in_(JOB_RUNNING)).order_by(Job.id)
     for child in session.scalars(running.with_for_update()).all():
         cancel(session, child.project_id, child.id)
+
+
+def pause(session: Session, by: Caller, job_id: str) -> Job:
+    """Let no request of a job be sent any more: its batches are paused, also those to come. Its window goes on.
+
+    So are the jobs that it has started. What its items do without an engine goes on. Pausing it twice changes nothing.
+
+    Raises:
+        NotFoundError: the project has no such job.
+        ConflictError: its items have ended, or it was cancelled.
+    """
+    return _set_pause(session, by, job_id, "pause", "job.paused", {"paused_at": now(), "paused_by": by.name})
+
+
+def resume(session: Session, by: Caller, job_id: str) -> Job:
+    """Let a paused job go on. It changes nothing if the job is not paused. Raises as `pause` does."""
+    return _set_pause(session, by, job_id, "resume", "job.resumed", {"paused_at": None, "paused_by": None})
+
+
+def _set_pause(
+    session: Session, by: Caller, job_id: str, verb: str, type_: events.Action, values: dict[str, Any]
+) -> Job:
+    job = get(session, by.project_id, job_id)
+    other = Job.paused_at.is_not(None) if values["paused_at"] is None else Job.paused_at.is_(None)
+    if changed(session, update(Job).where(Job.id == job_id, Job.status.in_(JOB_PAUSABLE), other).values(**values)):
+        session.execute(update(Batch).where(Batch.job_id == job_id, Batch.status.in_(PAUSABLE)).values(**values))
+        own = Job.parent_id == job_id
+        session.execute(update(Job).where(own, Job.status.in_(JOB_PAUSABLE)).values(**values))
+        of_children = Batch.job_id.in_(select(Job.id).where(own))
+        session.execute(update(Batch).where(of_children, Batch.status.in_(PAUSABLE)).values(**values))
+        events.act(session, by, type_, job)
+        hasten(session, job_id)
+    session.refresh(job)
+    if job.status not in JOB_PAUSABLE:
+        raise ConflictError(f"Cannot {verb} a job with status '{job.status}'.", param="job_id")
+    return job
 
 
 def validated(session: Session, job_id: str, *, items_sha256: str, total: int) -> bool:

@@ -7,14 +7,14 @@ from typing import Any, Literal
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records import Base, Leased
+from store.records import Base, Leased, Pausable
 
 ChunkKind = Literal["result", "judgement"]
 ReplyKind = Literal["verdict", "resolve", "requeue"]
 _ID = BigInteger().with_variant(Integer, "sqlite")
 
 
-class Job(Leased, Base):
+class Job(Leased, Pausable, Base):
     """A job. What it shares with a batch has the name that it has there.
 
     `input_sha256` and `input_name` are empty without an input of its own. The suffix of `input_name` is the format.

@@ -48,8 +48,13 @@ def stages(session: Session, job_id: str) -> list[JobStage]:
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create the batch of a stage, in progress and open, and the stage if there is none with that number."""
+    """Create the batch of a stage, in progress and open, and the stage if there is none with that number.
+
+    It is paused if the job is.
+    """
     at = now()
+    # The lease's guard holds the job's row: whoever pauses the job meanwhile waits, and finds this batch.
+    pause = session.execute(select(Job.paused_at, Job.paused_by).where(Job.id == job.id)).one()
     batch = Batch(
         id=new_id("batch_"),
         project_id=job.project_id,
@@ -68,6 +73,8 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
         expires_at=job.expires_at,
         due_at=job.due_at,
         infeasible=job.infeasible,
+        paused_at=pause.paused_at,
+        paused_by=pause.paused_by,
         output_expires_after=job.output_expires_after,
         lease_expires_at=time.time(),
     )

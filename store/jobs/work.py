@@ -17,7 +17,7 @@ from store.jobs.records import Job
 from store.records import Batch, Hold, first_id
 
 Work: TypeAlias = Batch | Job
-Wanted: TypeAlias = JobStatus | Literal["unfinished", "ended"]
+Wanted: TypeAlias = JobStatus | Literal["unfinished", "ended", "paused"]
 Sort = Literal["next", "newest", "oldest", "failures", "largest"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 """`next`: what has not ended, earliest due first, as it is run; then what has ended, newest first."""
@@ -157,6 +157,8 @@ def _scope(record: type[Work], project_id: str) -> Iterator[ColumnElement[bool]]
 def _status(record: type[Work], wanted: Wanted) -> ColumnElement[bool]:
     if wanted == "unfinished":
         return record.status.in_(RUNNING if record is Batch else JOB_RUNNING)
+    if wanted == "paused":  # the statuses let the database use their index
+        return and_(record.status.in_(RUNNING if record is Batch else JOB_RUNNING), record.paused_at.is_not(None))
     return record.status.in_(sorted(TERMINAL)) if wanted == "ended" else record.status == wanted
 
 

@@ -58,7 +58,7 @@ def _tick(context: AppContext, lease: Lease, job: Job) -> None:
     ]
     drafts: list[JobDraft] = []
     problem = None
-    if not ending:
+    if not ending and job.paused_at is None:
         statuses = {key: child.status for key, child in jobs.items()} | {key: end.state for key, end in ends.items()}
         try:
             chosen = plan(children, statuses, _works(context, children), options.parallel)
@@ -196,7 +196,8 @@ def _commit(
             record.failed += sum(row["state"] == "failed" for row in rows)
             if taken := sum(json.loads(row["result"])["taken"] for row in rows):
                 record.counters = dict(Counter(record.counters) + Counter(taken=taken))
-            new = [submission.submit(context, session, draft) for draft in drafts]
+            if record.paused_at is None:
+                new = [submission.submit(context, session, draft) for draft in drafts]
             never_begun = sum(json.loads(row["result"])["job_id"] is None for row in rows)
             record.admitted = max(record.admitted, min(begun + len(new) + never_begun, record.total))
             session.flush()

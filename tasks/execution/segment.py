@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -134,21 +135,44 @@ def leave(context: AppContext, reason: str) -> None:
             os._exit(1)
 
 
+class _Pause:
+    """The pause of a segment's batch: its run sends no more requests, and ends when those in the engine are answered.
+
+    Attributes:
+        requested: the batch is paused, or was since the segment started.
+        close: lets the run send nothing more; False if it has to be stopped, as one that has not begun.
+    """
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+        self.close: Callable[[], bool] = lambda: False
+
+    def request(self) -> bool:
+        """Request it, at each beat, since another replica may join the run. Return what `close` returns."""
+        self.requested.set()
+        return self.close()
+
+
 def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
+    pause = _Pause()
+
     def beat() -> bool:
         with context.database.write() as session:
             wanted = segments.renew(session, segment, context.settings.lease_seconds)
         if _watch.lost():
             leave(context, "the Ray cluster went away")
-        return wanted
+        return wanted == "run" or (wanted == "pause" and pause.request())
 
     with Heartbeat(beat, BEAT_SECONDS) as heartbeat, RUNNING.add(segment, heartbeat.stopped):
-        engine = _answer(context, segment, heartbeat.stopped)
+        engine = _answer(context, segment, heartbeat.stopped, pause)
+    over = heartbeat.stopped.is_set() or pause.requested.is_set()
     with context.database.write() as session:
-        segments.end(session, segment, done=not heartbeat.stopped.is_set(), engine=engine)
+        segments.end(session, segment, done=not over, engine=engine)
 
 
-def _answer(context: AppContext, segment: segments.SegmentLease, stopped: threading.Event) -> dict[str, str] | None:
+def _answer(
+    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, pause: _Pause
+) -> dict[str, str] | None:
     # These import Ray, which only a process that runs segments needs.
     from inference import pipeline
     from inference.ray import cluster
@@ -197,6 +221,8 @@ def _answer(context: AppContext, segment: segments.SegmentLease, stopped: thread
         meter.expect(to_run.num_rows, started.in_flight * spec.replicas)
         key = f"{segment.batch_id}/{segment.number}"
         requests = to_run.select(pipeline.REQUESTS)
+        pause.close = functools.partial(pipeline.close, spec, key, terms["request_timeout"])
+        terms["paused"] = pause.requested
         tables = answers = pipeline.run(spec, segment.endpoint, requests, idempotency_key=key, **terms)
         starts = capabilities(spec.engine).starts_each_run
         while not stopped.is_set():

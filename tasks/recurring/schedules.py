@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import ConflictError, RequestError, UnavailableError
-from store import batches, schedules
+from store import batches, events, schedules
 from store.jobs import lifecycle
 from store.jobs.records import Job
+from store.keys import Caller
 from store.records import Batch, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
@@ -141,16 +142,17 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
     return run
 
 
-def set_paused(context: AppContext, project_id: str, schedule_id: str, *, paused: bool) -> Schedule:
+def set_paused(context: AppContext, by: Caller, schedule_id: str, *, paused: bool) -> Schedule:
     """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
 
     Raises:
         NotFoundError.
     """
     with context.database.write() as session:
-        schedule = schedules.get(session, project_id, schedule_id, lock=True)
+        schedule = schedules.get(session, by.project_id, schedule_id, lock=True)
         if schedule.paused == paused:
             return schedule
+        events.act(session, by, "schedule.changed", schedule.id, paused=paused)
         next_run_at = None if paused else cron.parse(schedule.cron, schedule.timezone).next(now())
         return schedules.change(session, schedule, paused=paused, next_run_at=next_run_at)
 

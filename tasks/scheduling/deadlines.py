@@ -122,11 +122,12 @@ def _of_jobs(
 ) -> dict[str, Forecast]:
     """Return the forecasts of jobs: each ends with the last of its batches and of the requests that none has yet.
 
-    A job of which something is not known has none.
+    A job that is paused, or of which something is not known, has none.
     """
     forecasts = {}
     for job in jobs:
-        if job.ahead is None or job.ahead["requests"] is None or job.waiting_for_verdict:
+        waits = job.waiting_for_verdict or job.paused_at is not None
+        if waits or job.ahead is None or job.ahead["requests"] is None:
             continue
         parts = [
             batch.id for batch in batches if batch.job_id == job.id and batch.completed + batch.failed < batch.total

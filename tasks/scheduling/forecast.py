@@ -89,6 +89,7 @@ def forecast(
             waiting = PendingSegment(
                 *(entry.infeasible, entry.due_at, entry.batch_id, number),
                 *(next(ids), entry.model, entry.project_id, unanswered),
+                priority=entry.priority,
             )
             cost = SegmentCost(0.0 if entry.answered else lead / pieces, seconds / pieces)
             if throughput is not None:

@@ -6,9 +6,13 @@ runs dry, and small segments run side by side. A model whose engine is full gets
 due sooner than what fills the engine. A model that has no segment goes before any other model's further one.
 
 Otherwise the earliest due time goes first (EDF: Liu and Layland 1973), within the limits of the deployment, the model
-and the project. Batches that cannot end within their window come last: under overload they would make the others late,
-one after the other. A part of the capacity, `Limits.min_share`, is shared evenly among the projects that have work. A
-project that recently used less than its part goes first, so that no project starves while others' work is due sooner.
+and the project. A priority comes before the due time, but inside a project only: of each model, a project's segments
+line up by it, and the first one competes with other projects' by its own due time. It is due no sooner than the one
+that would be first without priorities, so no other project ever waits for a priority.
+
+Batches that cannot end within their window come last: under overload they would make the others late, one after the
+other. A part of the capacity, `Limits.min_share`, is shared evenly among the projects that have work. A project that
+recently used less than its part goes first, so that no project starves while others' work is due sooner.
 """
 
 from __future__ import annotations
@@ -88,7 +92,7 @@ class Policy:
     def __init__(self, limits: Limits, recent_usage: RecentUsage | None = None) -> None:
         self.limits = limits
         self.recent_usage = recent_usage or RecentUsage({}, 0.0)
-        self._queues: dict[str, dict[str, list[PendingSegment]]] = {}
+        self._queues: dict[str, dict[str, list[tuple[int, PendingSegment]]]] = {}
         # Running segments with their loads, by model and id.
         self._running: defaultdict[str, dict[int, tuple[PendingSegment, float]]] = defaultdict(dict)
         self._number = 0
@@ -100,7 +104,7 @@ class Policy:
     def add(self, waiting: PendingSegment) -> None:
         """Add a segment that waits from now on."""
         queue = self._queues.setdefault(waiting.model, {}).setdefault(waiting.project_id, [])
-        heapq.heappush(queue, waiting)
+        heapq.heappush(queue, (-waiting.priority, waiting))
         self._with_work[waiting.project_id] += 1
 
     def occupy(self, segment: PendingSegment) -> None:
@@ -151,13 +155,14 @@ class Policy:
             del self._with_work[segment.project_id]
 
     def _heads(self) -> Iterable[PendingSegment]:
-        """Yield the most urgent segment of each model and project, if it may start."""
+        """Yield the first segment of each model and project, if it may start."""
         for model, projects in self._queues.items():
             if self._models[model] < self.limits.models.get(model, 0):
                 for project_id, queue in projects.items():
                     within = self._projects[project_id] < self.limits.projects.get(project_id, math.inf)
-                    if within and self._has_room(queue[0]):
-                        yield queue[0]
+                    _, head = queue[0]
+                    if within and self._has_room(head):
+                        yield head
 
     def _has_room(self, segment: PendingSegment) -> bool:
         """True if what runs of the model and is due no later leaves a part of its engines free."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -22,7 +23,7 @@ STATES = "batchyard:states"
 NAMED = 3
 """The most batches ahead that are named."""
 
-StateName = Literal["validating", "waiting", "starting_engine", "running", "held", "finishing"]
+StateName = Literal["validating", "waiting", "starting_engine", "running", "held", "paused", "finishing"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def of_queue(
             states[batch_id] = State("starting_engine", usual_seconds=usual_seconds.get(cold[0]))
     everywhere = _Line(None)
     lines: dict[str, _Line] = {}
-    for entry in sorted(entries, key=_urgency):
+    for entry in _in_order(entries):
         if entry.active:
             everywhere.add(entry)
         line = lines.setdefault(entry.model, _Line(entry.model))
@@ -109,9 +110,29 @@ def of_queue(
     return states
 
 
-def _urgency(entry: BacklogEntry) -> tuple[bool, bool, int, str]:
-    """Return the order in which the policy goes, with what runs at its head."""
-    return not entry.active, entry.infeasible, entry.due_at, entry.batch_id
+def _in_order(entries: Sequence[BacklogEntry]) -> Iterator[BacklogEntry]:
+    """Yield the entries in the order in which the policy goes, with what runs at its head.
+
+    As there, those of a project line up by priority, and the first of each line competes by its due time.
+    """
+    yield from sorted((entry for entry in entries if entry.active), key=_urgency)
+    lines: dict[tuple[str, str], list[BacklogEntry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: (-entry.priority, _urgency(entry))):
+        if not entry.active:
+            lines[entry.model, entry.project_id].append(entry)
+    heads = [(_urgency(line[0]), key, 0) for key, line in lines.items()]
+    heapq.heapify(heads)
+    while heads:
+        _, key, place = heads[0]
+        yield lines[key][place]
+        if place + 1 < len(lines[key]):
+            heapq.heapreplace(heads, (_urgency(lines[key][place + 1]), key, place + 1))
+        else:
+            heapq.heappop(heads)
+
+
+def _urgency(entry: BacklogEntry) -> tuple[bool, int, str]:
+    return entry.infeasible, entry.due_at, entry.batch_id
 
 
 class _Line:
@@ -147,7 +168,9 @@ class _Line:
         )
 
 
-def state(status: str, answered: int, held: str | None, in_queue: State | None) -> State | None:
+def state(
+    status: str, answered: int, held: str | None, in_queue: State | None, *, paused: bool = False
+) -> State | None:
     """Return what a batch does now; None if it has ended.
 
     Args:
@@ -158,6 +181,8 @@ def state(status: str, answered: int, held: str | None, in_queue: State | None) 
     """
     if status in TERMINAL:
         return None
+    if paused:
+        return State("paused")
     if held is not None and (in_queue is None or in_queue.name == "waiting"):
         return State("held", reason=held)
     if status == "validating":

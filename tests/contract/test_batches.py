@@ -106,8 +106,8 @@ def test_a_batch_of_a_file_that_does_not_exist_is_made_and_fails_in_openais_word
         (error,) = batch.errors.data
         assert (error.code, error.param, error.line) == ("invalid_request", "file_id", None)
         assert error.message.startswith(f"Cannot find file '{file_id}', or organization ")
-        (event,) = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
-        assert event["type"] == "batch.failed"
+        happened = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+        assert [event["type"] for event in happened] == ["batch.created", "batch.failed"]
         assert http.post(f"/v1/batches/{batch.id}/retry").status_code == 409
 
 

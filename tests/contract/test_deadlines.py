@@ -52,7 +52,8 @@ def test_a_batch_that_cannot_be_done_in_its_window_says_so_at_once_and_is_late_i
     assert ours(batch)["eta_seconds"] > 6
     batch = stack.wait(batch)
     assert (batch.status, ours(batch)["sla"]) == ("expired", "late")
-    events = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+    created, *events = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+    assert created["by"]["key_id"] == ours(batch)["created_by"]
     assert [event["type"] for event in events] == ["batch.at_risk", "batch.late", "batch.expired"]
     assert events[0]["data"] == {"id": batch.id, "deadline": batch.expires_at, "done_at": events[0]["data"]["done_at"]}
     assert events[0]["data"]["done_at"] > batch.expires_at

@@ -111,7 +111,8 @@ def test_an_item_shows_its_row_its_turns_and_its_result(http: httpx.Client, done
 def test_the_end_of_a_job_is_an_event_and_those_of_its_batches_are_none(
     http: httpx.Client, done: dict[str, Any]
 ) -> None:
-    (event,) = http.get(f"/v1/jobs/{done['id']}/events").json()["data"]
+    created, event = http.get(f"/v1/jobs/{done['id']}/events").json()["data"]
+    assert created["type"] == "job.created"
     assert (event["type"], event["data"]["id"]) == ("job.completed", done["id"])
     for stage in done["batchyard"]["stages"]:
         assert http.get(f"/v1/batches/{stage['batch_id']}/events").json()["data"] == []

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import ray
 
@@ -100,6 +102,30 @@ def test_a_run_of_few_rows_needs_no_process_of_its_own() -> None:
         until(lambda: any(state.get("in_flight") for state in directory.states().values()))
         assert callers() == []
         assert sorted(lines.result()) == [0, 1]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("rows", [12, 200], ids=["from this process", "from a Ray task"])
+def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_the_rest(
+    rows: int, replicas: int
+) -> None:
+    spec, paused = echo(latency_ms=600, max_in_flight=12, slots=4, replicas=replicas), threading.Event()
+    requests = table(chat(*map(str, range(rows))))
+    closed_at = 0.0
+    answered: Counter[int] = Counter()
+    for answers in pipeline.run(spec, CHAT, requests, idempotency_key="work", paused=paused, **TERMS):
+        answered.update(answers.column("line").to_pylist())
+        if not paused.is_set():
+            paused.set()
+            assert pipeline.close(spec, "work", TERMS["request_timeout"])
+            closed_at = time.monotonic()
+    # What each engine holds takes three turns, and the answers of a second come together.
+    assert time.monotonic() - closed_at < 3 * 0.6 + 3
+    assert len(answered) == 12 if rows == 12 else len(answered) <= 36 * replicas
+    left = requests.filter(pc.invert(pc.is_in(requests["line"], pa.array(answered))))
+    for answers in pipeline.run(spec, CHAT, left, idempotency_key="work", **TERMS):
+        answered.update(answers.column("line").to_pylist())
+    assert sorted(answered) == list(range(rows)) and set(answered.values()) == {1}
 
 
 def test_no_rows_make_no_engine() -> None:

@@ -101,7 +101,7 @@ def test_a_holder_that_renews_keeps_its_segment(database: Database, new_batch: N
     segment = started(database)
     let_the_lease_run_out(database, segment.lease.id)
     with database.write() as session:
-        assert segments.renew(session, segment, 60)
+        assert segments.renew(session, segment, 60) == "run"
         assert segments.recover(session) == 0
 
 
@@ -112,7 +112,7 @@ def test_a_holder_is_told_when_its_batch_is_cancelled(database: Database, new_ba
     segment = started(database)
     with database.write() as session:
         batches.cancel(session, batch.project_id, batch.id)
-        assert not segments.renew(session, segment, 60)
+        assert segments.renew(session, segment, 60) == "stop"
 
 
 def test_one_of_two_validators_gets_the_batch(database: Database, new_batch: NewBatch) -> None:

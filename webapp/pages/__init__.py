@@ -17,6 +17,7 @@ from flask import Blueprint, Flask, Response, current_app
 from batchyard.local_state import local_state
 from webapp.errors import is_page
 from webapp.pages import (
+    audit,
     batches,
     files,
     formats,
@@ -33,7 +34,7 @@ from webapp.pages import (
 )
 from webapp.requests import current_context
 
-MODULES = (sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, keys)
+MODULES = (sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, keys, audit)
 NAVIGATION = {
     "Batches and jobs": "pages.overview.show",
     "New batch": "pages.new.show",
@@ -42,7 +43,7 @@ NAVIGATION = {
     "Schedules": "pages.schedules.show",
 }
 """The links on every page: label and endpoint."""
-ADMINISTRATION = {"Keys": "pages.keys.show"}
+ADMINISTRATION = {"Keys": "pages.keys.show", "Audit": "pages.audit.show"}
 """Further links for administrators."""
 
 # The browser may load only what this server sends, and runs no inline script or style.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import flask
@@ -18,19 +18,28 @@ from batchyard.statuses import TERMINAL
 from store import batches, events, files, keys, segments
 from store.jobs.records import Job
 from store.records import Batch, Event
-from tasks.intake import retry_input, submission
+from tasks.intake import changes, retry_input, submission
 from tasks.scheduling import deadlines
 from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
 from webapp.pages import forms, rows, speed
-from webapp.requests import caller, current_context
-from webapp.wire import BatchObject
+from webapp.requests import caller, current_context, validated
+from webapp.wire import BatchObject, ChangeBatch
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
-MAX_EVENTS = 20
+MAX_EVENTS = 100
 MAX_SUMMARY_BYTES = 256 * 1024
 STEPS = ("created", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
+
+
+class Step(NamedTuple):
+    """Something that has happened to a batch or a job, and who did it; `what` says what was changed."""
+
+    name: str
+    at: int
+    by: str | None = None
+    what: str = ""
 
 
 @routes.get("")
@@ -44,7 +53,9 @@ def show(batch_id: str) -> ResponseReturnValue:
     live, seen = "HX-Request" in flask.request.headers, flask.request.args.get("seen")
     if live and batch.status in TERMINAL:
         return Response(headers={"HX-Refresh": "true"})
-    stamp = f"{batch.status}-{batch.completed + batch.failed}"
+    if live and flask.request.args.get("paused", type=int) == (batch.paused_at is None):
+        return Response(headers={"HX-Refresh": "true"})  # the page has the wrong button
+    stamp = f"{batch.status}-{batch.paused_at or ''}-{batch.completed + batch.failed}"
     if live and seen == stamp:
         return Response(status=204)
     with context.database.read() as session:
@@ -66,6 +77,7 @@ def show(batch_id: str) -> ResponseReturnValue:
         "speed": speed.average(timeline) if ended else speed.recent(timeline, now),
         "series": speed.chart(shown, timeline, now),
         "before": _before(shown),
+        "paused": int(batch.paused_at is not None),
         "poll": f"{flask.request.path}?{urlencode({**flask.request.args, 'seen': stamp})}",
     }
     if live and seen is None:
@@ -77,21 +89,33 @@ def show(batch_id: str) -> ResponseReturnValue:
         **listed,
         planned=batch.planned,
         problems=problems,
+        fields={},
         summaries=_summaries(batch),
         once=secrets.token_hex(16),
     )
 
 
-def steps(record: Batch | Job, records: Sequence[Event]) -> list[tuple[str, int]]:
-    """Return the statuses that a batch or a job has had and the warnings of its deadline, with their times in order."""
-    statuses = [(step, at) for step in STEPS if (at := getattr(record, f"{step}_at")) is not None]
-    states = [event.type.partition(".")[2] for event in records]
-    warnings = [
-        (f"sla-{state}", event.created_at)
-        for state, event in zip(states, records, strict=True)
-        if state in ("at_risk", "late", "on_track")
-    ]
-    return sorted(statuses + warnings, key=lambda step: step[1])
+def steps(record: Batch | Job, records: Sequence[Event]) -> list[Step]:
+    """Return what has happened to a batch or a job, in order: statuses, warnings of its deadline, what people did."""
+    by = {event.type.partition(".")[2]: event.key_name for event in records if event.key_id}
+    statuses = [Step(step, at, by.get(step)) for step in STEPS if (at := getattr(record, f"{step}_at")) is not None]
+    others = []
+    for event in records:
+        name = event.type.partition(".")[2]
+        if name in ("at_risk", "late", "on_track"):
+            others.append(Step(f"sla-{name}", event.created_at))
+        elif name in ("paused", "resumed", "changed"):
+            others.append(Step(name, event.created_at, event.key_name, _changed(event.data)))
+    return sorted(statuses + others, key=lambda step: step.at)
+
+
+def _changed(data: Mapping[str, Any]) -> str:
+    """Return what a change has changed, in words."""
+    parts = [f"window {data['completion_window']}"] if "completion_window" in data else []
+    parts += [f"priority {data['priority']}"] if "priority" in data else []
+    if "name" in data or "metadata" in data:
+        parts.append("name" if "name" in data else "description")
+    return ", ".join(parts)
 
 
 def _before(batch: BatchObject) -> dict[str, tuple[str, int]]:
@@ -137,7 +161,37 @@ def download(batch_id: str, name: str) -> Response:
 @routes.post("/cancel")
 def cancel(batch_id: str) -> ResponseReturnValue:
     with current_context().database.write() as session:
-        batch = batches.cancel(session, caller().project_id, batch_id)
+        batch = batches.cancel(session, caller().project_id, batch_id, caller())
+    return _redirect(batch)
+
+
+@routes.post("/pause")
+def pause(batch_id: str) -> ResponseReturnValue:
+    with current_context().database.write() as session:
+        batch = batches.pause(session, caller(), batch_id)
+    return _redirect(batch)
+
+
+@routes.post("/resume")
+def resume(batch_id: str) -> ResponseReturnValue:
+    with current_context().database.write() as session:
+        batch = batches.resume(session, caller(), batch_id)
+    return _redirect(batch)
+
+
+@routes.post("/change")
+def change(batch_id: str) -> ResponseReturnValue:
+    """Set what the form has: of a batch that has ended only its name and description."""
+    fields = {name: text.strip() for name, text in flask.request.form.items() if name in ChangeBatch.model_fields}
+    body = validated(ChangeBatch, {name: text or None for name, text in fields.items()})
+    batch = changes.change(
+        current_context(),
+        caller(),
+        batch_id,
+        completion_window=body.completion_window,
+        priority=body.priority,
+        metadata=body.metadata(),
+    )
     return _redirect(batch)
 
 

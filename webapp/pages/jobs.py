@@ -233,7 +233,21 @@ def download(job_id: str, name: str) -> Response:
 @routes.post("/cancel")
 def cancel(job_id: str) -> ResponseReturnValue:
     with current_context().database.write() as session:
-        job = lifecycle.cancel(session, caller().project_id, job_id)
+        job = lifecycle.cancel(session, caller().project_id, job_id, caller())
+    return _redirect(job)
+
+
+@routes.post("/pause")
+def pause(job_id: str) -> ResponseReturnValue:
+    with current_context().database.write() as session:
+        job = lifecycle.pause(session, caller(), job_id)
+    return _redirect(job)
+
+
+@routes.post("/resume")
+def resume(job_id: str) -> ResponseReturnValue:
+    with current_context().database.write() as session:
+        job = lifecycle.resume(session, caller(), job_id)
     return _redirect(job)
 
 

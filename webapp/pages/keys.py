@@ -16,7 +16,7 @@ from batchyard.errors import RequestError
 from store import keys, projects
 from store.keys import Key
 from store.records import now
-from webapp.keys import CreateKey
+from webapp.keys import CreateKey, end, make
 from webapp.pages.forms import PageParams, Problem
 from webapp.projects import SettleProject
 from webapp.requests import administrator, current_context, query, validated
@@ -76,10 +76,7 @@ def create() -> ResponseReturnValue:
         body = validated(
             CreateKey, {"project": fields.get("project", "").strip(), "admin": "admin" in fields, **values}
         )
-        with current_context().database.write() as session:
-            key = keys.create(
-                session, body.project, admin=body.admin, label=body.label, expires_after=body.expires_after_seconds
-            )
+        key = make(body)
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
     response = flask.redirect(flask.url_for("pages.keys.show"), 303)
@@ -89,8 +86,7 @@ def create() -> ResponseReturnValue:
 
 @routes.post("/<key_id>/revoke")
 def revoke(key_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        keys.revoke(session, key_id)
+    end(key_id)
     return flask.redirect(flask.url_for("pages.keys.show"), 303)
 
 

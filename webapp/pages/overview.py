@@ -34,6 +34,7 @@ STATUSES = {
     "unfinished": "not ended",
     "ended": "ended",
     "in_progress": "in progress",
+    "paused": "paused",
     "completed": "completed",
     "failed": "failed",
     "expired": "expired",

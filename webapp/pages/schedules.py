@@ -13,7 +13,7 @@ from flask.typing import ResponseReturnValue
 
 from batchyard import cron
 from batchyard.errors import RequestError
-from store import files, schedules
+from store import events, files, schedules
 from store.records import Schedule, now
 from tasks.recurring import run_templates
 from tasks.recurring import schedules as recurring
@@ -93,12 +93,12 @@ def look() -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/pause")
 def pause(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=True))
+    return _redirect(recurring.set_paused(current_context(), caller(), schedule_id, paused=True))
 
 
 @routes.post("/<schedule_id>/resume")
 def resume(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(recurring.set_paused(current_context(), caller().project_id, schedule_id, paused=False))
+    return _redirect(recurring.set_paused(current_context(), caller(), schedule_id, paused=False))
 
 
 @routes.post("/<schedule_id>/run")
@@ -116,6 +116,7 @@ def run(schedule_id: str) -> ResponseReturnValue:
 def delete(schedule_id: str) -> ResponseReturnValue:
     with current_context().database.write() as session:
         schedules.delete(session, caller().project_id, schedule_id)
+        events.act(session, caller(), "schedule.deleted", schedule_id)
     return flask.redirect(flask.url_for("pages.schedules.show"), 303)
 
 

@@ -105,7 +105,7 @@ def _act(action: Action, work_id: str) -> None:
     if action == "cancel":
         cancel = lifecycle.cancel if is_job else batches.cancel
         with current_context().database.write() as session:
-            cancel(session, caller().project_id, work_id)
+            cancel(session, caller().project_id, work_id, caller())
     elif is_job:
         jobs.retry_once(work_id)
     else:

@@ -86,7 +86,7 @@ def logs(batch_id: str, data: Path | None, as_json: bool) -> None:
     if as_json:
         document = {"course": _course(batch), "events": events, "segments": segments, "errors": errors, "log": lines}
         return say(document, "", True)
-    times = [*_course(batch), *((event["created_at"], event["type"]) for event in events)]
+    times = [*_course(batch), *((event["created_at"], _what(event)) for event in events)]
     click.echo(lines_of(["time", "batch"], [(when(at), what) for at, what in sorted(times)]))
     columns = ("number", "model", "state", "requests", "answered", "attempts", "error")
     if segments:
@@ -102,6 +102,34 @@ def logs(batch_id: str, data: Path | None, as_json: bool) -> None:
         click.echo("\nlogs:")
     for line in lines:
         click.echo(plain(f"{line.get('time', '')} {line.get('level', '')} {line['file']}: {line.get('message', '')}"))
+
+
+@click.command()
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@data_option
+@json_option
+def audit(limit: int, data: Path | None, as_json: bool) -> None:
+    """Who did what and when, newest first: in the project, or with an admin key in all."""
+    events = list(itertools.islice(connect(data).audit(), limit))
+    if as_json:
+        return say(events, "", True)
+    rows = [
+        [when(event["created_at"]), event["by"]["name"], event["type"], event["data"]["id"], _changes(event)]
+        for event in events
+    ]
+    table(["time", "by", "what", "id", "to"], rows)
+
+
+def _what(event: dict[str, Any]) -> str:
+    """Return an event in words: its type, and who did it."""
+    by = f" by {event['by']['name']}" if event["by"] else ""
+    changes = _changes(event) if event["by"] else ""
+    return f"{event['type']}{by}" + (f": {changes}" if changes else "")
+
+
+def _changes(event: dict[str, Any]) -> str:
+    """Return what an event says of its object beside the id."""
+    return ", ".join(f"{name} {json.dumps(value)}" for name, value in event["data"].items() if name != "id")
 
 
 def _course(batch: dict[str, Any]) -> list[tuple[int, str]]:

@@ -312,6 +312,24 @@ def test_the_records_of_a_batch_are_told_listed_and_opened(terminal: Any, stack:
     assert terminal("open", "batch_none").returncode == 4
 
 
+def test_a_batch_is_paused_changed_and_resumed_and_who_did_it_is_told(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit_endless()
+    paused = terminal("pause", batch.id)
+    assert (paused.returncode, f"`batchyard resume {batch.id}` lets it go on" in paused.stdout) == (0, True)
+    assert re.search(r"eta +paused by .+ at 20", terminal("status", batch.id).stdout)
+    changed = terminal("set", batch.id, "deadline=48h", "priority=high", "name=nightly")
+    assert changed.returncode == 0, changed.stderr
+    assert changed.stdout.startswith(f"{batch.id} (nightly): due in 1 d 23 h") and "priority high" in changed.stdout
+    resumed = json.loads(terminal("resume", batch.id, "--json").stdout)
+    assert resumed["batchyard"]["paused_at"] is None
+    wrong = terminal("set", batch.id, "colour=red")
+    assert (wrong.returncode, "deadline, priority, name, description" in wrong.stderr) == (2, True)
+    told = terminal("audit", "--limit", "3").stdout
+    assert "batch.paused" in told and '"priority"' not in told and 'priority "high"' in told
+    assert re.search(r"batch\.paused by \S", terminal("logs", batch.id).stdout)
+    stack.client.batches.cancel(batch.id)
+
+
 def test_top_shows_the_queue_the_engines_and_what_runs(terminal: Any, stack: RunningStack) -> None:
     batch = stack.submit_endless()
     stack.wait(batch, until=lambda batch: batch.status == "in_progress")

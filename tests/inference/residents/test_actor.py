@@ -9,6 +9,7 @@ from batchyard.models import ModelSpec
 from inference.engine import Answer
 from inference.engines.echo import Echo
 from inference.residents import actor
+from inference.residents.kept_replies import CLOSED
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
 
@@ -35,6 +36,34 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     assert actor.marked(answer, real) == answer
     assert actor.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
     assert actor.marked_versions(real) == real.versions()
+
+
+def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no_others() -> None:
+    async def scene() -> None:
+        arguments = {"latency_ms": 400}
+        resident = actor.EngineActor(
+            "a", ModelSpec(name="e", engine="echo", max_in_flight=2, engine_args=arguments), 120.0
+        )
+        await resident.ready(60)
+        session = EngineSession("run", "work", 9, 8)
+        requests = [(line, line, 1, json.dumps(chat("hello")[0])) for line in range(5)]
+        endpoint = "/v1/chat/completions"
+        exchange = asyncio.create_task(resident.exchange(session, "caller", endpoint, requests))
+        await asyncio.sleep(0.1)
+        await resident.close("other work")
+        await resident.close("work")
+        replies = dict(await exchange or [])
+        while len(replies) < 5:
+            replies |= dict(await resident.exchange(session, "caller", endpoint, []) or [])
+        assert [line for line, reply in replies.items() if reply == CLOSED] == [2, 3, 4]
+        assert [replies[line][0] for line in (0, 1)] == [200, 200]
+        assert await resident.exchange(session, "caller", endpoint, [requests[4]]) == [(4, CLOSED)]
+        await resident.drop("run")
+        later = EngineSession("next run", "work", 9, 8)
+        (again,) = await resident.exchange(later, "caller", endpoint, [requests[4]]) or []
+        assert again[1] is not None and again[1][0] == 200
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
 
 
 def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it() -> None:

@@ -28,6 +28,8 @@ class DirectedEngine:
         """Lines of the requests it was sent."""
         self.starts: Callable[[], None] = lambda: None
         self.run: Callable[[list[int]], Iterator[pa.Table]] = lambda lines: iter([planned.answers(lines)])
+        self.closed = threading.Event()
+        """Set when the run is to send nothing more."""
         self.hanging = 0
         self._threads = threading.local()
 
@@ -36,6 +38,10 @@ class DirectedEngine:
 
         self.starts()
         return Started(self.versions, in_flight=256)
+
+    def close(self, *_: Any) -> bool:
+        self.closed.set()
+        return True
 
     def hang(self) -> None:
         """Wait as an engine that never answers: until the segment of this thread is stopped."""
@@ -65,6 +71,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> DirectedEngine:
     monkeypatch.setattr(directory, "states", lambda **_: {})
     monkeypatch.setattr(pipeline, "start", engine.start)
     monkeypatch.setattr(pipeline, "run", engine.answer)
+    monkeypatch.setattr(pipeline, "close", engine.close)
     return engine
 
 

@@ -43,10 +43,10 @@ def backlog_entry(
     active: bool = False,
     size: int = 100,
     kind: str = "decode",
+    priority: int = 0,
 ) -> BacklogEntry:
-    return BacklogEntry(
-        batch, project, False, int(due), model, kind, active, segments, requests, size * requests, answered
-    )  # type: ignore[arg-type]
+    counts = (segments, requests, size * requests, answered, priority)
+    return BacklogEntry(batch, project, False, int(due), model, kind, active, *counts)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -79,6 +79,18 @@ CASES = [
     Case(
         "a batch that is due sooner goes first",
         [backlog_entry(3600), backlog_entry(7200, batch="soon", due=HOUR)],
+        3,
+        limits=ONE_SLOT,
+    ),
+    Case(
+        "one of its project that is due sooner but has a lower priority waits",
+        [backlog_entry(3600), backlog_entry(7200, batch="soon", due=HOUR, priority=-1)],
+        1,
+        limits=ONE_SLOT,
+    ),
+    Case(
+        "its priority makes no other project wait",
+        [backlog_entry(3600, priority=1), backlog_entry(7200, batch="soon", due=HOUR, project="q")],
         3,
         limits=ONE_SLOT,
     ),

@@ -30,6 +30,7 @@ SEGMENT = st.builds(
     model=st.sampled_from(MODELS),
     project_id=st.sampled_from(PROJECTS),
     unanswered=st.sampled_from([0, 1, 50, 99, 100, 1000, math.inf]),
+    priority=st.just(0),
 )
 SEGMENTS = st.lists(SEGMENT, unique_by=lambda entry: entry.segment_id)
 LIMITS = st.builds(
@@ -149,6 +150,36 @@ def test_among_projects_that_were_served_alike_the_earliest_due_time_is_first(
     waiting = [entry._replace(model="a") for entry in waiting]
     chosen = choose(waiting, [], all_engines(total), RecentUsage(dict.fromkeys(PROJECTS, 7.0), 0.0))
     assert chosen == [entry.segment_id for entry in sorted(waiting)[:total]]
+
+
+@given(SEGMENTS, st.lists(st.sampled_from([-1, 0, 1]), min_size=50, max_size=50))
+def test_a_priority_orders_a_projects_own_segments_and_no_other_project_waits_for_it(
+    entries: list[PendingSegment], priorities: list[int]
+) -> None:
+    """One slot, segments of one length: what is started when does not depend on how long others take."""
+    plain = [entry._replace(model="a", unanswered=math.inf) for entry in entries[:50]]
+    own = PROJECTS[0]
+    given_priority = [
+        entry._replace(priority=priority) if entry.project_id == own else entry
+        for entry, priority in zip(plain, priorities, strict=False)
+    ]
+
+    def order(waiting: list[PendingSegment]) -> list[PendingSegment]:
+        policy = Policy(Limits(1, {"a": 1}, min_share=0.0))
+        for entry in waiting:
+            policy.add(entry)
+        started = []
+        while (entry := policy.next()) is not None:
+            started.append(entry)
+            policy.release(entry)
+        return started
+
+    before, after = order(plain), order(given_priority)
+    places = {entry.segment_id: place for place, entry in enumerate(before)}
+    for place, entry in enumerate(after):
+        assert entry.project_id == own or place <= places[entry.segment_id]
+    mine = [entry for entry in after if entry.project_id == own]
+    assert mine == sorted(mine, key=lambda entry: (-entry.priority, entry))
 
 
 def test_a_project_that_was_hardly_served_goes_before_one_whose_work_is_due_sooner() -> None:

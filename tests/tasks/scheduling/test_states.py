@@ -24,8 +24,10 @@ def entry(
     project: str = "mine",
     due: int = 1000,
     kind: str = "decode",
+    priority: int = 0,
 ) -> BacklogEntry:
-    return BacklogEntry(batch, project, False, due, model, kind, active, 1, 100, 10_000, answered)  # type: ignore[arg-type]
+    counts = (1, 100, 10_000, answered, priority)
+    return BacklogEntry(batch, project, False, due, model, kind, active, *counts)  # type: ignore[arg-type]
 
 
 def test_a_batch_with_answers_runs() -> None:
@@ -58,6 +60,24 @@ def test_a_batch_waits_behind_those_that_run_and_those_that_are_due_before_it() 
     assert outcome["mine"] == State("waiting", behind=2, behind_ids=("runs", "soon"), **line)
     assert outcome["soon"] == State("waiting", behind=1, behind_ids=("runs",), **line)
     assert outcome["late"].behind == 3
+
+
+def test_a_priority_moves_a_batch_before_those_of_its_project_and_before_no_others() -> None:
+    entries = [
+        entry("soon", due=1000),
+        entry("theirs", due=2000, project="other"),
+        entry("urgent", due=3000, priority=1),
+        entry("whenever", due=500, priority=-1),
+    ]
+    outcome = of_queue(entries, set(), HERE, {})
+    assert [outcome[batch].behind for batch in ("theirs", "urgent", "soon", "whenever")] == [0, 1, 2, 3]
+    assert outcome["soon"].behind_ids == ("urgent",)
+
+
+def test_a_paused_batch_says_so_whatever_it_waits_for() -> None:
+    for status in ("validating", "in_progress"):
+        assert state(status, 3, "no GPU", State("running"), paused=True) == State("paused")
+    assert state("completed", 3, None, None, paused=True) is None
 
 
 def test_batches_of_another_project_are_counted_and_never_named() -> None:

@@ -97,6 +97,53 @@ def test_a_batchs_own_page_follows_it_and_cancels_it(visit: Open, stack: Running
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
+def test_a_batch_is_paused_after_a_question_changed_and_resumed_also_without_scripts(
+    visit: Open, stack: RunningStack
+) -> None:
+    batch = stack.submit_endless()
+    window = visit(java_script_enabled=False, viewport={"width": 390, "height": 800})
+    page = window.sign_in(stack.key, f"/batches/{batch.id}")
+    page.locator("summary", has_text="Pause").click()
+    expect(page.get_by_text("Pause this batch?")).to_be_visible()
+    assert stack.client.batches.retrieve(batch.id).batchyard["paused_at"] is None
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("section.batch").get_by_role("status")).to_contain_text("Paused by")
+    expect(page.locator("section.batch")).to_contain_text("Its window goes on")
+    page.locator("summary", has_text="Change…").click()
+    page.get_by_label("Name").fill("<nightly>")
+    page.get_by_label("Completion window").fill("48h")
+    page.get_by_label("Priority").select_option("high")
+    page.get_by_role("button", name="Change").click()
+    expect(page.get_by_role("heading", name="<nightly>")).to_be_visible()
+    expect(page.locator(".steps")).to_contain_text("window 48h, priority high, name")
+    page.goto("/?status=paused")
+    expect(page.locator(f"tr#{batch.id}")).to_contain_text("paused")
+    page.goto(f"/batches/{batch.id}")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".steps")).to_contain_text("resumed")
+    expect(page.locator("summary", has_text="Pause")).to_be_visible()
+    ours = stack.client.batches.retrieve(batch.id)
+    assert (ours.batchyard["paused_at"], ours.batchyard["priority"]) == (None, "high")
+    assert ours.completion_window == "48h"
+    stack.client.batches.cancel(batch.id)
+
+
+def test_a_page_that_somebody_looks_at_hears_that_its_batch_was_paused_elsewhere(
+    visit: Open, stack: RunningStack
+) -> None:
+    batch = stack.submit_endless()
+    window = visit()
+    page = window.sign_in(stack.key, f"/batches/{batch.id}")
+    expect(page.locator("summary", has_text="Pause")).to_be_visible()
+    stack.client.post(f"/batches/{batch.id}/pause", cast_to=object)
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    window.check_accessibility()
+    page.goto("/audit")
+    expect(page.locator("tbody tr").first).to_contain_text("batch paused")
+    window.check_accessibility()
+    stack.client.batches.cancel(batch.id)
+
+
 def test_requests_and_answers_stand_side_by_side_and_more_come_on_demand(
     visit: Open, stack: RunningStack, mixed: Any
 ) -> None:

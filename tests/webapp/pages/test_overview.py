@@ -42,6 +42,16 @@ def rows(page: str) -> dict[str, str]:
     return {work_id: " ".join(re.sub(r"<[^>]+>", " ", row).split()) for work_id, row in found}
 
 
+def test_what_is_paused_is_listed_by_that_and_says_by_whom(client: FlaskClient, make: Make) -> None:
+    make()
+    paused = make(paused_at=2_000_000_000, paused_by="ada <b>")
+    assert rows(client.get("/?status=paused").text).keys() == {paused.id}
+    assert "paused by ada &lt;b&gt;" in rows(client.get("/").text)[paused.id]
+    page = client.get(f"/batches/{paused.id}").text
+    assert "none: paused by <bdi>ada &lt;b&gt;</bdi>" in page
+    assert "Resume" in page and "Pause this batch?" not in page
+
+
 def test_success_is_said_only_of_what_succeeded(client: FlaskClient, make: Make) -> None:
     ended = {"status": "completed", "completed_at": 2_000_000_000, "total": 10}
     good = make(**ended, completed=10)

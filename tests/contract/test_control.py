@@ -1,0 +1,81 @@
+"""A running batch is paused and resumed, gets another deadline and another name, and it says who did that."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack, a_chat
+
+
+def post(http: httpx.Client, batch: Any, verb: str = "", **body: Any) -> dict[str, Any]:
+    answer = http.post(f"/v1/batches/{batch.id}{verb}", json=body or None)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_a_paused_batch_finishes_what_is_in_flight_stands_still_lets_others_by_and_loses_nothing(
+    stack: RunningStack, http: httpx.Client
+) -> None:
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(320)])
+    batch = stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
+    paused = post(http, batch, "/pause")
+    ours = paused["batchyard"]
+    assert (paused["status"], ours["eta_seconds"], ours["state"]["name"]) == ("in_progress", None, "paused")
+    assert ours["paused_by"] and abs(ours["paused_at"] - time.time()) < 10
+    # A beat until its worker hears of it, 0.2 s in the engine, and a second until the answers are stored.
+    time.sleep(4)
+    still = stack.client.batches.retrieve(batch.id).request_counts
+    other = stack.wait(stack.submit([a_chat("id", "x", model="slow")]))
+    assert other.status == "completed"
+    assert stack.client.batches.retrieve(batch.id).request_counts == still
+    assert still.completed < 320
+    queue = http.get("/v1/queue").json()
+    assert queue["paused"] == 1
+    assert [model for model in queue["models"] if model["model"] == "slow" and model["waiting_requests"]] == []
+    assert post(http, batch, "/resume")["batchyard"]["paused_at"] is None
+    ended = stack.wait(batch)
+    assert (ended.status, ended.request_counts.completed) == ("completed", 320)
+    assert sorted(line["custom_id"] for line in stack.lines(ended.output_file_id)) == sorted(
+        f"id-{number}" for number in range(320)
+    )
+    happened = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+    did = [event["type"] for event in happened if event["by"]]
+    assert did == ["batch.created", "batch.paused", "batch.resumed"]
+    answer = http.post(f"/v1/batches/{batch.id}/pause")
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+    assert refusal(answer)["message"] == "Cannot pause a batch with status 'completed'."
+
+
+def test_a_batch_gets_another_deadline_priority_and_name(stack: RunningStack, http: httpx.Client) -> None:
+    batch = stack.submit_endless()
+    changed = post(http, batch, completion_window="2h", priority="high", name="nightly", description="a try")
+    assert changed["expires_at"] == changed["batchyard"]["due_at"] == batch.created_at + 7200
+    assert (changed["completion_window"], changed["batchyard"]["priority"]) == ("2h", "high")
+    assert (changed["batchyard"]["name"], changed["metadata"]) == (
+        "nightly",
+        {"name": "nightly", "description": "a try"},
+    )
+    happened = http.get(f"/v1/batches/{batch.id}/events").json()["data"]
+    (change,) = [event["data"] for event in happened if event["type"] == "batch.changed"]
+    assert (change["completion_window"], change["priority"]) == ("2h", "high")
+    for body, param in (({"completion_window": "8d"}, "completion_window"), ({"priority": "now"}, "priority")):
+        answer = http.post(f"/v1/batches/{batch.id}", json=body)
+        assert (answer.status_code, refusal(answer)["param"]) == (400, param)
+    stack.client.batches.cancel(batch.id)
+    ended = stack.wait(batch)
+    assert post(http, ended, name="renamed", description=None)["metadata"] == {"name": "renamed"}
+    with pytest.raises(openai.ConflictError):
+        stack.client.post(f"/batches/{batch.id}", cast_to=object, body={"priority": "low"})
+    newest = http.get("/v1/audit").json()["data"]
+    assert [event["type"] for event in newest if event["data"]["id"] == batch.id] == [
+        "batch.changed",
+        "batch.cancelling",
+        "batch.changed",
+        "batch.created",
+    ]

@@ -1,0 +1,97 @@
+"""Control by HTTP and by page, without a stack: refusals, what a deadline may be, and who did what."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import update
+
+from store.records import Batch
+from tasks.context import AppContext
+from tests.support.webapps import client_of, context_in, upload
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    return context_in(tmp_path)
+
+
+@pytest.fixture
+def client(context: AppContext) -> FlaskClient:
+    return client_of(context)
+
+
+@pytest.fixture
+def batch_id(client: FlaskClient) -> str:
+    return str(create(client)["id"])
+
+
+def create(client: FlaskClient) -> dict[str, Any]:
+    file_id = upload(client, b"{}").get_json()["id"]
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    return dict(client.post("/v1/batches", json=body).get_json())
+
+
+def test_a_window_counts_from_the_creation_and_one_that_has_ended_is_refused_with_the_moments(
+    client: FlaskClient, context: AppContext, batch_id: str
+) -> None:
+    with context.database.write() as session:
+        session.execute(update(Batch).values(created_at=1_700_000_000))
+    error = client.post(f"/v1/batches/{batch_id}", json={"completion_window": "1h"}).get_json()["error"]
+    assert (error["param"], error["code"]) == ("completion_window", "invalid_value")
+    assert "2023-11-14 22:13:20 UTC: one of 1h has ended at 2023-11-14 23:13:20 UTC, and now it is" in error["message"]
+    with context.database.write() as session:
+        session.execute(update(Batch).values(created_at=int(time.time()) - 600))
+    assert client.post(f"/v1/batches/{batch_id}", json={"completion_window": "1h"}).status_code == 200
+
+
+def test_an_unknown_field_and_another_projects_batch_are_refused(
+    client: FlaskClient, context: AppContext, batch_id: str
+) -> None:
+    stranger = client_of(context, project="other")
+    assert client.post(f"/v1/batches/{batch_id}", json={"status": "completed"}).status_code == 400
+    for path in ("", "/pause", "/resume"):
+        assert stranger.post(f"/v1/batches/{batch_id}{path}", json={}).status_code == 404
+
+
+def test_a_tiers_deadline_stays_whatever_the_window_becomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    context = context_in(tmp_path, tiers="fast=1h")
+    client, admin = client_of(context), client_of(context, admin=True, project="operators")
+    project = next(entry for entry in admin.get("/v1/projects").get_json()["data"] if entry["name"] == "default")
+    assert admin.post(f"/v1/projects/{project['id']}", json={"tier": "fast"}).status_code == 200
+    batch = create(client)
+    changed = client.post(f"/v1/batches/{batch['id']}", json={"completion_window": "48h"}).get_json()
+    assert changed["expires_at"] == batch["created_at"] + 48 * 3600
+    assert changed["batchyard"]["due_at"] == batch["created_at"] + 3600
+
+
+def test_who_did_what_is_listed_without_secrets_and_for_an_admin_of_all_projects(context: AppContext) -> None:
+    client, admin = client_of(context), client_of(context, admin=True, project="operators")
+    made = admin.post("/v1/keys", json={"project": "default", "label": "ada"}).get_json()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {made['key']}"
+    batch = create(client)
+    client.post(f"/v1/batches/{batch['id']}/pause")
+    body = {"url": "https://example.com/hook?token=hidden", "name": "w", "event_types": ["batch.failed"]}
+    webhook = client.post("/v1/webhook_endpoints", json=body).get_json()
+    client.post(f"/v1/webhook_endpoints/{webhook['id']}", json={"url": "https://example.com/hook?token=hidden2"})
+    client.delete(f"/v1/files/{batch['input_file_id']}")
+    own = client.get("/v1/audit").get_json()["data"]
+    assert [(event["type"], event["by"]["name"]) for event in own] == [
+        ("file.deleted", "ada"),
+        ("webhook.changed", "ada"),
+        ("webhook.created", "ada"),
+        ("batch.paused", "ada"),
+        ("batch.created", "ada"),
+    ]
+    admin.delete(f"/v1/keys/{made['id']}")
+    everything = admin.get("/v1/audit")
+    types = [event["type"] for event in everything.get_json()["data"]]
+    assert types == ["key.revoked", *(event["type"] for event in own), "key.created"]
+    for secret in ("hidden", made["key"], webhook["signing_secret"]):
+        assert secret not in everything.text
