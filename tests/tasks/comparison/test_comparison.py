@@ -347,6 +347,27 @@ def test_values_that_are_no_numbers_are_no_values(tmp_path: Path) -> None:
     assert set(document["metrics"]) == {"completed", "score"}
 
 
+def test_a_number_of_a_reward_that_is_none_is_no_value(tmp_path: Path) -> None:
+    """NaN becomes null in results. The options that ran may be unknown, too."""
+
+    def sample(length: float | None) -> dict[str, Any]:
+        return {"text": "x", "error": None, "score": 1.0, "acc": None, "pred": None, "values": {"length": length}}
+
+    items = [{"result": {"samples": [sample(length), sample(2.0)]}} for length in (1.0, None, 3.0)]
+    document = compare([child(tmp_path, "big", items, manifest={"recipe": "rollout"})], None, [], []).document()
+    assert entry(document, "mean@2", "big")["n"] == 3
+    assert entry(document, "length/mean@2", "big") == {"n": 2, "mean": 2.0, "interval": None}
+    json.dumps(document, allow_nan=False)
+
+
+def test_a_child_without_results_and_journal_has_its_metrics(tmp_path: Path) -> None:
+    children = [child(tmp_path, name, None, metrics={"rate": rate}) for name, rate in (("small", 1), ("big", 2))]
+    comparison = compare(children, "small", ["big.rate > small.rate"], [])
+    assert comparison.document()["expect"][0]["words"] == "not decidable: 'rate' has no values by item"
+    assert "| rate | big | - | 2 |" in comparison.markdown()
+    json.dumps(comparison.view(), allow_nan=False)
+
+
 def test_long_lines_of_results_are_read_to_the_last(tmp_path: Path) -> None:
     items = [{"result": {"text": "x" * 300_000, "score": 1}}] * 3
     assert table_of(child(tmp_path, "big", items)).rows == 3
