@@ -158,4 +158,4 @@ class JobReply(Base):
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     key_id: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[int]
-    __table_args__ = (UniqueConstraint("job_id", "position", "life", "turn", "kind"),)
+    __table_args__ = (UniqueConstraint("job_id", "position", "life", "turn", "kind"), Index(None, "job_id", "id"))

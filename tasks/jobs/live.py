@@ -33,8 +33,8 @@ MOST_LIVES = 10
 """A recipe takes another way whenever its file has changed. After so many lives it is not the file."""
 PEERS = 64
 """The texts of completed items that a Peer may get."""
-WAITING_BYTES = 8192
-"""The memory of an item that waits for a verdict, beside its texts."""
+WAITING_BYTES = 4096
+"""The memory of an item that waits for a verdict, beside its texts: a small program was measured at half of that."""
 
 
 class NotDeterministic(Exception):
