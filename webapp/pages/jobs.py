@@ -127,11 +127,13 @@ def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject
 
 
 def _common_metrics(children: list[composites.ChildRow]) -> list[str]:
-    """Return the names of the first metrics that children have, those that are measured before those that count."""
+    """Return the names of the first metrics that children have: means before deviations, and these before counts."""
     names = {
         name: value for child in children for name, value in child.metrics.items() if isinstance(value, int | float)
     }
-    return sorted(names, key=lambda name: not isinstance(names[name], float))[:MAX_CHILD_METRICS]
+    return sorted(names, key=lambda name: (not isinstance(names[name], float), "/" in name or name.startswith("std")))[
+        :MAX_CHILD_METRICS
+    ]
 
 
 def _total(stages: list[tuple[Any, BatchObject | None]], rate: str) -> float | None:
