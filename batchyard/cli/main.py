@@ -14,7 +14,7 @@ from batchyard.cli import admin, batches, jobs, map, oneshot, schedules, webhook
 from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import records, top
 from batchyard.cli.output import complain
-from batchyard.cli.recipes import commands, experiment
+from batchyard.cli.recipes import groups
 from batchyard.cli.recipes.group import RecipeGroup
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
@@ -38,7 +38,7 @@ Exit codes: 0 done; 1 the batch or job failed, expired or was cancelled, or some
 
 @click.group(
     cls=RecipeGroup,
-    recipe_command=experiment.command,
+    recipe_command=groups.one_shot,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -52,10 +52,10 @@ for command in (
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
     *(batches.pause, batches.resume, batches.set_),
     *(top.top, records.open_, records.files, records.logs, records.audit),
-    *(jobs.job, commands.config_group, schedules.schedule, webhooks.webhook),
+    *(jobs.job, groups.config, schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)
-jobs.job.add_command(commands.create)
+jobs.job.add_command(groups.create)
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import click
 from batchyard.cli import background, job_view, jobs, requests
 from batchyard.cli.options import connect, data_option, load_settings, models_option
 from batchyard.cli.output import complain, json_option, note, plain, say, table
-from batchyard.cli.recipes.group import RecipeCommand, RecipeGroup
 from batchyard.cli.watch import interruptible
 from batchyard.client import resume
 
@@ -54,6 +53,11 @@ again_option = click.option(
     is_flag=True,
     help="Compute all of it anew, as a new job, where one of the same input and options exists.",
 )
+metadata_option = click.option(
+    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Kept with the job; may be given 16 times."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what the job would be.")
+wait_option = click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
 _extend = click.option(
     "--extend",
     "answers_from",
@@ -75,7 +79,7 @@ _extend = click.option(
 @data_option
 @models_option
 @json_option
-def _answer(
+def answer(
     recipe: dict[str, Any],
     settings: list[Setting],
     source: Path,
@@ -172,26 +176,24 @@ def one_shot(
 @name_option
 @_extend
 @requests.window_option
-@click.option(
-    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Kept with the job; may be given 16 times."
-)
-@click.option("--dry-run", is_flag=True, help="Only say what the job would be.")
-@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@metadata_option
+@dry_run_option
+@wait_option
 @data_option
 @json_option
-def _create(
+def create(
     recipe: dict[str, Any],
     settings: list[Setting],
     source: Path,
     seed: int,
     name: str | None,
-    answers_from: str | None,
     window: str,
     pairs: tuple[str, ...],
     dry_run: bool,
     wait: bool,
     data: Path | None,
     as_json: bool,
+    answers_from: str | None = None,
 ) -> None:
     """Upload FILE, a row an item, and make a job of it; prints the job's id. KEY=VALUE sets any option."""
     from batchyard import config
@@ -215,7 +217,7 @@ def _create(
 @_files
 @data_option
 @json_option
-def _show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_json: bool) -> None:
+def show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_json: bool) -> None:
     """Print each option's value and where it comes from. KEY=VALUE sets any option."""
     from batchyard import config
 
@@ -242,20 +244,3 @@ def _created(server: Client, source: Path, body: Mapping[str, Any]) -> dict[str,
         complain(f"warning: {warning['message']}")
     note(server.page(job["id"]))
     return job
-
-
-def command(name: str) -> RecipeCommand:
-    """Return the one-shot command of a recipe: `batchyard rollout`."""
-    return RecipeCommand(name, _answer, parameters(_answer), complete=True)
-
-
-def _create_command(name: str) -> RecipeCommand:
-    return RecipeCommand(name, _create, parameters(_create), complete=True)
-
-
-def _config_command(name: str) -> RecipeCommand:
-    return RecipeCommand(name, _show, parameters(_show), complete=False)
-
-
-create = RecipeGroup("create", recipe_command=_create_command, help="Make a job on a server that runs.")
-config_group = RecipeGroup("config", recipe_command=_config_command, help="A recipe's options with their origins.")

@@ -48,17 +48,36 @@ class _ExperimentCommand(RecipeCommand):
             for layer in config.files(free, file)
         ]
 
+    def settled(self, settings: list[Setting], params: dict[str, Any]) -> list[Setting]:
+        (source,) = (setting for setting in settings if setting.keys == (INPUT,))
+        folder = Path(source.origin.name).parent if source.origin.kind == "file" else Path()
+        params["source"] = folder / source.value
+        if not params["source"].is_file():
+            raise ConfigurationError(f"{source.origin}: {INPUT}: there is no file {params['source']}")
+        return [setting for setting in settings if setting is not source]
 
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@commands.overrides_argument
-@commands.output_option
-@commands.artifacts_option
-@click.option(
+
+class _ConfigCommand(_ExperimentCommand):
+    """The command shows the options, and the name of the input among them."""
+
+    def settled(self, settings: list[Setting], params: dict[str, Any]) -> list[Setting]:
+        return settings
+
+
+_file = click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+_variants = click.option(
     *("-c", "--config", "files"),
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     help="A variant: options of the children in a file, YAML, TOML or JSON. It has the file's name without the suffix.",
 )
+
+
+@_file
+@commands.overrides_argument
+@commands.output_option
+@commands.artifacts_option
+@_variants
 @commands.seed_option
 @commands.name_option
 @requests.window_option
@@ -66,7 +85,7 @@ class _ExperimentCommand(RecipeCommand):
 @data_option
 @models_option
 @json_option
-def _run(recipe: dict[str, Any], settings: list[Setting], **fields: Any) -> None:
+def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is YAML, TOML or JSON, and holds the options; `input` in it names the file with the rows, beside it.
 
     KEY=VALUE sets any option: repeats=3. The command ends with 1 if a `pass` does not hold.
@@ -77,13 +96,33 @@ def _run(recipe: dict[str, Any], settings: list[Setting], **fields: Any) -> None
     """
     from batchyard import config
 
-    (source,) = (setting for setting in settings if setting.keys == (INPUT,))
-    folder = Path(source.origin.name).parent if source.origin.kind == "file" else Path()
-    path = folder / source.value
-    if not path.is_file():
-        raise ConfigurationError(f"{source.origin}: {INPUT}: there is no file {path}")
-    options = config.options(setting for setting in settings if setting is not source)
-    commands.one_shot(recipe, options, path, **fields, anew={"reuse": False}, summary=_summary)
+    commands.one_shot(recipe, config.options(settings), source, **fields, anew={"reuse": False}, summary=_summary)
+
+
+@_file
+@commands.overrides_argument
+@_variants
+@commands.seed_option
+@commands.name_option
+@requests.window_option
+@commands.metadata_option
+@commands.dry_run_option
+@commands.wait_option
+@data_option
+@json_option
+def _create(**fields: Any) -> None:
+    """Upload the input that FILE names, and make a job of the experiment in it; prints the job's id."""
+    commands.create(**fields)
+
+
+@_file
+@commands.overrides_argument
+@_variants
+@data_option
+@json_option
+def _show(**fields: Any) -> None:
+    """Print each option's value and where it comes from: FILE, a variant, a flag or KEY=VALUE."""
+    commands.show(**fields)
 
 
 def _summary(server: Client, job: dict[str, Any]) -> str:
@@ -96,8 +135,6 @@ def _summary(server: Client, job: dict[str, Any]) -> str:
     return "\n\n".join([*tables, job_view.ended(job)])
 
 
-def command(name: str) -> RecipeCommand:
-    """Return the one-shot command of a recipe: that of an experiment takes it from a file."""
-    if name == job_view.EXPERIMENT:
-        return _ExperimentCommand(name, _run, commands.parameters(_run), complete=True)
-    return commands.command(name)
+run = _ExperimentCommand(job_view.EXPERIMENT, _run, commands.parameters(_run), complete=True)
+create = _ExperimentCommand(job_view.EXPERIMENT, _create, commands.parameters(_create), complete=True)
+config_command = _ConfigCommand(job_view.EXPERIMENT, _show, commands.parameters(_show), complete=False)

@@ -15,7 +15,7 @@ from batchyard.cli.recipes import catalogue, flags
 from batchyard.errors import BatchyardError
 
 if TYPE_CHECKING:
-    from batchyard.config import Layer, Schema
+    from batchyard.config import Layer, Schema, Setting
 
 BUILT_IN = {
     "experiment": "Run variants of a recipe's options over one input, and compare them.",
@@ -67,7 +67,7 @@ class RecipeCommand(click.Command):
         values = {name: ctx.params.pop(name) for name in list(ctx.params) if name.startswith(flags.PREFIX)}
         files = self.files(schema, ctx.params)
         layers = [*files, *flags.layers(schema, values, ctx.params.pop("overrides"))]
-        ctx.params["settings"] = config.resolve(schema, layers, complete=self._complete)
+        ctx.params["settings"] = self.settled(config.resolve(schema, layers, complete=self._complete), ctx.params)
         return super().invoke(ctx)
 
     def schema(self, recipe: Mapping[str, Any]) -> Schema:
@@ -75,6 +75,10 @@ class RecipeCommand(click.Command):
         from batchyard.config import Schema
 
         return Schema(recipe["options"])
+
+    def settled(self, settings: list[Setting], params: dict[str, Any]) -> list[Setting]:
+        """Return the options in force. A subclass may take some out, and set parameters by them."""
+        return settings
 
     def files(self, schema: Schema, params: dict[str, Any]) -> list[Layer]:
         """Take the files out of the command's parameters, and return their layers."""

@@ -219,3 +219,19 @@ def test_an_experiment_stands_in_a_file_with_its_input_beside_it_and_variants_in
     code, _, error = terminal("experiment", "sub/e.yaml", *arguments.split())
     assert code == 2
     assert complaint in error
+
+
+def test_an_experiments_options_are_shown_with_the_file_of_each_variant(terminal: Terminal) -> None:
+    Path("e.yaml").write_text("recipe: debate\ninput: rows.jsonl\nvariants: {plain: {}}\n")
+    Path("base.yaml").write_text("n: 3\nsampling.temperature: 0.5\n")
+    Path("warm.yaml").write_text("extends: base.yaml\nn: 4\n")
+    code, printed, error = terminal("config", "experiment", "e.yaml", "-c", "warm.yaml", "repeats=2", "--json")
+    assert code == 0, error
+    shown = {entry["key"]: (entry["value"], entry["origin"]["name"]) for entry in json.loads(printed)}
+    assert shown["input"] == ("rows.jsonl", "e.yaml")
+    assert shown["variants.plain"] == ({}, "e.yaml")
+    assert shown["variants.warm.n"] == (4, "warm.yaml")
+    assert shown["variants.warm[sampling.temperature]"] == (0.5, "base.yaml")
+    assert shown["repeats"] == (2, "repeats=2")
+    code, _, error = terminal("job", "create", "experiment", "e.yaml")
+    assert (code, "e.yaml: input: there is no file rows.jsonl" in error) == (2, True)
