@@ -30,8 +30,9 @@ from tasks.rewards import graders
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 # fmt: off
 COMMANDS = frozenset({
-    "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open", "project",
-    "results", "retry", "run", "schedule", "status", "submit", "top", "tune", "up", "webhook",
+    "audit", "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open",
+    "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "tune",
+    "up", "webhook",
 })
 # fmt: on
 """Commands of the terminal. A recipe has a command of its own name, so it cannot take one of these."""
