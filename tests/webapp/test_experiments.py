@@ -110,6 +110,24 @@ def test_its_children_are_ordinary_jobs_with_the_options_of_their_variants_and_s
     assert len({child["batchyard"]["config_sha256"] for child in children.values()}) == 4
 
 
+def test_any_recipe_can_be_that_of_the_children(experiments: Experiments) -> None:
+    tiers = {"tiny": "echo"}
+    refine = {"tiers": ["tiny"], "gates": ["not-contains:x"]}
+    job = experiments.started(
+        recipe="refine", options=refine, tiers=tiers, variants={"one": {}, "more": {"policy.budget": 6}}
+    )
+    budgets = {
+        key: (child["batchyard"]["options"]["tiers"][0]["model"], child["batchyard"]["options"]["policy"]["budget"])
+        for key, child in experiments.children(job).items()
+    }
+    assert budgets == {"one/0/0": ("echo", 4), "more/0/0": ("echo", 6)}
+    panel = {"model": "tiny", "agents": ["DEV", "QA"]}
+    job = experiments.started(
+        recipe="panel", options=panel, tiers=tiers, variants={"no": {"rounds": 0}, "two": {"rounds": 2}}
+    )
+    assert [child["batchyard"]["options"]["rounds"] for child in experiments.children(job).values()] == [0, 2]
+
+
 def test_when_all_have_ended_it_has_a_line_for_each_and_a_comparison(experiments: Experiments) -> None:
     job = experiments.started(baseline="one", expect=["two.mean@2 > one.mean@1"])
     children = experiments.children(job)
