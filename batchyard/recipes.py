@@ -414,10 +414,13 @@ class Report:
         bars, histogram: "labels" and "values".
         lines: "x" (numbers) and "series" [{"name", "y", "low", "high"}], low and high may be missing.
         matrix: "rows", "columns" (names) and "values" (a list for each row).
+
+    `warnings` are codes and messages of what people should know before they use the results.
     """
 
     metrics: Mapping[str, Any] = field(default_factory=dict)
     view: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _object(
             children=list(children),
             retries=list(retries),
             schedule_id=schedule_id,
-            warnings=_warnings(submission.warnings(current_context(), job.models)),
+            warnings=_warnings(submission.job_warnings(current_context(), job)),
         ),
     )
 

@@ -76,8 +76,9 @@ def _progress(job: dict[str, Any], separator: str) -> str:
 
 
 def summary(job: dict[str, Any]) -> str:
-    """The metrics, and how the items ended."""
-    return "\n".join(part for part in (metrics(job, whole=False), ended(job)) if part)
+    """The metrics, what the report warns of, and how the items ended."""
+    warnings = [f"Warning: {warning['message']}" for warning in job["batchyard"]["warnings"]]
+    return "\n".join(part for part in (metrics(job, whole=False), *warnings, ended(job)) if part)
 
 
 def ended(job: dict[str, Any]) -> str:

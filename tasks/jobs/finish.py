@@ -121,7 +121,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             if record.status != job.status:
                 return False  # a cancellation has won; its message does this again
             record.metrics = dict(report.metrics)
-            record.report = ended.status
+            record.report = ended.status | ({"warnings": list(report.warnings)} if report.warnings else {})
             record.post_process = steps
             record.expired_items = record.unended if outcome == "expired" else 0
             record.cancelled_items = record.unended if outcome != "expired" else 0
@@ -144,7 +144,7 @@ def _report(context: AppContext, job: Job, results: Results) -> Report:
         report = Report()
         if recipe.finish is not None:
             report = recipe.finish(results, recipe.options.model_validate(job.options))
-        orjson.dumps([report.metrics, report.view], option=orjson.OPT_SERIALIZE_NUMPY)
+        orjson.dumps([report.metrics, report.view, report.warnings], option=orjson.OPT_SERIALIZE_NUMPY)
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:

@@ -414,6 +414,13 @@ def expected(context: AppContext, job: Job) -> dict[int, int | None]:
     return {number: None if count is None else round(count * job.total) for number, count in enumerate(each)}
 
 
+def job_warnings(context: AppContext, job: Job) -> list[tuple[str, str]]:
+    """Return code and message of what makes a job slow; of one that has ended, what its recipe's report warns of."""
+    if job.status in TERMINAL:
+        return [(code, message) for code, message in (job.report or {}).get("warnings", [])]
+    return warnings(context, job.models)
+
+
 def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return code and message of what makes a job of these models slow."""
     wanted = 2 * len(models)

@@ -21,16 +21,19 @@ from batchyard.recipes import (
     Flow,
     Item,
     Messages,
+    Peer,
+    Reply,
     Report,
     Result,
     Results,
     Score,
+    Wait,
     recipe,
 )
 from batchyard.wording import PLACE, cut, fill, nearest, quoted
-from tasks.gates import BUILT_IN, columns, json_texts, subject
+from tasks.gates import BUILT_IN, columns, json_texts, subject, verdicts
 from tasks.recipes import extracts, refine_report
-from tasks.recipes.refine_options import ArbiterOptions, Refine, ReviewerOptions, VoteOptions
+from tasks.recipes.refine_options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
 from tasks.recipes.refine_policy import Attempt, decide
 from tasks.recipes.refine_votes import Vote, count
 from tasks.recipes.rollout_options import Sampling
@@ -38,6 +41,10 @@ from tasks.recipes.rollout_options import Sampling
 FIRST_INTEGER = re.compile(r"\d+")
 MOST_SHOWN = 80
 """Characters of a voted answer in a message."""
+LEAST_PROBES = 20
+"""About how many probes a job has, if it has reviews enough."""
+MOST_PROBED = 0.5
+"""Share of the reviews of a small job that have a probe. Its other items complete first, so there are answers."""
 STUCK = {
     "no_change": "The last answers are the same.",
     "repeat": "The last attempts of the last tier failed for one reason.",
@@ -239,8 +246,12 @@ class _Refinement:
             yield from self._review(attempt, self._options.reviewer)
 
     def _gates(self, answer: Answer) -> _Part[list[Failure]]:
-        """Return the failures of an answer: all of them, or in mode fail_fast the first one."""
-        gates = self._options.gates
+        """Return the failures of an answer: all of them, or in mode fail_fast the first one.
+
+        A verdict is waited for last, and only if nothing has failed before it.
+        """
+        external = [gate for gate in self._options.gates if gate.gate == verdicts.external.name]
+        gates = [gate for gate in self._options.gates if gate.gate != verdicts.external.name]
         at_once = len(gates) if self._options.mode == "comprehensive" else 1
         for start in range(0, len(gates), at_once or 1):
             group = gates[start : start + at_once]
@@ -252,7 +263,19 @@ class _Refinement:
             ]
             if failures:
                 return failures
+        for gate in external:
+            if failure := (yield from self._verdict_of(gate, answer)):
+                return [failure]
         return []
+
+    def _verdict_of(self, gate: GateOptions, answer: Answer) -> _Part[Failure | None]:
+        """Wait for the verdict of an external gate."""
+        name = verdicts.name(gate.value)
+        reply: Reply = yield Wait("verdict", gate=name, text=answer.text)
+        if reply.passed:
+            return None
+        message = reply.message or f"{reply.by or name} says that the answer does not pass."
+        return Failure(gate.category or reply.category or name, message)
 
     def _vote(self, attempt: _Try, answer: Answer, votes: VoteOptions) -> _Part[None]:
         """Count the answer and those of the voters. A text that wins and is not the answer's has to pass the gates."""
@@ -304,16 +327,43 @@ class _Refinement:
 
     def _review(self, attempt: _Try, reviewer: ReviewerOptions) -> _Part[None]:
         """Let the reviewer see the task and the answer, and nothing else."""
-        content = self._blind(fill(reviewer.prompt, {"answer": str(attempt.text)}))
-        (review,) = yield [_review_ask(reviewer, content)]
-        attempt.count([review])
+        text = str(attempt.text)
+        review = yield from self._reviewed(attempt, reviewer, text)
         if not review.ok:
             error = review.error or {}
             raise _Stuck("review_failed", f"There is no review: {error.get('message') or error.get('code')}")
-        self._counters["reviews"] += 1
         passed, remark = self._verdict(review)
         if not passed:
             attempt.failures.append(Failure("review", remark))
+        yield from self._try_reviewer(attempt, reviewer, text)
+        self._counters["reviews"] += 1
+
+    def _try_reviewer(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[None]:
+        """After some of the reviews, put another item's answer before the reviewer, if there is one that differs.
+
+        Not together with the item's own: where all items are reviewed at once, none has been accepted yet.
+        """
+        options = self._options
+        share = max(options.probes, min(MOST_PROBED, LEAST_PROBES / self._item.total)) if options.probes else 0.0
+        if self._item.random("probe", self._counters["reviews"]).random() >= share:
+            return
+        peer: str | None = yield Peer()
+        if peer is None or self._comparable(peer) == self._comparable(text):
+            return
+        review = yield from self._reviewed(attempt, reviewer, peer)
+        if review.ok:
+            self._counters["probes"] += 1
+            self._counters["probes_caught"] += _first_line(review) != "PASS"
+
+    def _reviewed(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[Answer]:
+        review: Answer
+        (review,) = yield [_review_ask(reviewer, self._blind(fill(reviewer.prompt, {"answer": text})))]
+        attempt.count([review])
+        return review
+
+    def _comparable(self, text: str) -> str:
+        votes = self._options.votes
+        return (extracts.extract(votes.extract, text) if votes else None) or text.strip()
 
     def _blind(self, text: str) -> Messages:
         """Return the task without the writer's system messages, and a text."""
@@ -321,7 +371,7 @@ class _Refinement:
 
     def _verdict(self, review: Answer) -> tuple[bool, str]:
         """Return whether a review passes an answer, and its remark. Only a first line of PASS does."""
-        first, _, rest = review.text.partition("\n")
+        first, rest = _first_line(review), review.text.partition("\n")[2]
         if first not in ("PASS", "FAIL"):
             self._counters["review_unreadable"] += 1
             return False, "The review begins with neither PASS nor FAIL."
@@ -355,6 +405,10 @@ class _Refinement:
 
     def _kept(self) -> dict[str, Any]:
         return {"history": self._history, **{name: self._counters[name] for name in refine_report.REVIEWS}}
+
+
+def _first_line(review: Answer) -> str:
+    return review.text.partition("\n")[0]
 
 
 def _failure(answer: Answer) -> Failure | None:

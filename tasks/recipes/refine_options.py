@@ -122,6 +122,9 @@ class Refine(Options):
     reviewer: (
         Annotated[ReviewerOptions, BeforeValidator(_as("model"), json_schema_input_type=str | ReviewerOptions)] | None
     ) = Field(None, description="Model that sees task and answer alone, and says PASS or FAIL")
+    probes: float = Field(
+        0.02, ge=0, le=1, description="Share of reviews after which the reviewer is tried, about 20 or more"
+    )
     votes: VoteOptions | None = Field(None, description="Models whose answers are counted beside the first one")
     policy: PolicyOptions = Field(PolicyOptions(), description="When an item goes to the next tier, or to a person")
     feedback: bool = Field(True, description="Tell the writer what was wrong; false where a gate knows the answer")

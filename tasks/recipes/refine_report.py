@@ -16,8 +16,10 @@ from tasks.recipes.refine_options import Refine
 
 MAIN = "done.jsonl"
 STUCK = "stuck.jsonl"
-REVIEWS = ("reviews", "review_unreadable")
+REVIEWS = ("reviews", "review_unreadable", "probes", "probes_caught")
 """What an item's result counts of its reviews."""
+LEAST_CATCH_RATE = 0.5
+"""A reviewer whose catch rate may be lower agrees with too much."""
 
 
 @dataclass
@@ -72,6 +74,7 @@ class _Tally:
     def add(self, item: EndedItem) -> None:
         """Take in an item that has ended."""
         self._states[item.state] += 1
+        self._counts["resolved"] += item.state == "completed" and "resolved_by" in item.result
         if item.state == "stuck" and item.error:
             self._stuck[item.error["code"]] += 1
         for name in REVIEWS:
@@ -97,10 +100,12 @@ class _Tally:
         accepted, items = self._states["completed"], self._states.total()
         reviews: dict[str, Any] = {}
         if self._options.reviewer is not None:
-            reviews = {name: self._counts[name] for name in REVIEWS}
+            reviews = {name: self._counts[name] for name in ("reviews", "review_unreadable")}
+            reviews["catch_rate"] = share(self._counts["probes_caught"], self._counts["probes"])
         return {
             "items": items,
             "accepted": accepted,
+            "resolved": self._counts["resolved"],
             "stuck": self._states["stuck"],
             "failed": self._states["failed"],
             "pass_rate": share(accepted, items),
@@ -110,6 +115,20 @@ class _Tally:
             "stuck_by_reason": dict(sorted(self._stuck.items())),
             "categories": dict(sorted(self._categories.items())),
         }
+
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return a warning if the reviewer lets too many known-wrong answers pass, or if nobody knows."""
+        caught, probes = self._counts["probes_caught"], self._counts["probes"]
+        low, high = intervals.wilson(caught, probes)
+        if self._options.reviewer is None or not self._options.probes or low >= LEAST_CATCH_RATE:
+            return []
+        message = "No known-wrong answer could be put before the reviewer, so nobody knows how many it would fail."
+        if probes:
+            message = (
+                f"The reviewer has failed {caught} of {probes} known-wrong answers; the interval of its catch rate is "
+                f"{low:.0%} to {high:.0%}. Its PASS says little."
+            )
+        return [("reviewer_agrees", message)]
 
     def view(self) -> list[dict[str, Any]]:
         names = [f"{number} {tier.model}" for number, tier in enumerate(self._tiers, 1)]
@@ -151,7 +170,7 @@ def report(results: Results, options: Refine) -> Report:
                 done.write(_line(_done(item)))
             elif item.state == "stuck":
                 stuck.write(_line(_of_stuck(item)))
-    return Report(tally.metrics(), tally.view())
+    return Report(tally.metrics(), tally.view(), tally.warnings())
 
 
 def _done(item: EndedItem) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from batchyard.program import RecipeError, Request, play
-from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Report, Score, Scored
+from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Reply, Report, Score, Scored, Wait
 from tasks.jobs.judging import judge
 from tasks.recipes.registry import load
 
@@ -66,9 +66,17 @@ def played(
     options: Options,
     answer: Callable[[Item, Request], Answer | str],
     job_seed: int = 0,
+    reply: Callable[[Item, Wait], Reply] | None = None,
 ) -> PlayedResults:
-    """Run a recipe over rows, with the answers of `answer` and the built-in rewards and gates."""
-    ended = []
+    """Run a recipe over rows, with the answers of `answer` and the built-in rewards and gates.
+
+    Items run one after another, and the peer of each is the last one that has completed.
+    """
+    ended: list[PlayedItem] = []
+
+    def peer() -> str | None:
+        return next((item.result["text"] for item in reversed(ended) if item.state == "completed"), None)
+
     for number, columns in enumerate(rows):
         custom_id = str(columns.get("custom_id", f"item-{number}"))
         item = Item(
@@ -87,6 +95,8 @@ def played(
                 options,
                 lambda request, item=item: answer(item, request),
                 lambda want, item=item: judged(want, item),
+                None if reply is None else lambda wait, item=item: reply(item, wait),
+                peer,
             )
         except RecipeError as error:
             ended.append(

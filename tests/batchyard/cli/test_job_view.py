@@ -40,3 +40,13 @@ def test_children_are_listed_oldest_first_with_how_many_earlier_jobs_were_taken(
     assert "1/1/0/4" in lines[1] and lines[1][-1] == "job_1"
     assert lines[3][-1] == "2"
     assert job_view.children({"batchyard": {"counters": {}}}, []) == ""
+
+
+def test_the_summary_says_what_the_report_warns_of_before_how_the_items_ended() -> None:
+    counts = {"total": 3, "completed": 2, "failed": 0, "stuck": 1}
+    ours = {"metrics": {"accepted": 2}, "simulated": False, "warnings": [{"code": "c", "message": "Look at it."}]}
+    job = {"id": "job_1", "recipe": "refine", "request_counts": counts, "batchyard": ours}
+    assert job_view.summary(job).splitlines()[-2:] == [
+        "Warning: Look at it.",
+        "2 of 3 items completed, 1 stuck: job_1",
+    ]

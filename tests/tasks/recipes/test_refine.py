@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.program import Request
-from batchyard.recipes import Answer, Ask, Check, Item, Report
+from batchyard.recipes import Answer, Ask, Check, Item, Reply, Report, Wait
 from tasks.recipes.refine import refine
 from tasks.recipes.refine_options import Refine
-from tests.support.played import PlayedItem, finished, played
+from tests.support.played import PlayedItem, PlayedResults, finished, played
 
 FAILURE = Answer(ok=False, error={"code": "request_timeout", "message": "It took too long."}, status_code=408)
 ROW = {"custom_id": "sum", "prompt": "What is 37 + 58?", "answer": "95"}
@@ -36,6 +36,7 @@ class Run:
         chosen: Refine,
         answers: Mapping[str, Sequence[Answer | str]],
         row: Mapping[str, Any] = ROW,
+        reply: Callable[[Item, Wait], Reply] | None = None,
     ) -> None:
         """`answers` are those of each stage in their order; the last one is given again and again."""
         self.requests: list[Request] = []
@@ -46,7 +47,7 @@ class Run:
             given = answers[request.stage]
             return given[min(len(self.stage(request.stage)), len(given)) - 1]
 
-        self.results = played(refine, [row], chosen, answer)
+        self.results = played(refine, [row], chosen, answer, reply=reply)
         self.ended: PlayedItem = self.results.ended[0]
 
     def stage(self, name: str) -> list[Request]:
@@ -193,7 +194,7 @@ def test_answers_are_held_to_a_form() -> None:
 
 def test_the_hint_of_a_person_reaches_the_writer_and_not_the_reviewer() -> None:
     item = Item(0, "a", ROW, life=2, hint="Think of the carry.")
-    flow = refine.flow(item, options(reviewer="big"))
+    flow = refine.flow(item, options(reviewer="big", probes=0))
     (asked,) = next(flow)  # type: ignore[misc]
     assert isinstance(asked, Ask) and asked.content[-1]["content"] == "Think of the carry."
     (review,) = flow.send([Answer(ok=True, text="95")])  # type: ignore[misc]
@@ -371,6 +372,108 @@ def test_the_reviewer_sees_nothing_of_the_writer(data: st.DataObject) -> None:
         assert set(review.body) == {"model", "messages", "temperature"}
 
 
+# The reviewer is reviewed
+
+
+def reviewed(review: Callable[[str], str], count: int = 100, **values: Any) -> tuple[PlayedResults, Report]:
+    """Run rows whose answers are right through a reviewer, who is shown the task and an answer."""
+    chosen = options(tiers=["nano"], reviewer={"model": "big", "prompt": "{answer}"}, **values)
+    rows = [{"prompt": f"{number} + 1 ="} for number in range(count)]
+
+    def answer(item: Item, request: Request) -> str:
+        if request.stage == "answer":
+            return str(item.number + 1)
+        return review("|".join(content for _, content in texts(request)))
+
+    results = played(refine, rows, chosen, answer)
+    return results, finished(refine, results, chosen)
+
+
+def right(shown: str) -> str:
+    task, _, answer = shown.partition("|")
+    return "PASS" if int(task.split()[0]) + 1 == int(answer) else "FAIL"
+
+
+def test_a_reviewer_that_passes_everything_is_found_out() -> None:
+    results, report = reviewed(lambda shown: "PASS")
+    rate = report.metrics["catch_rate"]
+    assert rate["mean"] == 0.0 and rate["n"] >= 10
+    ((code, message),) = report.warnings
+    assert code == "reviewer_agrees"
+    assert message.startswith(
+        f"The reviewer has failed 0 of {rate['n']} known-wrong answers; the interval of its catch"
+    )
+    assert len(results.lines("done.jsonl")) == 100
+
+
+def test_a_reviewer_that_catches_wrong_answers_is_not_warned_of() -> None:
+    results, report = reviewed(right)
+    rate = report.metrics["catch_rate"]
+    assert (rate["mean"], report.warnings) == (1.0, [])
+    assert rate["intervals"]["mean"][0] > 0.5
+    assert len(results.lines("done.jsonl")) == 100
+
+
+def test_nothing_of_a_probe_changes_what_becomes_of_its_item() -> None:
+    with_probes, _ = reviewed(right, probes=1)
+    without, report = reviewed(right, probes=0)
+    assert with_probes.artifacts["done.jsonl"] == without.artifacts["done.jsonl"]
+    assert (report.metrics["catch_rate"]["n"], report.warnings) == (0, [])
+
+
+def test_in_a_large_job_the_share_of_probes_is_the_options() -> None:
+    _, report = reviewed(right, count=3000)
+    assert 30 <= report.metrics["catch_rate"]["n"] <= 90
+
+
+def test_where_no_answer_is_known_to_be_wrong_the_warning_says_so() -> None:
+    _, report = reviewed(right, count=1)
+    ((code, message),) = report.warnings
+    assert code == "reviewer_agrees" and "nobody knows" in message
+
+
+# Verdicts of others
+
+
+def test_a_verdict_is_waited_for_after_all_other_gates() -> None:
+    waits: list[tuple[str, Mapping[str, Any]]] = []
+
+    def reply(item: Item, wait: Wait) -> Reply:
+        waits.append((wait.kind, wait.data))
+        return Reply(passed=len(waits) > 1, message="Test 3 fails.", by="ci")
+
+    chosen = options(gates=["external:ci", "contains:9"], reviewer="big")
+    run = Run(chosen, {"answer": ["1", "90", "95"], "review": ["PASS"]}, reply=reply)
+    assert waits == [("verdict", {"gate": "ci", "text": text}) for text in ("90", "95")]
+    assert run.way == [(1, "contains", "retry"), (1, "ci", "retry"), (1, None, "accepted")]
+    assert "- ci: Test 3 fails." in texts(run.stage("answer")[2])[-1][1]
+    assert len(run.stage("review")) == 1
+
+
+def test_the_category_of_a_verdict_is_the_options_else_its_own() -> None:
+    def category(gate: Any, **reply: Any) -> Any:
+        tier = {"model": "nano", "budget": 1}
+        run = Run(options(tiers=[tier], gates=[gate]), {"answer": ["1"]}, reply=lambda *_: Reply(False, **reply))
+        return run.history[0]["failures"][0]
+
+    assert category("external:ci") == {"category": "ci", "message": "ci says that the answer does not pass."}
+    assert category("external:ci", category="build", message="No.") == {"category": "build", "message": "No."}
+    assert category({"gate": "external", "value": "ci", "category": "own"}, category="build", by="Ann") == {
+        "category": "own",
+        "message": "Ann says that the answer does not pass.",
+    }
+
+
+def test_an_item_that_a_person_completes_is_done_and_says_by_whom() -> None:
+    run = Run(options(tiers=["nano"], gates=RIGHT), {"answer": ["1"]})
+    run.ended.state, run.ended.error = "completed", None
+    run.ended.result = {**run.ended.result, "text": "95", "resolved_by": "Ann"}
+    metrics = run.report().metrics
+    ((done,), stuck) = run.results.lines("done.jsonl"), run.results.lines("stuck.jsonl")
+    assert (done["text"], done["model"], done["attempts"], done["resolved_by"], stuck) == ("95", None, 2, "Ann", [])
+    assert (metrics["accepted"], metrics["resolved"], metrics["tiers"]["1"]["accepted"]) == (1, 1, 0)
+
+
 # All rows
 
 
@@ -441,7 +544,7 @@ def test_options_written_as_texts_are_the_same_as_objects() -> None:
 def test_all_models_and_gates_are_named_before_anything_runs() -> None:
     assert refine.probe is not None
     votes = {"models": ["a", "b"], "extract": "boxed", "arbiter": "judge"}
-    chosen = options(gates=["regex:^a"], reviewer="big", votes=votes)
+    chosen = options(gates=["regex:^a", "external:ci"], reviewer="big", votes=votes)
     probed = refine.probe(chosen)
     asks = [(want.stage, want.model) for want in probed if isinstance(want, Ask)]
     assert asks == [
@@ -450,6 +553,7 @@ def test_all_models_and_gates_are_named_before_anything_runs() -> None:
     ]
     assert [(want.gate, want.value) for want in probed if isinstance(want, Check)] == [
         ("regex", "^a"),
+        ("external", "ci"),
     ]
     assert [stage.name for stage in refine.stages_of(chosen)] == ["answer", "vote", "arbiter", "review"]
     assert [stage.name for stage in refine.stages_of(options())] == ["answer"]

@@ -160,6 +160,13 @@ def test_a_failed_report_is_said_with_its_reason(client: FlaskClient, job: Writt
     assert "the recipe's report of them failed: ValueError: no numbers" in words
 
 
+def test_what_a_report_warns_of_is_said_when_the_job_has_ended(client: FlaskClient, job: Written) -> None:
+    warnings = [["reviewer_agrees", "The reviewer has failed 0 of 20 known-wrong answers."]]
+    job.update(report={"status": "completed", "warnings": warnings})
+    job.finished("completed")
+    assert warnings[0][1] in text_of(client.get(f"/jobs/{job.job.id}").text)
+
+
 def test_an_invalid_job_shows_its_bad_rows(client: FlaskClient, context: AppContext) -> None:
     errors = [{"code": "missing_prompt", "line": line, "message": "No prompt.", "param": None} for line in range(1, 61)]
     with context.database.write() as session:
