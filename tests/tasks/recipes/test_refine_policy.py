@@ -137,22 +137,23 @@ def transcribed(attempts: list[Attempt], budgets: tuple[int, ...]) -> tuple[str,
 
 
 ALPHABET = [("a", 1, "x"), ("b", 1, "x"), ("a", 2, "y"), ("c", 2, "z"), ("d", 4, None)]
-"""Four categories, one to four failures, three texts and none. A history has these on two tiers."""
+"""Four categories; one, two or four failures; three texts and none. A history has these on two tiers."""
 
 
 def histories(longest: int) -> Iterator[list[Attempt]]:
+    first, second = ([Attempt(tier, *symbol) for symbol in ALPHABET] for tier in (0, 1))
     for length in range(1, longest + 1):
-        for symbols in itertools.product(ALPHABET, repeat=length):
-            for first in range(length + 1):
-                yield [Attempt(int(at >= first), *symbol) for at, symbol in enumerate(symbols)]
+        for on_second in range(length + 1):
+            tiers = [first] * (length - on_second) + [second] * on_second
+            yield from map(list, itertools.product(*tiers))
 
 
 def test_decide_equals_a_transcription_of_its_rules_on_all_histories_up_to_length_6() -> None:
-    budgets = (4, 6)
+    policy = Policy(budgets=(4, 6))
     outcomes = Counter[tuple[str, str | None]]()
     for attempts in histories(6):
-        decision = decide(attempts, Policy(budgets))
-        expected = transcribed(attempts, budgets)
+        decision = decide(attempts, policy)
+        expected = transcribed(attempts, policy.budgets)
         outcomes[expected] += 1
         assert (decision.action, decision.reason) == expected, attempts
     assert outcomes.total() == sum(5**length * (length + 1) for length in range(1, 7))
