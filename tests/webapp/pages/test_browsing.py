@@ -107,6 +107,7 @@ def test_a_batch_is_paused_after_a_question_changed_and_resumed_also_without_scr
     expect(page.get_by_text("Pause this batch?")).to_be_visible()
     assert stack.client.batches.retrieve(batch.id).batchyard["paused_at"] is None
     page.get_by_role("button", name="Pause").click()
+    expect(page.locator("section.batch header")).to_contain_text("paused")
     expect(page.locator("section.batch").get_by_role("status")).to_contain_text("Paused by")
     expect(page.locator("section.batch")).to_contain_text("Its window goes on")
     page.locator("summary", has_text="Change…").click()
