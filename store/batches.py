@@ -59,6 +59,7 @@ def create(
     retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
     on_invalid: str = "fail",
+    priority: int = 0,
 ) -> Batch:
     """Create a batch, `validating`. It keeps its input's content by SHA-256 even if the file is deleted.
 
@@ -87,6 +88,7 @@ def create(
         output_expires_after=output_expires_after,
         retry_of=retry_of,
         on_invalid=on_invalid,
+        priority=priority,
         idempotency_key=idempotency[0] if idempotency else None,
         idempotency_sha256=idempotency[1] if idempotency else None,
         lease_expires_at=time.time() + MESSAGE_SECONDS,

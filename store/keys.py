@@ -174,6 +174,11 @@ def caller_of(record: ApiKey) -> Caller:
     return Caller(record.project_id, record.admin, record.id, name_of(record), unnoted)
 
 
+def terminal(session: Session, project: str) -> Caller:
+    """Return who works on the database with a command, for the record: there is no key. `project`: its name."""
+    return Caller(projects.named(session, project), True, "terminal", "a terminal of the server")
+
+
 def note_use(session: Session, key_id: str) -> None:
     """Note that a key is used now."""
     session.execute(update(ApiKey).where(ApiKey.id == key_id).values(last_used_at=now()))

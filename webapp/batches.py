@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard import latency
-from batchyard.statuses import TERMINAL, Status, priority_name
+from batchyard.statuses import PRIORITIES, TERMINAL, Status, priority_name
 from store import batches, holds, schedules, segments
 from store.records import Artifact, Batch, File, Hold
 from tasks import messages
@@ -193,6 +193,7 @@ def create() -> wire.BatchObject:
             post_process=body.post_process,
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             on_invalid=body.on_invalid,
+            priority=PRIORITIES[body.priority],
         )
 
     return create_once(idempotency.of_request(body), draft).to_wire()

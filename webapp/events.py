@@ -26,7 +26,7 @@ class ListEvents(BaseModel):
 class Actor(BaseModel):
     """The API key with which something was done."""
 
-    key_id: str
+    key_id: str = Field(description="`terminal`: a command on the server's machine")
     name: str = Field(description="its label at that time, or the end of its id")
 
 

@@ -99,6 +99,8 @@ class Repeatable(BaseModel):
 class CreateBatch(Repeatable, BatchOptions, InputFile):
     """The body of POST /v1/batches."""
 
+    priority: Priority = Field("normal", description="the order among the project's own batches")
+
 
 class RetryBatch(Repeatable):
     """The body of POST /v1/batches/{id}/retry: what is left out is as it was in the batch that is repeated."""

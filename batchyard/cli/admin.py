@@ -77,7 +77,7 @@ def create_key(
     project: str, admin: bool, label: str | None, expires_after: str | None, data: Path | None, as_json: bool
 ) -> None:
     """Print a new API key, once. Works on the database of --data, or DATABASE_URL."""
-    from store import keys
+    from store import events, keys
 
     try:
         seconds = durations.seconds(expires_after) if expires_after else None
@@ -85,6 +85,8 @@ def create_key(
         raise click.BadParameter(str(error), param_hint="--expires-after") from None
     with _database(data) as database, database.write() as session:
         new_key = keys.create(session, project, admin=admin, label=label, expires_after=seconds)
+        shown = {"project": project, "label": label, "admin": admin}
+        events.act(session, keys.terminal(session, project), "key.created", new_key.id, **shown)
     say(asdict(new_key), new_key.key, as_json)
 
 
@@ -129,10 +131,12 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
 @json_option
 def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
     """End an API key for good, by its id."""
-    from store import keys
+    from store import events, keys
 
     with _database(data) as database, database.write() as session:
         revoked = keys.revoke(session, key_id)
+        by = keys.terminal(session, revoked.project)
+        events.act(session, by, "key.revoked", key_id, project=revoked.project, label=revoked.label)
     say(asdict(revoked), f"key {revoked.id} of project {revoked.project} is revoked", as_json)
 
 

@@ -119,7 +119,7 @@ def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_t
             paused.set()
             assert pipeline.close(spec, "work", TERMS["request_timeout"])
             closed_at = time.monotonic()
-    # What each engine holds takes three turns, and the answers of a second come together. All of it takes half a minute.
+    # What each engine holds takes three turns, and the answers of a second come together. All takes half a minute.
     assert time.monotonic() - closed_at < 3 * 0.6 + 8
     assert len(answered) == 12 if rows == 12 else len(answered) < 150
     left = requests.filter(pc.invert(pc.is_in(requests["line"], pa.array(answered))))

@@ -31,9 +31,9 @@ def batch_id(client: FlaskClient) -> str:
     return str(create(client)["id"])
 
 
-def create(client: FlaskClient) -> dict[str, Any]:
+def create(client: FlaskClient, **options: str) -> dict[str, Any]:
     file_id = upload(client, b"{}").get_json()["id"]
-    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h", **options}
     return dict(client.post("/v1/batches", json=body).get_json())
 
 
@@ -48,6 +48,11 @@ def test_a_window_counts_from_the_creation_and_one_that_has_ended_is_refused_wit
     with context.database.write() as session:
         session.execute(update(Batch).values(created_at=int(time.time()) - 600))
     assert client.post(f"/v1/batches/{batch_id}", json={"completion_window": "1h"}).status_code == 200
+
+
+def test_a_new_batch_has_the_priority_that_it_names(client: FlaskClient) -> None:
+    assert create(client)["batchyard"]["priority"] == "normal"
+    assert create(client, priority="low")["batchyard"]["priority"] == "low"
 
 
 def test_an_unknown_field_and_another_projects_batch_are_refused(

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -530,6 +530,9 @@ def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningS
     assert new_key["key"].rpartition("-")[2] not in listed.stdout
     revoked = key("revoke", new_key["id"])
     assert revoked.stdout == f"key {new_key['id']} of project revoked is revoked\n"
+    recorded = cast(Any, stack.client.get("/audit", cast_to=object))["data"]
+    did = [(event["type"], event["by"]["key_id"]) for event in recorded if event["data"]["id"] == new_key["id"]]
+    assert did == [("key.revoked", "terminal"), ("key.created", "terminal")]
     again = json.loads(key("revoke", new_key["id"], "--json").stdout)
     assert again in json.loads(key("list", "--json").stdout)
     refused = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=new_key["key"])
