@@ -130,7 +130,7 @@ def merge(
     return Merged(completed, failed, unanswered.size)
 
 
-_NO_REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())]).empty_table()
+_NO_REQUESTS = pa.Table.from_batches([], pa.schema([("line", pa.int64()), ("custom_id", pa.string())]))
 
 
 def _codes(answers: pa.RecordBatch) -> pa.StringArray:

@@ -458,8 +458,8 @@ class _Unmerged(Rows):
         return [bodies[request] for request in requests.tolist()]
 
 
-_NO_REQUESTS = pa.schema([("line", pa.int64()), ("custom_id", pa.string())]).empty_table()
-_NO_ANSWERS = pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("code", pa.string())]).empty_table()
+_NO_REQUESTS = pa.Table.from_batches([], pa.schema([("line", pa.int64()), ("custom_id", pa.string())]))
+_NO_ANSWERS = pa.Table.from_batches([], pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("code", pa.string())]))
 
 
 class _Cache:

@@ -79,3 +79,9 @@ def test_a_setting_that_cannot_be_used_is_named() -> None:
     result = subprocess.run([*MODULE, "worker"], env=wrong, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert result.stderr.startswith("batchyard: BATCHYARD_MAX_SEGMENTS='many'")
+
+
+def test_a_service_starts_without_what_only_some_of_its_work_needs() -> None:
+    code = "import sys, tasks.app, webapp; print({'pandas', 'ray', 'torch', 'openai'} & sys.modules.keys() or 'none')"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "none"
