@@ -11,10 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, CursorResult, Engine, Update, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
@@ -131,6 +127,12 @@ class Database:
         Raises:
             ConfigurationError: the database was written by a newer version, or cannot be opened.
         """
+        # Only what migrates imports it: the eleven processes of a stack do without.
+        from alembic import command
+        from alembic.config import Config
+        from alembic.script import ScriptDirectory
+        from alembic.util import CommandError
+
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         heads = ScriptDirectory.from_config(config).get_heads()
