@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.support.stacks import RunningStack, a_chat
-
-MODELS = """
-[models.slow]
-engine = "echo"
-max_in_flight = 32
-[models.slow.engine_args]
-latency_ms = 500
-"""
-SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 
 
 def eta(batch: Any) -> tuple[float, float, float]:
@@ -26,14 +16,11 @@ def eta(batch: Any) -> tuple[float, float, float]:
 
 
 def requests(number: int, prefix: str) -> list[dict[str, Any]]:
-    return [a_chat(f"{prefix}-{index}", f"{prefix} {index}", model="slow") for index in range(number)]
+    return [a_chat(f"{prefix}-{index}", f"{prefix} {index}", model="paced") for index in range(number)]
 
 
-def test_after_eight_requests_the_end_of_twelve_hundred_lies_in_the_range(
-    start_stack: Callable[..., RunningStack],
-) -> None:
-    """They take 19 s in the engine. What was measured before was nearly all fixed cost."""
-    stack = start_stack(MODELS, **SETTINGS)
+def test_after_eight_requests_the_end_of_twelve_hundred_lies_in_the_range(stack: RunningStack) -> None:
+    """They take 19 s in the engine. What was measured before, by this test alone, was nearly all fixed cost."""
     stack.wait(stack.submit(requests(8, "few")))
     batch = stack.submit(requests(1200, "many"))
     at_first = eta(batch)
@@ -45,6 +32,8 @@ def test_after_eight_requests_the_end_of_twelve_hundred_lies_in_the_range(
     _, earliest, latest = at_first
     assert earliest < ended < latest, [moment - ended for moment in at_first]
     expected, earliest, latest = at_a_quarter
-    # On a machine with nothing else to do the error is below 0.15 and the factor below 2.
-    assert abs(expected - ended) < 0.3 * (ended - left_from), [moment - ended for moment in at_a_quarter]
+    # With nothing else to do the error is below 0.15 and the factor below 2. A busy machine changes its speed.
+    left = ended - left_from
+    assert earliest - 0.1 * left < ended < latest + 0.1 * left, [moment - ended for moment in at_a_quarter]
+    assert abs(expected - ended) < 0.6 * left, [moment - ended for moment in at_a_quarter]
     assert (latest - left_from) / (earliest - left_from) < 3, [moment - ended for moment in at_a_quarter]
