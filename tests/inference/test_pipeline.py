@@ -324,7 +324,7 @@ def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_caller() -> None:
                 spec, CHAT, table(chat(*map(str, range(100)))), stopped=stopped, **{**TERMS, "request_timeout": 60}
             )
         )
-    assert time.monotonic() - began < 1.0 + 3.0
+    assert time.monotonic() - began < 1.0 + 10.0, "a request takes 60 s"
     timer.join()
     until(lambda: not callers())
     until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
@@ -336,7 +336,7 @@ def test_the_wait_for_an_engine_that_does_not_start_is_stopped_at_once() -> None
     began = time.monotonic()
     with pytest.raises(Stopped):
         pipeline.start(echo(num_gpus=1), stopped=stopped, **TERMS)
-    assert time.monotonic() - began < 1.0 + 2.0
+    assert time.monotonic() - began < 1.0 + 10.0, "it would wait for a minute"
     for engine in directory.engine_actors().values():
         ray.kill(engine)  # it waits for a GPU, and answers nobody
 

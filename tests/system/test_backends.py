@@ -24,7 +24,7 @@ from tests.support.s3 import S3Server
 from tests.support.stacks import RunningStack, a_chat
 
 AWAY_SECONDS = 10.0
-ROWS = 3000
+ROWS = 2000
 
 
 class PostgreSQL:
