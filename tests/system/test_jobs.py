@@ -182,6 +182,7 @@ def test_a_recipe_in_the_folder_runs_over_its_items(jobs: Jobs) -> None:
     assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [150, 50]
 
 
+@pytest.mark.local
 def test_its_pages_show_what_it_did(jobs: Jobs) -> None:
     job = jobs.ended(jobs.create(rows(3), name="paged"))
     with requests.Session() as browser:
@@ -266,6 +267,7 @@ def test_a_cancelled_job_keeps_what_its_items_have(jobs: Jobs) -> None:
     }
 
 
+@pytest.mark.local
 def test_a_recipe_that_depends_on_chance_fails_with_item_and_turn(jobs: Jobs) -> None:
     job = jobs.ended(jobs.create(rows(20), recipe="dice"))
     assert job["status"] == "failed"
@@ -274,6 +276,7 @@ def test_a_recipe_that_depends_on_chance_fails_with_item_and_turn(jobs: Jobs) ->
     assert "turn 1" in error["message"]
 
 
+@pytest.mark.local
 def test_a_recipe_that_hangs_fails_its_item_alone_with_the_line(jobs: Jobs) -> None:
     (pid,) = (process.pid for process in jobs.stack.processes("webhooks")[:1])
     job = jobs.ended(jobs.create(rows(20), recipe="hanging"), seconds=200)
@@ -286,6 +289,7 @@ def test_a_recipe_that_hangs_fails_its_item_alone_with_the_line(jobs: Jobs) -> N
     assert sum(stage["issued"] for stage in job["batchyard"]["stages"]) == 20
 
 
+@pytest.mark.local
 def test_bad_rows_are_named_before_anything_runs(jobs: Jobs) -> None:
     items = [
         {"prompt": "a", "custom_id": "x"},
@@ -336,6 +340,7 @@ def test_rollouts_keep_the_columns_of_a_parquet_file_and_are_the_same_again(jobs
     assert jobs.artifact(other, "rollouts.parquet") != file
 
 
+@pytest.mark.local
 def test_rows_that_no_reward_can_score_are_named_before_anything_runs(jobs: Jobs) -> None:
     items = [
         {"prompt": "a", "data_source": "acme/qb"},
@@ -369,6 +374,7 @@ def test_a_rescored_job_asks_no_engine_and_an_extended_one_only_what_is_new(jobs
     assert jobs.artifact(extended, "samples.jsonl") == jobs.artifact(whole, "samples.jsonl")
 
 
+@pytest.mark.local
 def test_only_options_that_judge_can_be_rescored(jobs: Jobs) -> None:
     job = jobs.ended(
         jobs.create(rows(2), recipe="rollout", options={"model": "echo", "reward": "exact", "ground_truth": "answer"})
