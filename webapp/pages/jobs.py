@@ -179,11 +179,12 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     return ItemList(items, items[-1].number if has_more else None)
 
 
-def _needing(job: Job) -> list[tuple[str, ItemList]]:
+def _needing(job: Job) -> list[tuple[ItemFilter, ItemList]]:
     """Return the first items that need a person, by state."""
     counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck}
-    lists = [(state, _list(job, ItemFilter(state=state))) for state, count in counts.items() if count]
-    return [(state, listed) for state, listed in lists if listed.items]
+    filters = [ItemFilter(state=state) for state, count in counts.items() if count]
+    lists = [(chosen, _list(job, chosen)) for chosen in filters]
+    return [(chosen, listed) for chosen, listed in lists if listed.items]
 
 
 def _mixed_first(job: Job, chosen: ItemFilter) -> ItemList:

@@ -348,9 +348,14 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
 ) -> None:
     with context.database.write() as session:
         key = keys.create(session, "default", label="the nightly run of the evaluations").key
+    job.end((4, "waiting_for_verdict"), gate="house", draft="\n".join(NASTY))
+    job.end((5, "stuck"), error={"code": "tie", "message": NASTY[0]})
+    job.update(waiting_for_verdict=1, stuck=1)
     window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = window.sign_in(key)
-    for path in ("/", *(f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", "/items", "/items/3"))):
+    needing = (f"/jobs/{job.job.id}/items/{NUMBERS[position]}" for position in (4, 5))
+    shown = (f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", "/items", "/items/3"))
+    for path in ("/", *shown, *needing):
         page.goto(path)
         window.check_accessibility()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
@@ -392,8 +397,10 @@ def test_items_that_need_a_person_are_linked_and_have_forms(client: FlaskClient,
     job.update(waiting_for_verdict=1, stuck=1)
     path, token = f"/jobs/{job.job.id}", csrf_of(client)
     words = text_of(client.get(path).text)
-    assert f"Wait for a verdict id-{NUMBERS[2]} row {NUMBERS[2]}: house" in words
-    assert f"Stuck id-{NUMBERS[3]} row {NUMBERS[3]}: tie" in words
+    columns = "Row custom_id State Turns Now, or why"
+    waiting, stuck = (f"{NUMBERS[position]} id-{NUMBERS[position]}" for position in (2, 3))
+    assert f"Wait for a verdict {columns} {waiting} waiting for verdict 2 house" in words
+    assert f"Stuck {columns} {stuck} stuck 2 tie" in words
     page = client.get(f"{path}/items/{NUMBERS[2]}").text
     assert NASTY[0] not in page and html.escape(NASTY[0], quote=False) in page
     form = {"csrf": token, "gate": "house", "message": "Shorter.", "category": "", "by": "Ann", "reply": "fail"}
