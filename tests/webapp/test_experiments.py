@@ -237,6 +237,20 @@ def test_cancelling_it_cancels_its_children_and_it_ends_after_them(experiments: 
     assert (job["status"], counts["completed"], counts["cancelled"]) == ("cancelled", 1, 1)
 
 
+def test_pausing_it_pauses_its_children_and_starts_none(experiments: Experiments, client: FlaskClient) -> None:
+    job = experiments.started(parallel=1, repeats=2)
+    (first,) = experiments.children(job).values()
+    paused = client.post(f"/v1/jobs/{job['id']}/pause").get_json()
+    assert paused["batchyard"]["paused_at"]
+    assert experiments.look(first)["batchyard"]["paused_at"] == paused["batchyard"]["paused_at"]
+    experiments.complete(first)
+    experiments.tick(job)
+    assert list(experiments.children(job)) == ["one/0/0"]
+    assert client.post(f"/v1/jobs/{job['id']}/resume").get_json()["batchyard"]["paused_at"] is None
+    experiments.tick(job)
+    assert list(experiments.children(job)) == ["one/0/0", "two/0/0"]
+
+
 def test_its_window_is_that_of_its_children(experiments: Experiments) -> None:
     job = experiments.started()
     with experiments.context.database.write() as session:
