@@ -62,6 +62,7 @@ class Release:
         return sum(
             max(4 * fill, 2 * (fill + self._ahead(model)), segments * self._sizes[model].requests)
             for model, fill in self._fills.items()
+            if model in self._sizes  # else it is served no more
         )
 
     def cuts(self, items: LiveItems, lines: dict[str, int], now: float) -> list[Cut]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import advance, finish, item_events, reading
 from tasks.jobs.replies import posting
+from tasks.jobs.stages import Release
 from tests.support.running_jobs import Running
 
 GATED = """
@@ -151,6 +153,23 @@ def test_a_job_that_only_waits_rests_until_a_reply_a_cancellation_or_the_end_of_
     assert judged.states() == ["completed", "expired", "expired"]
     with pytest.raises(ConflictError, match="is expired; its items wait for no verdict any more"):
         judged.verdict(1)
+
+
+def test_items_begin_as_verdicts_come_while_those_that_wait_fill_the_window(
+    deployed: Callable[[str], AppContext], project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Release, "room", lambda release: 20)
+    context = deployed(GATED)
+    context = dataclasses.replace(context, settings=context.settings.model_copy(update={"job_window_bytes": 10_000}))
+    judged = Judged(context, project, ["prompt"] * 60)
+    begun = judged.job.admitted
+    judged.tick(3)
+    assert judged.job.admitted == judged.job.waiting_for_verdict == begun < 60
+    for number in range(begun):
+        judged.verdict(number)
+    judged.tick()
+    assert (judged.job.completed, judged.job.waiting_for_verdict) == (begun, 0)
+    assert judged.job.admitted > begun
 
 
 def test_a_job_that_rests_is_cancelled_at_once(judged: Judged) -> None:
