@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from batchyard.errors import BatchyardError
 from batchyard.recipes import (
     Answer,
     Ask,
+    Check,
     Flow,
     InvalidItem,
     Item,
@@ -22,9 +23,11 @@ from batchyard.recipes import (
 )
 from tasks.recipes import extracts, registry, rollout_report
 from tasks.recipes.rollout_options import GROUND_TRUTH, Rollout, data_source_of, ground_truth_of
-from tasks.rewards import mathematics
+from tasks.rewards import graders, mathematics
 
 STAGE = "sample"
+GRADE = "grade"
+"""The stage of a grader that asks a model."""
 
 
 def reward_of(columns: Mapping[str, Any], options: Rollout) -> str | None:
@@ -101,12 +104,31 @@ def _ask(options: Rollout, content: Any, seed: int | None) -> Ask:
     )
 
 
+def _solution(options: Rollout, answer: Answer) -> str:
+    """Return the part of an answer that is judged."""
+    return answer.text if options.extract is None else extracts.extract(options.extract, answer.text) or ""
+
+
+def _grade(grader: graders.ModelGrader, content: Any) -> Ask:
+    sampling = grader.sampling_params.model_dump(exclude_none=True)
+    return Ask(GRADE, content, model=grader.model, **grader.form(), **sampling)
+
+
+def _graded(
+    item: Item, options: Rollout, grader: graders.ModelGrader, answers: Sequence[Answer]
+) -> Generator[list[Ask], Any, list[Scored]]:
+    """Ask a grader's model about answers, and return their scores."""
+    contents = [grader.messages(item.columns, _solution(options, answer)) for answer in answers]
+    asks = [_grade(grader, content) for content in contents if content is not None]
+    grades = iter((yield asks) if asks else [])
+    return [Scored(0.0) if content is None else grader.scored(next(grades)) for content in contents]
+
+
 def _score(item: Item, options: Rollout, reward: str, answer: Answer) -> Score:
-    solution = answer.text if options.extract is None else extracts.extract(options.extract, answer.text) or ""
     return Score(
         reward,
         data_source_of(item.columns),
-        solution,
+        _solution(options, answer),
         ground_truth_of(item.columns, options),
         dict(item.columns) if options.grader is not None else item.columns.get("extra_info"),
     )
@@ -142,6 +164,16 @@ def _sample(options: Rollout, answer: Answer, scored: Scored | None) -> dict[str
     return sample
 
 
+def _stages(options: Rollout) -> list[str]:
+    return [STAGE] if graders.of_model(options.grader) is None else [STAGE, GRADE]
+
+
+def _probe(options: Rollout) -> list[Ask | Score | Check]:
+    grader = graders.of_model(options.grader)
+    grades = [] if grader is None else [_grade(grader, [message.model_dump() for message in grader.input])]
+    return [_ask(options, "1 + 1 =", None), *grades]
+
+
 def finish(results: Results, options: Rollout) -> Report:
     """Write the artifacts, and return the metrics."""
     return rollout_report.write(results, options)
@@ -150,13 +182,14 @@ def finish(results: Results, options: Rollout) -> Report:
 @recipe(
     "rollout",
     Rollout,
-    stages=(STAGE,),
-    probe=lambda options: [_ask(options, "1 + 1 =", None)],
+    stages=_stages,
+    loops=True,
+    probe=_probe,
     check=check,
     columns=columns_of,
     finish=finish,
     main="rollouts.parquet",
-    expected=lambda options: [float(options.n)],
+    expected=lambda options: [float(options.n)] * len(_stages(options)),
 )
 def rollout(item: Item, options: Rollout) -> Flow:
     """Sample each prompt n times and score the answers.
@@ -166,6 +199,7 @@ def rollout(item: Item, options: Rollout) -> Flow:
     reward = reward_of(item.columns, options)
     if reward is None:
         return item.failed("no_reward", f"data source {data_source_of(item.columns)!r} has no reward")
+    grader = graders.of_model(reward)
     seeded = options.seeds == "derived" and options.sampling.temperature > 0
     wave = options.n if options.threshold is None else options.wave
     content = item.chat()
@@ -178,7 +212,9 @@ def rollout(item: Item, options: Rollout) -> Flow:
         ]
         answered = [answer for answer in answers if answer.ok]
         scores: list[Scored] = []
-        if answered:
+        if answered and grader is not None:
+            scores = yield from _graded(item, options, grader, answered)
+        elif answered:
             scores = yield [_score(item, options, reward, answer) for answer in answered]
         scores_left = iter(scores)
         for answer in answers:

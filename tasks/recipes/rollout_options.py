@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.recipes import Judgement, Options, field_of
+from tasks.rewards import graders
 
 GROUND_TRUTH = "reward_model.ground_truth"
 UNKNOWN = "unknown"
@@ -53,8 +54,12 @@ class Rollout(Options):
     skip_unanswered: Judgement[bool] = Field(False, description="Leave samples without an answer out of the metrics")
 
     def judging(self) -> set[str]:
-        """Return the fields that only judge: with a threshold, scores say how often a prompt is asked."""
-        return super().judging() - (set() if self.threshold is None else {"reward", "extract"})
+        """Return the fields that only judge.
+
+        With a threshold, scores say how often a prompt is asked; and a grader may be a model that is asked.
+        """
+        asks = self.threshold is not None or graders.of_model(self.grader) is not None
+        return super().judging() - ({"reward", "extract"} if asks else set())
 
     @property
     def grader(self) -> str | None:

@@ -1,5 +1,7 @@
 """Rewards that OpenAI's grader JSON describes: `string_check`, `text_similarity` (`fuzzy_match`) and `multi`.
 
+`score_model` and `label_model` say what a model is asked; recipe rollout asks it.
+
 Templates name columns of the item, `{{item.answer}}`, and the answer: `{{sample.output_text}}`, or a part of an answer
 that is JSON, `{{sample.output_json.name}}`. A grader's `extra_info` is the item's columns.
 See https://platform.openai.com/docs/guides/graders.
@@ -19,12 +21,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from rapidfuzz import fuzz
 
-from batchyard.recipes import Reward, field_of
+from batchyard.recipes import Answer, Messages, Reward, Scored, field_of
 
 REFUSED = {
     "python": "runs code of clients, which Batchyard does not: an operator can add a reward as a Python file",
-    "score_model": "is not supported: ask the model in a recipe of your own",
-    "label_model": "is not supported: ask the model in a recipe of your own",
 }
 MAX_FORMULA = 500
 """Characters of `calculate_output`."""
@@ -94,17 +94,137 @@ class Multi(_Grader):
         return _formula(self.calculate_output, frozenset(scores))(scores)
 
 
-Grader: TypeAlias = Annotated[StringCheck | TextSimilarity | Multi, Field(discriminator="type")]
-_ADAPTER: TypeAdapter[StringCheck | TextSimilarity | Multi] = TypeAdapter(Grader)
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+class SamplingParams(BaseModel):
+    """How a grader's model is sampled."""
+
+    model_config = ConfigDict(extra="forbid")
+    temperature: float = Field(0.0, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = None
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+
+class _ModelGrader(_Grader):
+    model: str
+    input: list[_Message] = Field(min_length=1)
+    sampling_params: SamplingParams = SamplingParams()
+
+    def messages(self, item: Mapping[str, Any], answer: str) -> Messages | None:
+        """Return what the model is asked about an answer, None if that is not the JSON that a template reads."""
+        try:
+            return [
+                {"role": message.role, "content": _rendered(message.content, item, answer)} for message in self.input
+            ]
+        except _NoOutput:
+            return None
+
+    def scored(self, grade: Answer) -> Scored:
+        """Return the score that a model's answer gives. Without a usable one it is 0, with an error."""
+        if not grade.ok:
+            error = grade.error or {}
+            return Scored(0.0, error=f"the grader's model gave no grade: {error.get('message') or error.get('code')}")
+        try:
+            return self._scored(grade.text)
+        except (ValueError, KeyError, TypeError):
+            return Scored(0.0, error="the grader's model gave no grade that can be read")
+
+    def form(self) -> dict[str, Any]:
+        """Return the form that the model is held to, as arguments of an Ask."""
+        raise NotImplementedError
+
+    def _scored(self, text: str) -> Scored:
+        raise NotImplementedError
+
+
+class ScoreModel(_ModelGrader):
+    """A model gives a number within a range, as `result` of a JSON object."""
+
+    type: Literal["score_model"]
+    range: tuple[float, float] = (0.0, 1.0)
+    pass_threshold: float | None = None
+
+    def form(self) -> dict[str, Any]:
+        result = {"type": "number", "minimum": self.range[0], "maximum": self.range[1]}
+        schema = {"type": "object", "properties": {"result": result}, "required": ["result"]}
+        return {"json": schema | {"additionalProperties": False}}
+
+    def _scored(self, text: str) -> Scored:
+        score = float(json.loads(text)["result"])
+        if not self.range[0] <= score <= self.range[1]:
+            raise ValueError(score)
+        return Scored(score, acc=None if self.pass_threshold is None else float(score >= self.pass_threshold))
+
+
+class LabelModel(_ModelGrader):
+    """A model chooses a label. Those that pass score 1."""
+
+    type: Literal["label_model"]
+    labels: list[str] = Field(min_length=2)
+    passing_labels: list[str] = Field(min_length=1)
+
+    @field_validator("passing_labels")
+    @classmethod
+    def _are_labels(cls, value: list[str], info: Any) -> list[str]:
+        unknown = [label for label in value if label not in info.data.get("labels", value)]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is none of the labels")
+        return value
+
+    def form(self) -> dict[str, Any]:
+        return {"choice": self.labels}
+
+    def _scored(self, text: str) -> Scored:
+        passed = float(self.labels[self.labels.index(text)] in self.passing_labels)
+        return Scored(passed, acc=passed, pred=text)
+
+
+ModelGrader: TypeAlias = ScoreModel | LabelModel
+_TYPES = ("string_check", "text_similarity", "multi", "score_model", "label_model")
+_AnyGrader: TypeAlias = StringCheck | TextSimilarity | Multi | ScoreModel | LabelModel
+Grader: TypeAlias = Annotated[_AnyGrader, Field(discriminator="type")]
+_ADAPTER: TypeAdapter[_AnyGrader] = TypeAdapter(Grader)
+
+
+def of_model(grader_json: str | None) -> ModelGrader | None:
+    """Return the grader that a JSON describes if it asks a model, else None. Raises ValueError as `reward` does."""
+    if grader_json is None or not grader_json.startswith("{"):
+        return None
+    grader = _parsed(grader_json)
+    return grader if isinstance(grader, ScoreModel | LabelModel) else None
 
 
 @functools.lru_cache(maxsize=128)
 def reward(grader_json: str) -> Reward:
-    """Make a reward of a grader's JSON.
+    """Make a reward of a grader's JSON. That of a grader that asks a model cannot be called.
 
     Raises:
         ValueError: it is no grader that can be used; the message begins with the path in the grader.
     """
+    grader = _parsed(grader_json)
+    threshold = grader.pass_threshold if isinstance(grader, TextSimilarity) else None
+
+    def grade(
+        data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
+    ) -> dict[str, float]:
+        if isinstance(grader, ScoreModel | LabelModel):
+            raise TypeError(f"grader {grader.type} asks a model, which recipe rollout does")
+        try:
+            score = grader.grade(extra_info or {}, solution_str)
+        except _NoOutput:
+            score = 0.0
+        return {"score": score} | ({} if threshold is None else {"acc": float(score >= threshold)})
+
+    return Reward(grader.name or grader.type, grade, columns=_columns(json.loads(grader_json)))
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(grader_json: str) -> _AnyGrader:
     try:
         value = json.loads(grader_json)
     except ValueError as error:
@@ -113,23 +233,11 @@ def reward(grader_json: str) -> Reward:
         if kind in REFUSED:
             raise ValueError(f"{path}: grader {kind!r} {REFUSED[kind]}")
     try:
-        grader = _ADAPTER.validate_python(value)
+        return _ADAPTER.validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"] if part not in ("string_check", "text_similarity", "multi"))
+        path = ".".join(str(part) for part in first["loc"] if part not in _TYPES)
         raise ValueError(f"{path or 'grader'}: {first['msg'].removeprefix('Value error, ')}") from None
-    threshold = grader.pass_threshold if isinstance(grader, TextSimilarity) else None
-
-    def grade(
-        data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-    ) -> dict[str, float]:
-        try:
-            score = grader.grade(extra_info or {}, solution_str)
-        except _NoOutput:
-            score = 0.0
-        return {"score": score} | ({} if threshold is None else {"acc": float(score >= threshold)})
-
-    return Reward(grader.name or grader.type, grade, columns=_columns(value))
 
 
 def _kinds(value: Any, path: str = "grader") -> list[tuple[str, Any]]:
@@ -146,8 +254,9 @@ def _columns(value: Any) -> tuple[str, ...]:
 
 
 def _texts(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
-        return [text for entry in value.values() for text in _texts(entry)]
+    if isinstance(value, Mapping | list):
+        inner = value.values() if isinstance(value, Mapping) else value
+        return [text for entry in inner for text in _texts(entry)]
     return [value] if isinstance(value, str) else []
 
 

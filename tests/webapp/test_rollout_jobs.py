@@ -48,6 +48,17 @@ def test_a_reward_has_a_name_or_is_a_grader_or_a_name_for_each_data_source(clien
     assert job["batchyard"]["options"]["reward"] == reward
 
 
+def test_the_model_of_a_grader_is_looked_up_and_has_to_keep_to_a_form(client: FlaskClient) -> None:
+    asked = {"model": "echo", "input": [{"role": "user", "content": "{{sample.output_text}}?"}]}
+    labels = {"type": "label_model", "labels": ["good", "bad"], "passing_labels": ["good"], **asked}
+    dry = post(client, "?dry_run=true", reward=labels)
+    assert [(stage["name"], stage["expected"]) for stage in dry["stages"]] == [("sample", 8), ("grade", 8)]
+    error = post(client, reward=labels | {"model": "eco"})["error"]
+    assert error["param"] == "options.reward.model" and "Did you mean 'echo'?" in error["message"]
+    error = post(client, reward={"type": "score_model", **asked})["error"]
+    assert "The engine 'echo' of model 'echo' has no structured output by 'json'" in error["message"]
+
+
 def test_another_reward_asks_for_the_same_work(client: FlaskClient) -> None:
     one, other, more = post(client, reward="gsm8k"), post(client, reward="exact", keep="best"), post(client, n=8)
     assert one["batchyard"]["work_sha256"] == other["batchyard"]["work_sha256"] != more["batchyard"]["work_sha256"]

@@ -421,3 +421,55 @@ def test_the_documents_show_every_option_with_its_default() -> None:
     assert dict(shown) == {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in defaults.items()
     }
+
+
+LABEL = {
+    "type": "label_model",
+    "model": "judge",
+    "input": [{"role": "user", "content": "{{item.prompt}} {{sample.output_text}}: right?"}],
+    "labels": ["right", "wrong"],
+    "passing_labels": ["right"],
+}
+
+
+def test_a_grader_that_is_a_model_is_asked_in_a_stage_of_its_own_and_is_no_judgement() -> None:
+    asked = []
+
+    def answer(item: Item, request: Request) -> Answer | str:
+        if request.stage == "sample":
+            return ["42", "41"][request.sample % 2]
+        asked.append(request)
+        return "right" if "42:" in request.body["messages"][0]["content"] else "wrong"
+
+    results, report = run([{"prompt": "6 * 7?"}], answer, reward=LABEL)
+    assert [request.body["messages"][0]["content"] for request in asked] == [
+        f"6 * 7? {text}: right?" for text in ("42", "41") * 2
+    ]
+    assert {(request.model, request.body["temperature"], request.stage) for request in asked} == {("judge", 0, "grade")}
+    assert asked[0].structure == {"choice": ["right", "wrong"]}
+    assert table_of(results)["scores"].to_pylist() == [[1.0, 0.0, 1.0, 0.0]]
+    assert report.metrics["pass@1"] == 0.5
+    chosen = options(reward=LABEL, extract="last_number")
+    assert [stage.name for stage in ROLLOUT.stages_of(chosen)] == ["sample", "grade"]
+    assert chosen.judging() == {"keep", "skip_unanswered"}
+    assert ROLLOUT.probe is not None and len(ROLLOUT.probe(chosen)) == 2
+
+
+def test_a_sample_that_a_grading_model_cannot_grade_counts_0() -> None:
+    def answer(item: Item, request: Request) -> Answer | str:
+        if request.stage == "sample":
+            return ['{"answer": 42}', "no JSON"][request.sample % 2]
+        return "right" if request.sample == 0 else LOST
+
+    reads = LABEL | {"input": [{"role": "user", "content": "{{sample.output_json.answer}}"}]}
+    results, report = run([{"prompt": "6 * 7?"}], answer, reward=reads)
+    assert table_of(results)["scores"].to_pylist() == [[1.0, 0.0, 0.0, 0.0]]
+    assert report.metrics["reward_errors"] == 1
+
+
+def test_a_threshold_may_be_that_of_a_grading_model() -> None:
+    def answer(item: Item, request: Request) -> str:
+        return "42" if request.stage == "sample" else ("right" if request.visit == 2 else "wrong")
+
+    results, _ = run([{"prompt": "6 * 7?"}], answer, reward=LABEL, threshold=1, wave=1)
+    assert table_of(results)["scores"].to_pylist() == [[0.0, 1.0]]

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchyard.errors import ConfigurationError, RequestError
-from batchyard.recipes import Scored, scored
+from batchyard.recipes import Answer, Scored, scored
 from tasks.recipes import registry
 from tasks.rewards import LINEAR, graders, mathematics
 
@@ -167,11 +167,49 @@ def test_multi_combines_scores_by_its_formula(formula: str, answer: str, score: 
     assert outcome(both, answer, name="Ann", mail="a@b.c").score == score
 
 
+LABEL = {
+    "type": "label_model",
+    "model": "mini",
+    "input": [{"role": "user", "content": "Is {{sample.output_text}} a good answer to {{item.prompt}}?"}],
+    "labels": ["good", "bad"],
+    "passing_labels": ["good"],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [('{"result": 0.75}', 0.75), ('{"result": 1.5}', None), ("0.75", None), ('{"score": 1}', None)]
+)
+def test_a_models_score_is_the_result_of_its_json_within_the_range(text: str, score: float | None) -> None:
+    values = {"type": "score_model", "model": "mini", "input": LABEL["input"], "pass_threshold": 0.7}
+    asking = graders.of_model(json.dumps(values))
+    assert asking is not None and asking.form()["json"]["properties"]["result"]["maximum"] == 1.0
+    given = asking.scored(Answer(ok=True, text=text))
+    if score is None:
+        assert (given.score, given.error) == (0.0, "the grader's model gave no grade that can be read")
+    else:
+        assert (given.score, given.acc, given.error) == (score, 1.0, None)
+
+
+def test_a_models_label_scores_1_if_it_is_one_that_passes() -> None:
+    asking = graders.of_model(json.dumps(LABEL))
+    assert asking is not None and asking.form() == {"choice": ["good", "bad"]}
+    scored = [asking.scored(Answer(ok=True, text=text)) for text in ("good", "bad", "fine")]
+    assert [(one.score, one.acc, one.pred, one.error is None) for one in scored] == [
+        (1.0, 1.0, "good", True),
+        (0.0, 0.0, "bad", True),
+        (0.0, None, None, False),
+    ]
+    lost = asking.scored(Answer(ok=False, error={"code": "request_timeout", "message": "Too slow."}))
+    assert (lost.score, lost.error) == (0.0, "the grader's model gave no grade: Too slow.")
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"type": "python", "source": "…"}, r"grader: grader 'python' runs code of clients, which Batchyard does not"),
-        ({"type": "score_model"}, "grader: grader 'score_model' is not supported: ask the model in a recipe"),
+        ({"type": "score_model", "model": "m", "input": []}, "input: .*at least 1"),
+        (LABEL | {"passing_labels": ["godo"]}, "passing_labels: 'godo' is none of the labels"),
+        (MULTI | {"graders": {"a": LABEL}, "calculate_output": "a"}, "graders.a: .*'string_check', 'text_similarity'"),
         (MULTI | {"graders": {"a": {"type": "python"}}, "calculate_output": "a"}, r"graders\.a: grader 'python' runs"),
         ({"type": "string_chek"}, "grader: .*string_chek"),
         ({"type": "string_check", "operation": "is", **ANSWER}, "operation: .*'eq', 'ne'"),
