@@ -242,6 +242,7 @@ def test_deliveries_say_what_became_of_them_come_in_pages_and_are_sent_again_on_
         "created_at": batches[0].failed_at,
         "type": "batch.failed",
         "data": {"id": batches[0].id},
+        "by": None,
     }
     project.client.webhooks.update(endpoint.id, extra_body={"enabled": False})
     with pytest.raises(openai.ConflictError) as disabled:
