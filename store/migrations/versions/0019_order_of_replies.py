@@ -7,4 +7,4 @@ down_revision = "0018"
 
 
 def upgrade() -> None:
-    op.create_index("ix_job_replies_job_id", "job_replies", ["job_id", "id"])
+    op.create_index("ix_job_replies_job_id_id", "job_replies", ["job_id", "id"])
