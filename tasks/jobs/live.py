@@ -12,7 +12,7 @@ import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -533,7 +533,7 @@ class LiveItems:
 
     def _note(self, live: _LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program = live.program
-        value = orjson.dumps(asdict(outcome), default=str)
+        value = orjson.dumps(outcome, default=str)
         kind = kind or _KINDS[type(outcome)]
         self.judged.append(Judged(live.position, program.item.life, program.turn, index, kind, value))
 
