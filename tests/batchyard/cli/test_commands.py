@@ -437,7 +437,7 @@ def test_usage_and_configuration_exit_2(tmp_path: Path) -> None:
         ("submit in.jsonl --window 1y", "write a whole number and s, m, h or d, such as '24h'"),
         ("submit in.jsonl --metadata x", "write KEY=VALUE"),
         ("submit in.jsonl --endpoint /v1/chat", "is not one of '/v1/chat/completions'"),
-        ("lst", "Did you mean 'list'?"),
+        ("lst", "Did you mean one of: 'list'"),
         ("cancel", "Missing argument 'BATCH'"),
         ("list --limit 0", "not in the range"),
         ("run -i in.jsonl -o nowhere/out.jsonl", "name a file in a folder that exists"),
