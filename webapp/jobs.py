@@ -428,13 +428,13 @@ def reply(job_id: str, number: int) -> job_wire.ItemDetail:
 def post(job_id: str, number: int, body: job_wire.ItemReply) -> None:
     """Take a reply to an item of the caller's project. Raises NotFoundError, ConflictError."""
     owner, context = caller(), current_context()
-    place = (context, owner.project_id, job_id, number)
+    place = (context, owner, job_id, number)
     if body.verdict is not None:
-        posting.give_verdict(*place, body.verdict.model_dump(), owner.key_id)
+        posting.give_verdict(*place, body.verdict.model_dump())
     elif body.requeue is not None:
-        posting.put_back(*place, body.requeue.hint, owner.key_id)
+        posting.put_back(*place, body.requeue.hint)
     else:
-        posting.resolve(*place, body.text or "", body.by, owner.key_id)
+        posting.resolve(*place, body.text or "", body.by)
 
 
 @routes.get("/v1/jobs/<job_id>/events")

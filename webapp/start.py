@@ -12,7 +12,7 @@ from flask import Blueprint, url_for
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
 from batchyard.errors import RequestError
-from batchyard.statuses import Endpoint
+from batchyard.statuses import PRIORITIES, Endpoint, Priority
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import Writer
 from store.records import Batch, File
@@ -34,7 +34,7 @@ routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 MAX_TITLE = 60
-OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "on_invalid", *PARAMETERS}
+OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "on_invalid", "priority", *PARAMETERS}
 
 
 class Started(BaseModel):
@@ -95,6 +95,7 @@ class Start(BaseModel):
     metadata: Annotated[wire.Metadata | None, JsonText] = None
     post_process: Annotated[wire.Steps, JsonText] = Field(default_factory=list, max_length=16)
     on_invalid: wire.OnInvalid = Field("fail", description=wire.ON_INVALID)
+    priority: Priority = Field("normal", description=wire.PRIORITY)
 
 
 class StartForm(Start):
@@ -223,6 +224,7 @@ def _draft(options: Start, source: File | NewInput, title: str | None = None) ->
         post_process=options.post_process,
         output_expires_after=None,
         on_invalid=options.on_invalid,
+        priority=PRIORITIES[options.priority],
     )
 
 

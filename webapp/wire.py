@@ -41,6 +41,7 @@ Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=12
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 OnInvalid = Literal["fail", "skip"]
 ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
+PRIORITY = "the order among the project's own batches"
 Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Short], Field(max_length=16)]
 
 
@@ -99,7 +100,7 @@ class Repeatable(BaseModel):
 class CreateBatch(Repeatable, BatchOptions, InputFile):
     """The body of POST /v1/batches."""
 
-    priority: Priority = Field("normal", description="the order among the project's own batches")
+    priority: Priority = Field("normal", description=PRIORITY)
 
 
 class RetryBatch(Repeatable):
@@ -115,7 +116,7 @@ class ChangeBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     completion_window: Window | None = Field(None, description="counted from the batch's creation")
-    priority: Priority | None = Field(None, description="the order among the project's own batches")
+    priority: Priority | None = Field(None, description=PRIORITY)
     name: Annotated[Short, StringConstraints(min_length=1)] | None = Field(
         None, description="what people call it, kept in its metadata; null: its input file's name"
     )
@@ -276,7 +277,7 @@ class Extension(BaseModel):
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
     paused_at: int | None = Field(description="since when it waits until somebody resumes it; null: it does not")
     paused_by: str | None = Field(description="what people call the key that has paused it")
-    priority: Priority = Field(description="the order among the project's own batches")
+    priority: Priority = Field(description=PRIORITY)
     sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
     due_at: int = Field(description="when it is due, by its window or its project's tier")
     input_sha256: str | None = Field(description="null: there was no such file")

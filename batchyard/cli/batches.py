@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @requests.window_option
 @requests.post_process_option
 @requests.on_invalid_option
+@requests.priority_option
 @click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
 @requests.prompt_options
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
@@ -42,6 +43,7 @@ def submit(
     window: str,
     post_process: tuple[str, ...],
     on_invalid: str,
+    priority: str,
     model: str | None,
     metadata: tuple[str, ...],
     dry_run: bool,
@@ -66,7 +68,7 @@ def submit(
         window=window,
         metadata=pairs,
         steps=steps,
-        options={"on_invalid": on_invalid, **prompt_options},
+        options={"on_invalid": on_invalid, "priority": priority, **prompt_options},
     )
     if dry_run:
         outlook = server.start(file, form, dry_run=True)
@@ -82,6 +84,7 @@ def submit(
                 metadata=pairs,
                 post_process=steps,
                 on_invalid=on_invalid,
+                priority=priority,
             )
     note(server.page(batch["id"]))
     if not wait:

@@ -12,7 +12,7 @@ import click
 
 from batchyard import durations
 from batchyard.errors import ConfigurationError
-from batchyard.statuses import ENDPOINTS
+from batchyard.statuses import ENDPOINTS, PRIORITIES
 
 if TYPE_CHECKING:
     from batchyard.client.api import Client
@@ -52,6 +52,13 @@ on_invalid_option = click.option(
     default="fail",
     show_default=True,
     help="A line that cannot be run fails the batch before anything runs, or is skipped: an error line, the rest runs.",
+)
+priority_option = click.option(
+    "--priority",
+    type=click.Choice(tuple(PRIORITIES)),
+    default="normal",
+    show_default=True,
+    help="The order among the project's own batches of a model.",
 )
 
 

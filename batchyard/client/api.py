@@ -56,6 +56,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         post_process: Iterable[Mapping[str, str]] = (),
         on_invalid: str = "fail",
+        priority: str = "normal",
     ) -> dict[str, Any]:
         """Create a batch and return it as the server's JSON object."""
         body: dict[str, Any] = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
@@ -63,6 +64,7 @@ class Client:
         steps = [dict(step) for step in post_process]
         body |= {"post_process": steps} if steps else {}
         body |= {"on_invalid": on_invalid} if on_invalid != "fail" else {}
+        body |= {"priority": priority} if priority != "normal" else {}
         return self._call("POST", "/batches", body)
 
     def start(self, file: Path, form: Mapping[str, str], *, dry_run: bool = False) -> dict[str, Any]:

@@ -157,6 +157,7 @@ def repeat(
         output_expires_after=old.output_expires_after,
         retry_of=retry_of,
         on_invalid=old.on_invalid,
+        priority=old.priority,
     )
 
 

@@ -53,6 +53,8 @@ def test_a_window_counts_from_the_creation_and_one_that_has_ended_is_refused_wit
 def test_a_new_batch_has_the_priority_that_it_names(client: FlaskClient) -> None:
     assert create(client)["batchyard"]["priority"] == "normal"
     assert create(client, priority="low")["batchyard"]["priority"] == "low"
+    started = client.post("/start", json={"model": "echo", "prompts": ["Hi"], "priority": "high"}).get_json()
+    assert client.get(f"/v1/batches/{started['batch_id']}").get_json()["batchyard"]["priority"] == "high"
 
 
 def test_an_unknown_field_and_another_projects_batch_are_refused(

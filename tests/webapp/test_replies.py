@@ -66,6 +66,12 @@ def test_each_kind_of_reply_is_answered_with_the_item_and_what_was_said_to_it(
     assert resolved["result"] == {"text": "Mine.", "life": 1, "resolved_by": "Ann"}
     counts = client.get(f"/v1/jobs/{job.job.id}").get_json()["request_counts"]
     assert (counts["completed"], counts["stuck"]) == (1, 0)
+    said = [(event["type"], event["data"]) for event in client.get("/v1/audit").get_json()["data"]]
+    of_item = {"id": job.job.id, "number": WAITS}
+    assert said[:2] == [
+        ("item.resolved", {"id": job.job.id, "number": STUCK}),
+        ("item.judged", {**of_item, "gate": VERDICT["verdict"]["gate"], "passed": VERDICT["verdict"]["passed"]}),
+    ]
 
 
 def test_an_item_is_put_back_once(client: FlaskClient, job: Written) -> None:

@@ -16,9 +16,11 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
+from store import events
 from store.formats import job_chunks
 from store.jobs import lifecycle, replies, stages
 from store.jobs.records import Job
+from store.keys import Caller
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import progress, reading
@@ -28,9 +30,7 @@ MENDABLE = ("stuck", "failed")
 """The states of items that a person can resolve or put back."""
 
 
-def give_verdict(
-    context: AppContext, project_id: str, job_id: str, number: int, verdict: Mapping[str, Any], key_id: str | None
-) -> None:
+def give_verdict(context: AppContext, caller: Caller, job_id: str, number: int, verdict: Mapping[str, Any]) -> None:
     """Reply to an item that waits for a verdict.
 
     Args:
@@ -40,7 +40,7 @@ def give_verdict(
         NotFoundError: the project has no such job, or the job no such item.
         ConflictError: the item does not wait for a verdict, or for that of another gate, or has one already.
     """
-    job, place = _find(context, project_id, job_id, number)
+    job, place = _find(context, caller.project_id, job_id, number)
     _check_in_progress(job, "its items wait for no verdict any more")
     if place.state != job_chunks.WAITING:
         raise ConflictError(f"Item {number} is {place.state}: it waits for no verdict.", code="not_waiting")
@@ -49,16 +49,15 @@ def give_verdict(
         message = f"Item {number} waits for a verdict of gate '{gate}', not of '{verdict['gate']}'."
         raise ConflictError(message, code="not_waiting", param="verdict.gate")
     with context.database.write() as session:
-        job = lifecycle.locked(session, project_id, job_id)
+        job = lifecycle.locked(session, caller.project_id, job_id)
         _check_in_progress(job, "its items wait for no verdict any more")
-        replies.add(session, job_id, place.key, "verdict", verdict, key_id)
+        replies.add(session, job_id, place.key, "verdict", verdict, caller.key_id)
+        events.act(session, caller, "item.judged", job, number=number, gate=gate, passed=verdict["passed"])
         lifecycle.hasten(session, job_id)
     messages.wake_job(context.redis, job_id)
 
 
-def put_back(
-    context: AppContext, project_id: str, job_id: str, number: int, hint: str | None, key_id: str | None
-) -> None:
+def put_back(context: AppContext, caller: Caller, job_id: str, number: int, hint: str | None) -> None:
     """Have an item that is stuck or failed begin its next life, with a hint for its prompts.
 
     Raises:
@@ -66,26 +65,26 @@ def put_back(
         ConflictError: the item is in another state, or was resolved or put back already; or the job is not in progress.
     """
     ended = f"retry its items in a new job: POST /v1/jobs/{job_id}/retry"
-    job, place = _find(context, project_id, job_id, number)
+    job, place = _find(context, caller.project_id, job_id, number)
     _check_in_progress(job, ended)
     _check_mendable(number, place, "put back")
     with context.database.write() as session:
-        job = lifecycle.locked(session, project_id, job_id)
+        job = lifecycle.locked(session, caller.project_id, job_id)
         _check_in_progress(job, ended)
         _check_untouched(session, job, number, place)
-        replies.add(session, job_id, place.key, "requeue", {"hint": hint, "state": place.state}, key_id)
+        replies.add(session, job_id, place.key, "requeue", {"hint": hint, "state": place.state}, caller.key_id)
+        events.act(session, caller, "item.requeued", job, number=number)
         lifecycle.hasten(session, job_id)
     messages.wake_job(context.redis, job_id)
 
 
 def resolve(
     context: AppContext,
-    project_id: str,
+    caller: Caller,
     job_id: str,
     number: int,
     text: str,
     by: str | None,
-    key_id: str | None,
 ) -> None:
     """Complete an item that is stuck or failed with a text of a person.
 
@@ -97,16 +96,17 @@ def resolve(
         ConflictError: as `put_back`, but the job may have ended; or it ended so long ago that only its artifacts are
             left.
     """
-    job, place = _find(context, project_id, job_id, number)
+    job, place = _find(context, caller.project_id, job_id, number)
     _check_mendable(number, place, "resolved")
-    result = {**place.result, "text": text, "resolved_by": by or key_id}
+    result = {**place.result, "text": text, "resolved_by": by or caller.key_id}
     sha256 = job_chunks.write(context.artifacts, _completed(place, result))
     with context.database.write() as session:
-        job = lifecycle.locked(session, project_id, job_id)
+        job = lifecycle.locked(session, caller.project_id, job_id)
         if job.status not in TERMINAL:
             _check_in_progress(job, "wait until it has ended")
         _check_untouched(session, job, number, place)
-        replies.add(session, job_id, place.key, "resolve", {"text": text, "by": by or key_id}, key_id)
+        replies.add(session, job_id, place.key, "resolve", {"text": text, "by": by or caller.key_id}, caller.key_id)
+        events.act(session, caller, "item.resolved", job, number=number)
         stages.add_chunk(session, job_id, "result", sha256, 1)
         lifecycle.resolved(session, job, place.state)
     if job.status in TERMINAL:

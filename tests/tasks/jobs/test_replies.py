@@ -15,6 +15,7 @@ from batchyard.errors import ConflictError, NotFoundError
 from store import events, projects
 from store.jobs import lifecycle
 from store.jobs.records import Job
+from store.keys import Caller
 from store.records import Event
 from tasks import messages
 from tasks.context import AppContext
@@ -42,20 +43,20 @@ class Judged(Running):
 
     def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
         super().__init__(context, project, prompts)
-        self.project = project
+        self.caller = Caller(project, admin=False, key_id="key_1", name="ours")
         self.tick()
         self.answer("draft")
         self.tick()
 
     def verdict(self, number: int, *, passed: bool = True, gate: str = "house", **values: Any) -> None:
         body = {"gate": gate, "passed": passed, **values}
-        posting.give_verdict(self.context, self.project, self.id, number, body, "key_1")
+        posting.give_verdict(self.context, self.caller, self.id, number, body)
 
     def put_back(self, number: int, hint: str | None = None) -> None:
-        posting.put_back(self.context, self.project, self.id, number, hint, "key_1")
+        posting.put_back(self.context, self.caller, self.id, number, hint)
 
     def resolve(self, number: int, text: str, by: str | None = None) -> None:
-        posting.resolve(self.context, self.project, self.id, number, text, by, "key_1")
+        posting.resolve(self.context, self.caller, self.id, number, text, by)
 
     def stick(self, *numbers: int) -> None:
         """Let these items be stuck."""
@@ -110,17 +111,18 @@ def test_items_wait_until_a_verdict_comes_and_go_on_after_a_crash(judged: Judged
     assert rows == [(0, 2, "verdict"), (1, 2, "verdict"), (1, 4, "verdict"), (2, 2, "verdict")]
 
 
-def test_a_verdict_is_given_once_to_an_item_that_waits_for_it(judged: Judged, project: str) -> None:
+def test_a_verdict_is_given_once_to_an_item_that_waits_for_it(judged: Judged) -> None:
     with pytest.raises(ConflictError, match="waits for a verdict of gate 'house', not of 'hous'"):
         judged.verdict(0, gate="hous")
     with pytest.raises(NotFoundError, match="no item 3"):
         judged.verdict(3)
     with judged.context.database.write() as session:
-        judged.project = projects.get_or_create(session, "other").id
+        other = projects.get_or_create(session, "other").id
+    own, judged.caller = judged.caller, dataclasses.replace(judged.caller, project_id=other)
     for reply in (judged.verdict, judged.put_back, lambda number: judged.resolve(number, "x")):
         with pytest.raises(NotFoundError, match="No job"):
             reply(0)
-    judged.project = project
+    judged.caller = own
     judged.verdict(0)
     with pytest.raises(ConflictError, match="has its verdict already") as refused:
         judged.verdict(0, passed=False)
@@ -175,7 +177,7 @@ def test_items_begin_as_verdicts_come_while_those_that_wait_fill_the_window(
 def test_a_job_that_rests_is_cancelled_at_once(judged: Judged) -> None:
     judged.update(lease_expires_at=time.time() + 60)
     with judged.context.database.write() as session:
-        lifecycle.cancel(session, judged.project, judged.id)
+        lifecycle.cancel(session, judged.caller.project_id, judged.id)
     assert judged.due()
 
 
