@@ -34,7 +34,7 @@ async def all_answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]
     return list(await asyncio.gather(*(engine.answer(endpoint, body) for body in bodies)))
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
