@@ -46,9 +46,9 @@ def test_a_page_is_light_and_quick(filled: tuple[FlaskClient, str], path: str) -
     client, large = filled
     seconds = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()  # of CPU, so that nothing that runs beside it counts
         answer = client.get(path.format(large))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.process_time() - began)
         assert answer.status_code == 200
     print(f"{path}: {len(answer.data):,} bytes, first {seconds[0] * 1000:.0f} ms, best {min(seconds) * 1000:.0f} ms")
     assert len(answer.data) < MOST_BYTES
