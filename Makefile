@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
-# Tests wait about as long as they compute: three processes keep two cores busy.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests of running stacks that are run again on PostgreSQL and S3.
 ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
 

@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the longest files first, so that the test processes end at about the same time.
+    """Run the longest files first, so that two test processes end at about the same time.
 
     `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
     """
