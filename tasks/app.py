@@ -78,6 +78,8 @@ def _watch_threads(sender: Any, **_: Any) -> None:
 
 
 def _stop(**_: Any) -> None:
+    # Ray's handler, which has called Celery's, aborts the process after 3 s by an alarm: segments may need longer.
+    signal.alarm(0)
     # Not here, in the handler of a signal: it may have interrupted a thread that holds a lock.
     threading.Thread(target=_stop_segments, name="stop", daemon=True).start()
 
