@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from batchyard.errors import ConflictError
 from store import batches, events, holds, segments
 from store.database import Database
-from store.jobs import lifecycle, stages
+from store.jobs import lifecycle, reading, stages
 from store.jobs.records import Job
 from store.records import Batch, ResultChunk, Segment
 from tests.support.jobs import MODELS, open_stage, planned, start_job
@@ -62,6 +62,17 @@ def test_a_stages_batch_has_the_jobs_terms(database: Database, project: str) -> 
         True,
     )
     assert (kept.total, kept.input_file_id, kept.model, kept.models) == (0, "", None, {})
+
+
+def test_a_jobs_usage_is_the_sum_of_its_batches_in_whole_numbers(database: Database, project: str) -> None:
+    with database.write() as session:
+        job = start_job(session, project)
+        for number, name in enumerate(("draft", "judge"), 1):
+            batch = open_stage(session, job, number, name)
+            session.execute(update(Batch).where(Batch.id == batch.id).values(input_tokens=2**40, output_tokens=3))
+        usage = reading.usage(session, [job.id])[job.id]
+    assert (usage.input, usage.output) == (2**41, 6)
+    assert {type(tokens) for tokens in usage} == {int}, "a sum of PostgreSQL is a decimal, which JSON does not know"
 
 
 def test_stages_are_listed_by_number_and_one_that_is_known_gets_its_batch(database: Database, project: str) -> None:
