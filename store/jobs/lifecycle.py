@@ -273,11 +273,11 @@ def _set_pause(
     job = get(session, by.project_id, job_id)
     other = Job.paused_at.is_not(None) if values["paused_at"] is None else Job.paused_at.is_(None)
     if changed(session, update(Job).where(Job.id == job_id, Job.status.in_(JOB_PAUSABLE), other).values(**values)):
-        session.execute(update(Batch).where(Batch.job_id == job_id, Batch.status.in_(PAUSABLE)).values(**values))
-        own = Job.parent_id == job_id
-        session.execute(update(Job).where(own, Job.status.in_(JOB_PAUSABLE)).values(**values))
-        of_children = Batch.job_id.in_(select(Job.id).where(own))
-        session.execute(update(Batch).where(of_children, Batch.status.in_(PAUSABLE)).values(**values))
+        children = update(Job).where(Job.parent_id == job_id, Job.status.in_(JOB_PAUSABLE))
+        session.execute(children.values(**values))
+        jobs = select(Job.id).where(or_(Job.id == job_id, Job.parent_id == job_id))
+        of_jobs = update(Batch).where(Batch.job_id.in_(jobs), Batch.status.in_(PAUSABLE))
+        session.execute(of_jobs.values(**values))
         events.act(session, by, type_, job)
         hasten(session, job_id)
     session.refresh(job)

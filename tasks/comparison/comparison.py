@@ -37,7 +37,7 @@ OF_MANIFEST = (
     "started_at",
     "ended_at",
 )
-"""What is told of a child's manifest."""
+"""What the comparison repeats of a child's manifest."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ def _differences(variant: Variant, base: Variant | None) -> dict[str, Difference
     if base is None or not statistics.is_paired(variant, base):
         return {}
     shared = [metric for metric in variant.by_item if metric in base.by_item]
-    found = statistics.differences([(variant, metric, base, metric) for metric in shared])
-    return {metric: difference for metric, difference in zip(shared, found, strict=True) if difference.n}
+    differences = statistics.differences([(variant, metric, base, metric) for metric in shared])
+    return {metric: difference for metric, difference in zip(shared, differences, strict=True) if difference.n}
 
 
 def _difference(difference: Difference | None, p: float | None, base: Variant, variant: Variant) -> dict[str, Any]:

@@ -70,17 +70,17 @@ class Notice:
 
 @dataclass
 class Notices:
-    """The items of a job that need a person or a CI, and that nobody was told of."""
+    """The items of a job that need a person or a CI, and that no event has named yet."""
 
     _stuck: list[dict[str, Any]] = field(default_factory=list)
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _told_at: dict[str, float] = field(default_factory=dict)
+    _sent_at: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def resumed(cls, items: LiveItems, now: float) -> Notices:
-        """Return those of a job that is built from its records: perhaps nobody was told of those that wait."""
+        """Return those of a job that is built from its records: perhaps no event has named those that wait."""
         waiting = {position: _named(items.item(position)) for position in items.waiting}
-        return cls(_waiting=waiting, _told_at={"job.stuck": now, "job.gate_pending": now})
+        return cls(_waiting=waiting, _sent_at={"job.stuck": now, "job.gate_pending": now})
 
     def add(self, items: LiveItems) -> None:
         """Take in the items that are stuck, or wait, since `items.taken`."""
@@ -89,7 +89,7 @@ class Notices:
         self._waiting |= {change.position: _named(change) for change in items.moved if change.state == WAITING}
 
     def due(self, items: LiveItems, stuck: int, now: float) -> Iterator[Notice]:
-        """Yield the events that are due. They count as told.
+        """Yield the events that are due. They count as sent.
 
         Args:
             stuck: the job's items that are stuck.
@@ -110,12 +110,12 @@ class Notices:
     def next_in(self, now: float) -> float | None:
         """Return the seconds until an event is due, None if none is to come."""
         types = ["job.stuck"] * bool(self._stuck) + ["job.gate_pending"] * bool(self._waiting)
-        return min((max(0.0, self._told_at.get(name, 0.0) + HELP_SECONDS - now) for name in types), default=None)
+        return min((max(0.0, self._sent_at.get(name, 0.0) + HELP_SECONDS - now) for name in types), default=None)
 
     def _may(self, name: str, now: float) -> bool:
-        if now - self._told_at.get(name, 0.0) < HELP_SECONDS:
+        if now - self._sent_at.get(name, 0.0) < HELP_SECONDS:
             return False
-        self._told_at[name] = now
+        self._sent_at[name] = now
         return True
 
 

@@ -70,14 +70,14 @@ def write(
     numbers: Numbers,
     stages: Sequence[StageRecords],
     judgements: Sequence[str],
-    said: Sequence[JobReply] = (),
+    item_replies: Sequence[JobReply] = (),
 ) -> int:
     """Write the journal. Return its rows. Texts wait in a local file, so memory holds about 200 bytes a row.
 
     Args:
         numbers: of each item, by position.
         judgements: SHA-256 of the job's judgement chunks.
-        said: replies to its items.
+        item_replies: replies to its items.
     """
     with tempfile.TemporaryFile(prefix="batchyard-journal-") as spool:
         rows = _Rows(spool)
@@ -94,7 +94,7 @@ def write(
                     {name: row[name] for name in ("life", "turn", "kind", "value")}
                     | {"number": number, "sample": row["index"]},
                 )
-        for reply in said:
+        for reply in item_replies:
             if reply.kind != "verdict":  # that is a judgement, too
                 number = int(numbers[reply.position])
                 value = orjson.dumps(reply.body).decode()

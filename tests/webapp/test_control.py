@@ -16,17 +16,6 @@ from tests.support.webapps import client_of, context_in, upload
 
 
 @pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    return context_in(tmp_path)
-
-
-@pytest.fixture
-def client(context: AppContext) -> FlaskClient:
-    return client_of(context)
-
-
-@pytest.fixture
 def batch_id(client: FlaskClient) -> str:
     return str(create(client)["id"])
 

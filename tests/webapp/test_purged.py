@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
-import pytest
 from flask.testing import FlaskClient
 
 from store import batches
 from tasks.context import AppContext
 from tasks.finishing import retention
 from tests.support.stacks import a_chat
-from tests.support.webapps import client_of, context_in, upload
-
-
-@pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    return context_in(tmp_path)
-
-
-@pytest.fixture
-def client(context: AppContext) -> FlaskClient:
-    return client_of(context)
+from tests.support.webapps import upload
 
 
 def ended_batch(context: AppContext, client: FlaskClient) -> tuple[str, str]:

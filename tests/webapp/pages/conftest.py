@@ -6,7 +6,6 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from werkzeug.serving import make_server
 from store import keys
 from tasks.context import AppContext
 from tests.support.stacks import RunningStack
-from tests.support.webapps import context_in
 from webapp import create_app
 
 SECONDS = 30
@@ -86,13 +84,6 @@ def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit
     for visit in visits:
         visit.context.close()
     assert problems == []
-
-
-@pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    """A context whose broker is down."""
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    return context_in(tmp_path)
 
 
 @pytest.fixture
