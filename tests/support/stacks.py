@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import psutil
@@ -62,6 +62,15 @@ class RunningStack:
             time.sleep(0.1)
             batch = self.client.batches.retrieve(batch.id)
         return batch
+
+    def wait_for_job(self, job: dict[str, Any], *, seconds: float = 240) -> dict[str, Any]:
+        """Wait until a job has ended, and return it."""
+        deadline = time.monotonic() + seconds
+        while job["status"] not in TERMINAL:
+            assert time.monotonic() < deadline, f"still {job['status']} after {seconds} s: {job}"
+            time.sleep(0.2)
+            job = cast(dict[str, Any], self.client.get(f"/jobs/{job['id']}", cast_to=object))
+        return job
 
     def lines(self, file_id: str | None) -> list[dict[str, Any]]:
         """Return the lines of an output or error file; an empty list if there is no such file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from typing import Any
 
@@ -29,12 +28,7 @@ def test_a_panel_is_three_stages_of_as_many_requests_as_tasks_and_agents(stack: 
     body = {"recipe": "panel", "input": {"items": rows}, "options": options}
     response = http.post(f"{stack.url}/v1/jobs", json=body, timeout=30)
     assert response.status_code == 200, response.text
-    job = response.json()
-    deadline = time.monotonic() + 120
-    while job["status"] not in ("completed", "failed", "expired", "cancelled"):
-        assert time.monotonic() < deadline, job
-        time.sleep(0.2)
-        job = http.get(f"{stack.url}/v1/jobs/{job['id']}", timeout=30).json()
+    job = stack.wait_for_job(response.json(), seconds=120)
     assert job["status"] == "completed", job
     assert job["request_counts"]["completed"] == TASKS
 

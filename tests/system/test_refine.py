@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import requests
@@ -42,12 +41,7 @@ def test_the_second_tier_is_asked_exactly_what_the_first_one_fails(stack: Runnin
     response = http.post(f"{stack.url}/v1/jobs", json=body, timeout=30)
     assert response.status_code == 200, response.text
     right = {model: correct(stack, model) for model in ("nano", "echo")}
-    job = response.json()
-    deadline = time.monotonic() + 240
-    while job["status"] not in ("completed", "failed", "expired", "cancelled"):
-        assert time.monotonic() < deadline, job
-        time.sleep(0.2)
-        job = http.get(f"{stack.url}/v1/jobs/{job['id']}", timeout=30).json()
+    job = stack.wait_for_job(response.json())
     assert job["status"] == "completed", job
 
     def lines(name: str) -> list[dict[str, Any]]:
