@@ -8,7 +8,7 @@ import time
 import pytest
 from flask.testing import FlaskClient
 from limits.storage import MemoryStorage
-from limits.strategies import SlidingWindowCounterRateLimiter
+from limits.strategies import MovingWindowRateLimiter
 from sqlalchemy import select
 
 from store import keys, sessions
@@ -76,7 +76,7 @@ def test_the_cookie_is_not_for_scripts_nor_other_sites_and_only_a_hash_is_kept(c
 def behind_a_proxy(context: AppContext, proxies: int) -> FlaskClient:
     settings = context.settings.model_copy(update={"proxies": proxies})
     app = create_app(dataclasses.replace(context, settings=settings))
-    app.extensions["limiter"] = SlidingWindowCounterRateLimiter(MemoryStorage())
+    app.extensions["limiter"] = MovingWindowRateLimiter(MemoryStorage())
     return app.test_client()
 
 
@@ -195,7 +195,7 @@ def test_a_part_of_a_page_whose_session_has_ended_reloads_the_page(context: AppC
 
 def test_who_sends_many_wrong_keys_has_to_wait(context: AppContext) -> None:
     app = create_app(context)
-    app.extensions["limiter"] = SlidingWindowCounterRateLimiter(MemoryStorage())
+    app.extensions["limiter"] = MovingWindowRateLimiter(MemoryStorage())
     stranger, key = app.test_client(), new_key(context).key
     assert {stranger.post("/sign-in", data={"key": "wrong"}).status_code for _ in range(10)} == {401}
     answer = stranger.post("/sign-in", data={"key": key})
