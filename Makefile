@@ -66,6 +66,8 @@ bench: dev
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
 	$(BIN)/python benchmarks/jobs.py
+	$(BIN)/python benchmarks/jobs.py --items 1000 --cv 0.5
+	$(BIN)/python benchmarks/eta_bound.py
 	$(BIN)/python benchmarks/jobs.py --beside 50000
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/throughput.py

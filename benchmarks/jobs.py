@@ -5,12 +5,12 @@ Engine `echo` decodes as a simulator: 128 requests at once, MS_PER_TOKEN a token
 is; `barriers` begins a stage when the one before has ended; `flat` is one batch of the same requests, which is as fast
 as it gets. Everything is simulated but the stack. Of a streaming job it also measures the hop from an answer to the
 item's next request, by the engine's own call log, and the error of the ETA. Writes `benchmarks/results/jobs.json` and
-`jobs.md`.
+`jobs.md`; with another `--cv` `jobs-cv-….md`.
 
 With `--beside 50000` it measures instead how long ten urgent batches of another project take beside a job of so many
 items, and beside one flat batch of the same requests, and writes `urgent.json` and `urgent.md`.
 
-    python benchmarks/jobs.py [--items 300 1000] [--rounds 2]
+    python benchmarks/jobs.py [--items 300 1000] [--rounds 2] [--cv 1.5]
     python benchmarks/jobs.py --beside 50000
 """
 
@@ -58,9 +58,9 @@ def models(call_log: str) -> str:
     return f'[models.sim]\nengine = "echo"\nengine_args = {arguments}\n'
 
 
-def rows(items: int) -> list[dict[str, Any]]:
-    """Return items with the tokens of each stage."""
-    sigma = math.sqrt(math.log(1 + CV**2))
+def rows(items: int, cv: float = CV) -> list[dict[str, Any]]:
+    """Return items with the tokens of each stage, whose coefficient of variation is `cv`."""
+    sigma = math.sqrt(math.log(1 + cv**2))
     draws = random.Random(items)
     mean = math.log(MEAN_TOKENS) - sigma**2 / 2
 
@@ -219,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--cv", type=float, default=CV, help="coefficient of variation of the lengths")
     parser.add_argument("--beside", type=int, help="items of the job beside which urgent batches run")
     options = parser.parse_args()
     if options.beside is not None:
@@ -232,7 +233,7 @@ def main() -> None:
         flat(server, folder, rows(20))  # its engine and its worker's first run
         job(server, rows(20), Path(log.name), streaming=True)
         for number in options.items:
-            items = rows(number)
+            items = rows(number, options.cv)
             runs: list[JobRun] = []
             seconds: dict[str, list[float]] = {"flat": [], "barriers": []}
             for _ in range(options.rounds):
@@ -253,10 +254,10 @@ def main() -> None:
                 }
             )
             print(json.dumps(results[-1]), flush=True)
-    write(machine, results)
+    write(machine, results, options.cv)
 
 
-def write(machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
+def write(machine: dict[str, Any], results: list[dict[str, Any]], cv: float) -> None:
     """Write the figures, and a table of their medians."""
     columns = [
         "items",
@@ -287,12 +288,17 @@ def write(machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
         )
     text = (
         f"Simulated: the whole stack on engine `echo`, which decodes {SLOTS} requests at once and takes {MS_PER_TOKEN} "
-        f"ms a token; {DEPTH} stages, lengths lognormal of mean {MEAN_TOKENS} and cv {CV}. Medians. No order of the "
+        f"ms a token; {DEPTH} stages, lengths lognormal of mean {MEAN_TOKENS} and cv {cv}. Medians. No order of the "
         "requests ends before the bound, and none that asks an item's requests one after the other before the bound of "
         "chains. A hop is from the end of an answer in the engine to the same item's next request there. The error of "
         "the ETA is in parts of the whole time, the worst of the rounds."
     )
-    harness.write("jobs", {"machine": machine, "results": results}, harness.table(columns, table), text)
+    harness.write(
+        "jobs" if cv == CV else f"jobs-cv-{cv}",
+        {"machine": machine, "results": results},
+        harness.table(columns, table),
+        text,
+    )
 
 
 def _worst(errors: list[float | None]) -> str:

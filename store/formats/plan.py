@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from store.artifacts import Artifacts, Writer
 from store.batches import PlannedSegment
 from store.formats import chunks, parquet
-from store.formats.request_sorter import Queue, RequestSorter, Row
+from store.formats.request_sorter import Queue, RequestSorter
+from store.formats.spill import Row
 from store.speeds import RequestClass
 
 SCHEMA = pa.schema(

@@ -10,11 +10,10 @@ sample and retry. The turn of requests is null in jobs that began before their p
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from batchyard.program import Request
 from batchyard.recipes import Answer
 from store.artifacts import Artifacts, Writer
 from store.formats import asks, chunks, job_chunks, parquet
+from store.formats.spill import Spill
 from store.jobs.records import JobReply
 from tasks.jobs.replay import StageRecords
 from tasks.jobs.requests import answer_of
@@ -59,6 +59,8 @@ SCHEMA = pa.schema(
     ]
 )
 GROUP_ROWS = 4096
+_ORDER = ("number", "life", "turn", "kind", "stage", "visit", "sample", "retry")
+"""What rows are sorted by. Kind 0 is a request, 1 a judgement, 2 a reply."""
 CACHED_GROUPS = 4
 _PLAN = ["line", "custom_id", "body", "same_as", "position", "life", "visit", "sample", "retry", "ask", "turn"]
 Numbers = npt.NDArray[np.int64]
@@ -72,73 +74,41 @@ def write(
     judgements: Sequence[str],
     item_replies: Sequence[JobReply] = (),
 ) -> int:
-    """Write the journal. Return its rows. Texts wait in a local file, so memory holds about 200 bytes a row.
+    """Write the journal. Return its rows. They wait on the local disk, so memory does not grow with them.
 
     Args:
         numbers: of each item, by position.
         judgements: SHA-256 of the job's judgement chunks.
         item_replies: replies to its items.
     """
-    with tempfile.TemporaryFile(prefix="batchyard-journal-") as spool:
-        rows = _Rows(spool)
+    with Spill([*_ORDER, "row"]) as rows:
         for order, stage in enumerate(stages):
             for row in _requests(artifacts, stage, numbers):
                 place = (order, row["visit"], row["sample"], row["retry"])
-                rows.add((row["number"], row["life"], row["turn"] or 0, 0, *place), row)
+                rows.add((row["number"], row["life"], row["turn"] or 0, 0, *place, orjson.dumps(row)))
         for sha256 in judgements:
             for row in job_chunks.read(artifacts, sha256).to_pylist():
                 number = int(numbers[row["position"]])
-                key = (number, row["life"], row["turn"], 1, 0, 0, row["index"], 0)
-                rows.add(
-                    key,
-                    {name: row[name] for name in ("life", "turn", "kind", "value")}
-                    | {"number": number, "sample": row["index"]},
-                )
+                values = {name: row[name] for name in ("life", "turn", "kind", "value")}
+                text = orjson.dumps(values | {"number": number, "sample": row["index"]})
+                rows.add((number, row["life"], row["turn"], 1, 0, 0, row["index"], 0, text))
         for reply in item_replies:
             if reply.kind != "verdict":  # that is a judgement, too
                 number = int(numbers[reply.position])
                 value = orjson.dumps(reply.body).decode()
                 row = {"number": number, "life": reply.life, "turn": reply.turn, "kind": reply.kind, "value": value}
-                rows.add((number, reply.life, reply.turn, 2, 0, 0, 0, 0), row)
+                rows.add((number, reply.life, reply.turn, 2, 0, 0, 0, 0, orjson.dumps(row)))
+        count = 0
         with pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False) as writer:
-            for batch in rows.sorted(GROUP_ROWS):
-                writer.write_table(pa.Table.from_pylist(batch, SCHEMA), row_group_size=GROUP_ROWS)
-        return rows.count
+            texts = rows.select("row", f"ORDER BY {', '.join(_ORDER)}, rowid")
+            while group := [_row(text) for (text,) in islice(texts, GROUP_ROWS)]:
+                writer.write_table(pa.Table.from_pylist(group, SCHEMA), row_group_size=GROUP_ROWS)
+                count += len(group)
+        return count
 
 
-class _Rows:
-    """Rows in a local file, and their sort keys in memory."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._keys: list[tuple[int, ...]] = []
-        self._sizes: list[int] = []
-
-    @property
-    def count(self) -> int:
-        return len(self._sizes)
-
-    def add(self, key: tuple[int, ...], row: Mapping[str, Any]) -> None:
-        self._keys.append(key)
-        self._sizes.append(self._file.write(orjson.dumps(row)))
-
-    def sorted(self, size: int) -> Iterator[list[dict[str, Any]]]:
-        """Yield the rows in the order of their keys, in lists of at most `size`."""
-        if not self._keys:
-            return
-        self._file.flush()
-        sizes = np.array(self._sizes, np.int64)
-        starts = np.cumsum(sizes) - sizes
-        keys = np.array(self._keys, np.int64)
-        order = np.lexsort(keys.T[::-1])
-        for first in range(0, len(order), size):
-            yield [
-                _row(orjson.loads(os.pread(self._file.fileno(), int(sizes[place]), int(starts[place]))))
-                for place in order[first : first + size].tolist()
-            ]
-
-
-def _row(row: dict[str, Any]) -> dict[str, Any]:
+def _row(text: bytes) -> dict[str, Any]:
+    row: dict[str, Any] = orjson.loads(text)
     if row.get("ask"):
         row["ask"] = bytes.fromhex(row["ask"])
     return row
@@ -146,26 +116,20 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> Iterator[dict[str, Any]]:
     """Yield a row for each request of a stage, in the order of its plan files."""
-    with tempfile.TemporaryFile(prefix="batchyard-journal-") as file:
-        places: dict[int, tuple[int, int, float | None]] = {}
-        end = 0
+    with Spill(["line INTEGER PRIMARY KEY", "answer", "seconds"], replace=True) as answers:
         for _, sha256 in stage.chunks:
             for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
-                for line, answer, seconds in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                    size = file.write(answer.encode())
-                    places[line] = (end, size, seconds)
-                    end += size
-        file.flush()
+                for answer in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                    answers.add(answer)
         for plan_sha256, row_group in stage.plans:
             table = asks.read(artifacts, plan_sha256, row_group, _PLAN)
-            bodies = dict(zip(table["line"].to_pylist(), table["body"].to_pylist(), strict=True))
+            lines = table["line"].to_pylist()
+            bodies = dict(zip(lines, table["body"].to_pylist(), strict=True))
+            own = answers.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
+            texts = {line: (answer, seconds) for line, answer, seconds in own}
             for row in table.to_pylist():
                 body = orjson.loads(row["body"] or bodies[row["same_as"]])
-                place = places.get(row["line"])
-                answer_json, seconds = None, None
-                if place is not None:
-                    start, size, seconds = place
-                    answer_json = os.pread(file.fileno(), size, start).decode()
+                answer_json, seconds = texts.get(row["line"], (None, None))
                 yield _request(stage.name, row, body, answer_json, seconds, int(numbers[row["position"]]))
 
 
