@@ -158,6 +158,7 @@ class Verdict(BaseModel):
     model_config = ConfigDict(extra="forbid")
     gate: str = Field(strict=True, min_length=1, max_length=128, description="the one that the item waits for")
     passed: bool = Field(strict=True)
+    turn: int | None = Field(None, ge=0, description="the item's turn that it is about; null: the one it waits in")
     category: str | None = Field(None, strict=True, max_length=128, description="why it did not pass, in a word")
     message: str | None = Field(None, strict=True, max_length=65536, description="why, as a model is told")
     by: str | None = Field(None, strict=True, max_length=128)

@@ -430,7 +430,7 @@ def post(job_id: str, number: int, body: job_wire.ItemReply) -> None:
     owner, context = caller(), current_context()
     place = (context, owner, job_id, number)
     if body.verdict is not None:
-        posting.give_verdict(*place, body.verdict.model_dump())
+        posting.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
     elif body.requeue is not None:
         posting.put_back(*place, body.requeue.hint)
     else:

@@ -56,7 +56,7 @@ def test_each_kind_of_reply_is_answered_with_the_item_and_what_was_said_to_it(
         "So it is.",
     )
     assert (waiting["result"], waiting["turn"]) == (None, 2)
-    answer = reply(client, job, WAITS, VERDICT)
+    answer = reply(client, job, WAITS, {"verdict": VERDICT["verdict"] | {"turn": waiting["turn"]}})
     assert answer.status_code == 200, answer.text
     (said,) = answer.get_json()["replies"]
     assert (said["life"], said["turn"], said["kind"]) == (1, 2, "verdict")
@@ -94,6 +94,7 @@ def test_an_item_is_put_back_once(client: FlaskClient, job: Written) -> None:
         (99, VERDICT, 404, "no item 99"),
         (STUCK, VERDICT, 409, f"Item {STUCK} is stuck: it waits for no verdict."),
         (WAITS, {"verdict": {"gate": "other", "passed": True}}, 409, "gate 'house', not of 'other'"),
+        (WAITS, {"verdict": {"gate": "house", "turn": 1, "passed": True}}, 409, "waits in turn 2, not in turn 1"),
         (WAITS, {"text": "a"}, 409, "is waiting_for_verdict; only items that are stuck or failed can be resolved"),
         (LIVE, {"requeue": {}}, 409, "is live; only items that are stuck or failed can be put back"),
     ],

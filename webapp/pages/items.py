@@ -108,8 +108,8 @@ def reply(job_id: str, number: int) -> ResponseReturnValue:
     elif done == "requeue":
         body = {"requeue": {"hint": fields.get("hint")}}
     else:
-        given = {name: fields.get(name) for name in ("gate", "category", "message", "by")}
-        body = {"verdict": given | {"passed": done == "pass"}}
+        verdict = {name: fields.get(name) for name in ("gate", "turn", "category", "message", "by")}
+        body = {"verdict": verdict | {"passed": done == "pass"}}
     post(job_id, number, validated(ItemReply, body))
     return flask.redirect(flask.url_for("pages.items.show", job_id=job_id, number=number), 303)
 

@@ -30,15 +30,23 @@ MENDABLE = ("stuck", "failed")
 """The states of items that a person can resolve or put back."""
 
 
-def give_verdict(context: AppContext, caller: Caller, job_id: str, number: int, verdict: Mapping[str, Any]) -> None:
+def give_verdict(
+    context: AppContext,
+    caller: Caller,
+    job_id: str,
+    number: int,
+    verdict: Mapping[str, Any],
+    turn: int | None = None,
+) -> None:
     """Reply to an item that waits for a verdict.
 
     Args:
         verdict: `gate`, `passed`, and perhaps `category`, `message` and `by`.
+        turn: the turn that it is about. So a verdict that is sent again cannot judge the item's next answer.
 
     Raises:
         NotFoundError: the project has no such job, or the job no such item.
-        ConflictError: the item does not wait for a verdict, or for that of another gate, or has one already.
+        ConflictError: the item does not wait for a verdict, or not in this turn or for this gate, or has one already.
     """
     job, place = _find(context, caller.project_id, job_id, number)
     _check_in_progress(job, "its items wait for no verdict any more")
@@ -48,6 +56,9 @@ def give_verdict(context: AppContext, caller: Caller, job_id: str, number: int, 
     if verdict["gate"] != gate:
         message = f"Item {number} waits for a verdict of gate '{gate}', not of '{verdict['gate']}'."
         raise ConflictError(message, code="not_waiting", param="verdict.gate")
+    if turn not in (None, place.turns):
+        message = f"Item {number} waits in turn {place.turns}, not in turn {turn}."
+        raise ConflictError(message, code="not_waiting", param="verdict.turn")
     with context.database.write() as session:
         job = lifecycle.locked(session, caller.project_id, job_id)
         _check_in_progress(job, "its items wait for no verdict any more")
