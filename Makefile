@@ -15,7 +15,7 @@ help:
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
-	@echo "make chaos-jobs   kill -9 at random over a job of three stages (KILLS=100 SEED=1 BACKENDS=local|servers)"
+	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine)"
 	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
@@ -45,9 +45,11 @@ chaos: dev
 
 KILLS ?= 100
 BACKENDS ?= local
+RECIPE ?= stages
 
 chaos-jobs: dev
-	$(BIN)/python -m tests.chaos.jobs --kills $(KILLS) --backends $(BACKENDS) --seed $(SEED) --report chaos-jobs-$(BACKENDS)-$(SEED).md
+	$(BIN)/python -m tests.chaos.jobs --kills $(KILLS) --backends $(BACKENDS) --recipe $(RECIPE) --seed $(SEED) \
+		--report chaos-jobs-$(RECIPE)-$(BACKENDS)-$(SEED).md
 
 lint: dev
 	$(BIN)/ruff check .

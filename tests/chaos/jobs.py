@@ -1,4 +1,4 @@
-"""Kills at random over a job of three stages: `python -m tests.chaos.jobs --kills 100 --backends servers --seed 1`.
+"""Kills at random over a job: `python -m tests.chaos.jobs --kills 100 --backends servers --recipe refine --seed 1`.
 
 One stack runs the same job again and again while its processes are killed with -9. Each time the results must be those
 of the run that nothing has disturbed, byte by byte. The engine's own log of calls says what was asked, and how often.
@@ -30,15 +30,16 @@ from batchyard.statuses import TERMINAL
 from store.database import Database
 from store.jobs.records import Job, JobStage
 from store.records import Batch
-from tests.chaos import relay
+from tests.chaos import refining, relay
 from tests.chaos.deployment import versions
 from tests.chaos.monitor import CallLog
+from tests.chaos.program import Program
 from tests.chaos.report import table
+from tests.chaos.verdicts import House
 from tests.support import postgresql
 from tests.support.s3 import S3Server
 from tests.support.stacks import RunningStack, on_servers
 
-ITEMS = 600
 GAP_SECONDS = 3.0
 """Seconds before a kill, in the mean: after the kill before it, or after the job has moved on since that."""
 RECOVERY_SECONDS = 60.0
@@ -47,14 +48,7 @@ SETTLE_SECONDS = 300.0
 """A job ends within this long after the last kill. The API answers again within it."""
 WHERE = {"local": "SQLite and a folder", "servers": "PostgreSQL and S3"}
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_LEASE_SECONDS": "10"}
-MODELS = """
-[models.echo]
-engine = "echo"
-max_in_flight = 64
-[models.echo.engine_args]
-latency_ms = 300
-call_log = "{calls}"
-"""
+PROGRAMS: dict[str, Callable[..., Program]] = {"stages": relay.program, "refine": refining.program}
 Find = Callable[[RunningStack, random.Random], list[psutil.Process]]
 
 log = logging.getLogger(__name__)
@@ -113,27 +107,26 @@ class Run:
     """A run of the job. Its `tag` begins the names of all its requests.
 
     Attributes:
+        requests: how often each of its requests is made.
         seconds: from its creation to its end.
+        probes: requests beside these, which are made as often as the reviewer is tried.
         calls: requests by name, as often as the engine has begun them.
         wrong: what is not as it must be.
     """
 
     tag: str
-    items: int
+    requests: Counter[str]
     kills: list[Kill] = field(default_factory=list)
     seconds: float = 0.0
     results: bytes = b""
+    probes: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     @property
-    def requests(self) -> set[str]:
-        """The names of all requests that it has to make."""
-        return relay.requests(self.tag, self.items)
-
-    @property
     def repeated(self) -> int:
-        return self.calls.total() - len(self.calls)
+        """Requests that were asked again."""
+        return sum(max(0, self.calls[name] - times) for name, times in self.requests.items()) - self.probes
 
     @property
     def in_flight(self) -> int:
@@ -144,8 +137,8 @@ class Run:
         if self.results != undisturbed:
             self.wrong.append(_difference(self.results, undisturbed))
         for what, names in (
-            ("never asked", self.requests - self.calls.keys()),
-            ("made up", self.calls.keys() - self.requests),
+            ("never asked", self.requests - self.calls),
+            ("made up", self.calls.keys() - self.requests.keys()),
         ):
             if names:
                 self.wrong.append(f"{len(names)} requests were {what}: {', '.join(sorted(names)[:5])}")
@@ -169,20 +162,25 @@ class Campaign:
     def __init__(
         self,
         stack: RunningStack,
-        calls: Path,
+        folder: Path,
+        program: Program,
         seed: int,
         kinds: Sequence[str] = tuple(KINDS),
-        items: int = ITEMS,
         gap: float = GAP_SECONDS,
     ) -> None:
+        """
+        Args:
+            folder: of the logs of calls.
+        """
         self._stack = stack
         self._gap = gap
-        self._items = items
+        self._program = program
         self._random = random.Random(seed)
         self._kinds = kinds
         self._deck: list[str] = []
         self._database = Database(stack.database_url)
-        self._calls = CallLog([calls])
+        self._calls = CallLog([folder / name for name in program.logs], program.name_of)
+        self._house = None if program.passes is None else House(stack.url, stack.key, program.passes)
         self._http = requests.Session()
         self._http.headers["Authorization"] = f"Bearer {stack.key}"
         self.runs: list[Run] = []
@@ -212,28 +210,42 @@ class Campaign:
 
     def _job(self, kills: int, deadline: float) -> None:
         """Run the job once, with at most so many kills, and look at what has come of it."""
-        self.runs.append(run := Run(f"run{len(self.runs)}", self._items))
-        job_id = self._create(run.tag)
+        tag = f"run{len(self.runs)}"
+        self.runs.append(run := Run(tag, self._program.requests(tag)))
+        job_id = self._create(tag)
         began = time.monotonic()
-        self._kill(run, job_id, kills, deadline)
+        with contextlib.nullcontext() if self._house is None else self._house.judging(job_id):
+            self._kill(run, job_id, kills, deadline)
+            self._wait_for_end(run, job_id)
+        run.seconds = time.monotonic() - began
+        if not run.wrong:
+            self._look(run, job_id)
+
+    def _wait_for_end(self, run: Run, job_id: str) -> None:
         ends = time.monotonic() + SETTLE_SECONDS
         while (status := self._status(job_id)) not in TERMINAL:
             if time.monotonic() > ends:
                 run.wrong.append(f"still {status} {SETTLE_SECONDS:.0f} s after the last kill: {self._get(job_id).text}")
                 return
             time.sleep(0.2)
-        run.seconds = time.monotonic() - began
-        self._look(run, job_id)
 
     def _look(self, run: Run, job_id: str) -> None:
         """Read results and calls of an ended job."""
         job = self._get(job_id).json()
-        counts = job["request_counts"]
-        if (job["status"], counts["completed"], counts["total"]) != ("completed", run.items, run.items):
+        counts, ends = job["request_counts"], self._program.ends
+        expected = {"total": ends.total(), **{state: ends[state] for state in ("completed", "failed", "stuck")}}
+        if job["status"] != "completed" or not counts.items() >= expected.items():
             run.wrong.append(f"it is {job['status']}, with items {counts} and errors {job['errors']}")
             return
+        if self._house is not None:
+            run.wrong += self._house.refused
         artifacts = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
-        run.results = self._content(artifacts["results.jsonl"])
+        results = b"".join(self._content(artifacts[name]) for name in self._program.artifacts)
+        run.results = results.replace(f"{run.tag}-".encode(), b"run-")
+        run.probes = job["batchyard"]["counters"].get("probes", 0)
+        issued = sum(stage["issued"] for stage in job["batchyard"]["stages"])
+        if issued != run.requests.total() + run.probes:
+            run.wrong.append(f"{issued} requests were issued, not {run.requests.total()} and {run.probes} probes")
         for stage in job["batchyard"]["stages"]:
             batch = self._call("GET", f"/batches/{stage['batch_id']}").json()
             files = [batch[name] for name in ("output_file_id", "error_file_id") if batch[name] is not None]
@@ -305,9 +317,9 @@ class Campaign:
 
     def _create(self, tag: str) -> str:
         self._call("GET", "/readyz", root=self._stack.url)
-        content = "".join(json.dumps(row) + "\n" for row in relay.rows(tag, self._items)).encode()
+        content = "".join(json.dumps(row) + "\n" for row in self._program.rows(tag)).encode()
         file = self._call("POST", "/files", files={"file": ("items.jsonl", content)}, data={"purpose": "user_data"})
-        body = relay.body(file.json()["id"], "echo", name=tag)
+        body = self._program.body(file.json()["id"]) | {"name": tag}
         return str(self._call("POST", "/jobs", json=body, headers={"Idempotency-Key": tag}).json()["id"])
 
     def _get(self, job_id: str) -> requests.Response:
@@ -339,9 +351,10 @@ class Campaign:
         undisturbed, disturbed = self.runs[0], self.runs[1:]
         numbers = Counter(kill.kind for kill in self.kills)
         parts = [
-            f"# {len(self.kills)} kills over a job of three stages, on {WHERE[backends]}, seed {seed}",
+            f"# {len(self.kills)} kills over a job, on {WHERE[backends]}, seed {seed}",
             "Versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()) + ".",
-            f"{len(disturbed)} runs of a job of {self._items} items x 3 stages, {len(undisturbed.requests)} requests. "
+            f"{len(disturbed)} runs of a job of {self._program.items} items, {undisturbed.requests.total()} requests: "
+            f"{self._program.summary}. "
             f"All took {self.seconds:.0f} s, the undisturbed run before them {undisturbed.seconds:.0f} s.",
             table(
                 ["kill -9 of", "times", "most in flight"],
@@ -355,8 +368,8 @@ class Campaign:
                     "job",
                     "kills",
                     "seconds",
-                    "items",
                     "requests",
+                    "probes",
                     "asked",
                     "again",
                     "in flight at the kills",
@@ -364,7 +377,7 @@ class Campaign:
                 ],
                 (
                     (
-                        *(run.tag, len(run.kills), f"{run.seconds:.0f}", run.items, len(run.requests)),
+                        *(run.tag, len(run.kills), f"{run.seconds:.0f}", run.requests.total(), run.probes),
                         *(run.calls.total(), run.repeated, run.in_flight),
                         "yes" if run.results and run.results == undisturbed.results else "NO",
                     )
@@ -382,14 +395,15 @@ def run(
     backends: str = "local",
     seed: int = 1,
     *,
-    items: int = ITEMS,
+    program: Program,
     minutes: float = 25.0,
     gap: float = GAP_SECONDS,
 ) -> Campaign:
     """Run a campaign on a stack of its own, whose logs stay if something was wrong."""
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     with contextlib.ExitStack() as after:
-        (folder / "calls").touch()
+        for name in program.logs:
+            (folder / name).touch()
         settings = {**SETTINGS, "BATCHYARD_RECIPES": str(relay.write(folder))}
         if backends == "servers":
             url = after.enter_context(postgresql.serving())
@@ -397,14 +411,14 @@ def run(
             after.callback(s3_server.close)
             s3_server.start()
             settings |= on_servers(url, s3_server)
-        stack = RunningStack.start(MODELS.format(calls=folder / "calls"), **settings)
+        stack = RunningStack.start(program.models.replace("{calls}", str(folder)), **settings)
         after.callback(stack.kill)
         log.info("the stack runs at %s, its folder is %s", stack.url, stack.data)
-        campaign = Campaign(stack, folder / "calls", seed, items=items, gap=gap)
+        campaign = Campaign(stack, folder, program, seed, gap=gap)
         after.callback(campaign.close)
         campaign.run(kills, minutes)
     if campaign.wrong:
-        log.warning("logs of the stack: %s; its calls: %s", stack.data / "logs", folder / "calls")
+        log.warning("logs of the stack: %s; its calls: %s", stack.data / "logs", folder)
     else:
         shutil.rmtree(stack.data.parent, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -416,7 +430,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100, help="how many [100]")
     parser.add_argument("--backends", choices=WHERE, default="local", help="where state is kept [local]")
     parser.add_argument("--seed", type=int, default=1, help="of the kills [1]")
-    parser.add_argument("--items", type=int, default=ITEMS, help=f"of the job [{ITEMS}]")
+    parser.add_argument("--recipe", choices=PROGRAMS, default="stages", help="of the job [stages]")
+    parser.add_argument("--items", type=int, help=f"of the job [{relay.ITEMS}; refine: {refining.ITEMS}]")
     parser.add_argument(
         "--gap", type=float, default=GAP_SECONDS, help=f"seconds before a kill, in the mean [{GAP_SECONDS}]"
     )
@@ -426,8 +441,9 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(message)s")
     log.setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stack is killed in either case
+    program = PROGRAMS[options.recipe](*([] if options.items is None else [options.items]))
     campaign = run(
-        options.kills, options.backends, options.seed, items=options.items, minutes=options.minutes, gap=options.gap
+        options.kills, options.backends, options.seed, program=program, minutes=options.minutes, gap=options.gap
     )
     text = campaign.markdown(options.backends, options.seed)
     if options.report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import psycopg
 from batchyard.statuses import TERMINAL
 from tests.chaos.deployment import LEASE_SECONDS, Deployment
 from tests.chaos.faults import Fault
+from tests.chaos.program import first_word
 from tests.chaos.workload import Workload
 
 SAMPLE_SECONDS = 0.5
@@ -27,9 +29,13 @@ FROM jobs LEFT JOIN batches ON batches.job_id = jobs.id GROUP BY jobs.id, jobs.s
 
 @dataclass
 class CallLog:
-    """Reads what the simulated engines have noted: a line for each request they ran, which begins with its name."""
+    """Reads what the simulated engines have noted: a line for each request they ran, which begins with its name.
 
-    files: list[Path]
+    `name_of` returns that name for a log and its line, or an empty text for a line that names none.
+    """
+
+    files: Sequence[Path]
+    name_of: Callable[[Path, str], str] = first_word
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     by_tag: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _offsets: dict[Path, int] = field(default_factory=dict)
@@ -45,9 +51,9 @@ class CallLog:
             whole = new[: new.rfind(b"\n") + 1]
             self._offsets[path] = self._offsets.get(path, 0) + len(whole)
             for line in whole.decode().splitlines():
-                name = line.partition(" ")[0]
-                self.counts[name] += 1
-                self.by_tag[name.rpartition("-")[0]].add(name)
+                if name := self.name_of(path, line):
+                    self.counts[name] += 1
+                    self.by_tag[name.rpartition("-")[0]].add(name)
 
 
 class Monitor:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.program import Program
+
+ITEMS = 600
 SAMPLES = 2
+MODELS = """
+[models.echo]
+engine = "echo"
+max_in_flight = 64
+engine_args = { latency_ms = 300, call_log = "{calls}/calls" }
+"""
 RECIPE = '''
 from batchyard.recipes import Ask, Flow, Item, Options, Result, Score, recipe, reward
 
@@ -57,6 +68,20 @@ def write(folder: Path) -> Path:
     recipes.mkdir()
     (recipes / "relay.py").write_text(RECIPE)
     return recipes
+
+
+def program(items: int = ITEMS) -> Program:
+    """Return the job that a campaign of kills runs again and again."""
+    return Program(
+        summary="three stages",
+        models=MODELS,
+        logs=("calls",),
+        rows=partial(rows, items=items),
+        requests=lambda tag: Counter(requests(tag, items)),
+        ends=Counter(completed=items),
+        body=partial(body, model="echo"),
+        artifacts=("results.jsonl",),
+    )
 
 
 def rows(tag: str, items: int) -> Iterator[dict[str, Any]]:

@@ -1,17 +1,24 @@
-"""The campaign of kills over a job would notice if they changed something."""
+"""The campaign of kills over a job would notice if they changed something, and knows what its jobs ask."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from batchyard.program import Request, play
+from batchyard.recipes import Answer, Check, Checked, Item, Reply, Wait
+from tasks.gates import BUILT_IN
+from tasks.recipes.refine import refine
+from tasks.recipes.refine_options import Refine
+from tests.chaos import refining, relay
 from tests.chaos.jobs import Kill, Run
 
 
 def a_run(**calls: int) -> Run:
     """A run of one item, each of whose requests was asked once, but for these."""
-    result = Run("run1", 1, results=b"a\nb\n")
+    result = Run("run1", relay.program(1).requests("run1"), results=b"a\nb\n")
     result.calls = Counter(dict.fromkeys(result.requests, 1) | {f"run1-0.{name}": n for name, n in calls.items()})
     result.calls = +result.calls
     return result
@@ -22,6 +29,13 @@ def test_the_audit_finds_nothing_wrong_in_what_was_asked_again_after_a_kill() ->
     result.kills = [Kill("worker", 1), Kill("engine", 1)]
     result.audit(b"a\nb\n")
     assert (result.wrong, result.repeated) == ([], 2)
+
+
+def test_a_probe_of_a_reviewer_is_no_request_that_was_asked_again() -> None:
+    result = a_run(**{"judge.0": 3})
+    result.probes = 2
+    result.audit(b"a\nb\n")
+    assert (result.wrong, result.repeated) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +53,33 @@ def test_the_audit_notices(calls: dict[str, int], undisturbed: bytes, message: s
     result.kills = [Kill("worker", 1)]
     result.audit(undisturbed)
     assert result.wrong == [message]
+
+
+def test_a_job_of_refine_asks_what_its_campaign_expects_and_all_its_items_end_so() -> None:
+    program = refining.program(items=120)
+    options = Refine.model_validate(refining.OPTIONS)
+    calls, ends = Counter[str](), Counter[str]()
+    for number, row in enumerate(program.rows("run1")):
+        item = Item(number, row["custom_id"], row, total=1000)
+        judged: list[Wait] = []
+
+        def answer(request: Request) -> Answer | str:
+            """Answer as engine echo does, which notes what it is asked."""
+            content = request.body["messages"][-1]["content"]
+            if not isinstance(content, str):
+                return Answer(ok=False, error={"code": "media_not_allowed"})
+            log = refining.OTHERS if request.model == "other" else refining.WRITERS
+            names = [refining.name_of(Path(log), line) for line in content.splitlines()]
+            calls.update(name for name in names if name)
+            return "1" if request.stage == "arbiter" else content
+
+        def gate(check: Check, item: Item = item) -> Checked:
+            return Checked(BUILT_IN[check.gate](check.text, item, check.value) is None, check.gate)
+
+        def verdict(wait: Wait, judged: list[Wait] = judged, number: int = number) -> Reply:
+            judged.append(wait)
+            return Reply(refining.passes(number, len(judged) - 1))
+
+        ends[play(refine, item, options, answer, judge=gate, reply=verdict).state] += 1
+    assert calls == program.requests("run1")
+    assert ends == program.ends and set(ends) == {"completed", "stuck", "failed"}

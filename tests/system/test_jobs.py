@@ -129,12 +129,7 @@ class Jobs:
         return response.json()
 
     def ended(self, job: Any, seconds: float = 90) -> Any:
-        deadline = time.monotonic() + seconds
-        while job["status"] not in ("completed", "failed", "expired", "cancelled"):
-            assert time.monotonic() < deadline, job
-            time.sleep(0.2)
-            job = self.call("GET", f"/jobs/{job['id']}").json()
-        return job
+        return self.stack.wait_for_job(job, seconds=seconds)
 
     def answered(self, job: Any, answers: int, seconds: float = 150) -> None:
         """Wait until so many requests of the job have an answer."""
@@ -201,7 +196,8 @@ def test_its_pages_show_what_it_did(jobs: Jobs) -> None:
 
 def test_processes_killed_at_random_change_no_byte_and_ask_only_what_was_in_flight_again(jobs: Jobs) -> None:
     kinds = ("worker", "jobs' worker", "process of rewards", "housekeeper's child", "engine")
-    with contextlib.closing(Campaign(jobs.stack, jobs.call_log, seed=1, kinds=kinds, items=300)) as campaign:
+    killed = Campaign(jobs.stack, jobs.call_log.parent, relay.program(300), seed=1, kinds=kinds)
+    with contextlib.closing(killed) as campaign:
         campaign.run(kills=3, minutes=3)
     assert not campaign.wrong
     assert len(campaign.kills) == 3

@@ -1,0 +1,47 @@
+"""The job that a campaign of kills runs again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def first_word(_: Path, line: str) -> str:
+    """Return the name of the request that stands in a line of a log of calls: its first word."""
+    return line.partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A job. All runs differ in their tag alone, which begins the names of a run's requests: `<tag>-<item>…`.
+
+    Attributes:
+        summary: what it is, for the report.
+        models: models.toml, in which {calls} is the folder for the engines' logs of calls.
+        logs: the names of these logs.
+        rows: returns the rows of a run with this tag.
+        requests: returns how often each request of such a run is made, without the probes of reviewers.
+        ends: items by the state in which they end.
+        body: returns the body of POST /v1/jobs for a file of these rows.
+        artifacts: those that must be the same after each run.
+        name_of: returns the name of the request that a line of a log belongs to; empty for any other line.
+        passes: says if the nth verdict of an item is that it passes, from 0; None: no item waits for one.
+    """
+
+    summary: str
+    models: str
+    logs: tuple[str, ...]
+    rows: Callable[[str], Iterable[dict[str, Any]]]
+    requests: Callable[[str], Counter[str]]
+    ends: Counter[str]
+    body: Callable[[str], dict[str, Any]]
+    artifacts: tuple[str, ...]
+    name_of: Callable[[Path, str], str] = first_word
+    passes: Callable[[int, int], bool] | None = None
+
+    @property
+    def items(self) -> int:
+        return self.ends.total()
