@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from sqlalchemy import Select, and_, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -16,6 +16,7 @@ from batchyard.latency import Latencies
 from batchyard.statuses import PAUSABLE, RUNNING, TERMINAL, TRANSITIONS, priority_name
 from store import events, files, listing
 from store.database import changed
+from store.jobs.records import Job
 from store.keys import Caller
 from store.leases import ATTEMPTS, claim
 from store.records import Artifact, Batch, File, ResultChunk, Segment, Sla, first_id, new_id, now
@@ -219,26 +220,41 @@ def pause(session: Session, by: Caller, batch_id: str) -> Batch:
         NotFoundError: the project has no such batch.
         ConflictError: it has all its answers, is ending, or is a job's.
     """
-    return _set_pause(session, by, batch_id, "pause", "batch.paused", {"paused_at": now(), "paused_by": by.name})
+    return _set_pause(session, by, batch_id, "pause")
 
 
 def resume(session: Session, by: Caller, batch_id: str) -> Batch:
     """Let a paused batch go on. It changes nothing if the batch is not paused. Raises as `pause` does."""
-    return _set_pause(session, by, batch_id, "resume", "batch.resumed", {"paused_at": None, "paused_by": None})
+    return _set_pause(session, by, batch_id, "resume")
 
 
-def _set_pause(
-    session: Session, by: Caller, batch_id: str, verb: str, type_: events.Action, values: dict[str, Any]
-) -> Batch:
+def _set_pause(session: Session, by: Caller, batch_id: str, verb: Literal["pause", "resume"]) -> Batch:
     batch = get(session, by.project_id, batch_id)
     refuse_stage(batch, verb)
-    other = Batch.paused_at.is_not(None) if values["paused_at"] is None else Batch.paused_at.is_(None)
-    if changed(session, update(Batch).where(Batch.id == batch_id, Batch.status.in_(PAUSABLE), other).values(**values)):
-        events.act(session, by, type_, batch)
-    session.refresh(batch)
-    if batch.status not in PAUSABLE:
-        raise ConflictError(f"Cannot {verb} a batch with status '{batch.status}'.", param="batch_id")
+    set_pause(session, by, batch, verb, PAUSABLE)
     return batch
+
+
+def set_pause(
+    session: Session, by: Caller, record: Batch | Job, verb: Literal["pause", "resume"], statuses: Collection[str]
+) -> dict[str, Any]:
+    """Pause or resume a batch or a job that has one of `statuses`. Return the values that are new.
+
+    Raises:
+        ConflictError: it has another status.
+    """
+    kind, name = type(record), "batch" if isinstance(record, Batch) else "job"
+    pausing = verb == "pause"
+    values = {"paused_at": now(), "paused_by": by.name} if pausing else {"paused_at": None, "paused_by": None}
+    before = kind.paused_at.is_(None) if pausing else kind.paused_at.is_not(None)
+    own = update(kind).where(kind.id == record.id, kind.status.in_(statuses), before).values(**values)
+    done = changed(session, own)
+    if done:
+        events.act(session, by, cast(events.Action, f"{name}.{verb}d"), record)
+    session.refresh(record)
+    if record.status not in statuses:
+        raise ConflictError(f"Cannot {verb} a {name} with status '{record.status}'.", param=f"{name}_id")
+    return values if done else {}
 
 
 def change(
@@ -257,6 +273,8 @@ def change(
     """
     batch = get(session, by.project_id, batch_id)
     refuse_stage(batch, "change")
+    # Its metadata is one value: of two changes at once the second has to see that of the first.
+    session.refresh(batch, with_for_update={"key_share": True})
     entries = {**(batch.request_metadata or {}), **metadata}
     values = dict(order) | {
         "request_metadata": {key: text for key, text in entries.items() if text is not None} or None

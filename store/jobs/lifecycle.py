@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import and_, func, or_, select, true, update
 from sqlalchemy.orm import Session
@@ -13,7 +13,7 @@ from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
 from store import events, files, leases, listing
-from store.batches import FINISHING_SECONDS, MESSAGE_SECONDS
+from store.batches import FINISHING_SECONDS, MESSAGE_SECONDS, set_pause
 from store.database import changed
 from store.jobs import stages
 from store.jobs.records import Job, JobArtifact
@@ -259,30 +259,24 @@ def pause(session: Session, by: Caller, job_id: str) -> Job:
         NotFoundError: the project has no such job.
         ConflictError: its items have ended, or it was cancelled.
     """
-    return _set_pause(session, by, job_id, "pause", "job.paused", {"paused_at": now(), "paused_by": by.name})
+    return _set_pause(session, by, job_id, "pause")
 
 
 def resume(session: Session, by: Caller, job_id: str) -> Job:
     """Let a paused job go on. It changes nothing if the job is not paused. Raises as `pause` does."""
-    return _set_pause(session, by, job_id, "resume", "job.resumed", {"paused_at": None, "paused_by": None})
+    return _set_pause(session, by, job_id, "resume")
 
 
-def _set_pause(
-    session: Session, by: Caller, job_id: str, verb: str, type_: events.Action, values: dict[str, Any]
-) -> Job:
+def _set_pause(session: Session, by: Caller, job_id: str, verb: Literal["pause", "resume"]) -> Job:
     job = get(session, by.project_id, job_id)
-    other = Job.paused_at.is_not(None) if values["paused_at"] is None else Job.paused_at.is_(None)
-    if changed(session, update(Job).where(Job.id == job_id, Job.status.in_(JOB_PAUSABLE), other).values(**values)):
+    if values := set_pause(session, by, job, verb, JOB_PAUSABLE):
         children = update(Job).where(Job.parent_id == job_id, Job.status.in_(JOB_PAUSABLE))
         session.execute(children.values(**values))
         jobs = select(Job.id).where(or_(Job.id == job_id, Job.parent_id == job_id))
         of_jobs = update(Batch).where(Batch.job_id.in_(jobs), Batch.status.in_(PAUSABLE))
         session.execute(of_jobs.values(**values))
-        events.act(session, by, type_, job)
         hasten(session, job_id)
-    session.refresh(job)
-    if job.status not in JOB_PAUSABLE:
-        raise ConflictError(f"Cannot {verb} a job with status '{job.status}'.", param="job_id")
+        session.refresh(job)
     return job
 
 

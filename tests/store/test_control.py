@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -275,3 +276,17 @@ def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(
     purge(olds)
     with database.read() as session:
         assert (session.scalars(select(Event.type)).all(), session.scalars(select(Batch.id)).all()) == ([], [])
+
+
+def test_of_two_changes_at_once_neither_loses_what_the_other_has_set(
+    database: Database, new_batch: NewBatch, me: Caller
+) -> None:
+    batch = new_batch(1, metadata={"team": "a"})
+    with ThreadPoolExecutor(1) as other:
+        with database.write() as session:
+            batches.change(session, me, batch.id, {}, {"name": "nightly"})
+            second = other.submit(changed, database, me, batch, {}, description="first try")
+            with pytest.raises(TimeoutError):
+                second.result(0.5)  # it waits for the first one
+        entries = second.result(60).request_metadata
+    assert entries == {"team": "a", "name": "nightly", "description": "first try"}
