@@ -24,14 +24,14 @@ from webapp.pages import (
     items,
     jobs,
     keys,
-    models,
     new,
     overview,
     rows,
-    schedules,
     selection,
     sessions,
 )
+from webapp.pages.automation import schedules
+from webapp.pages.deployment import models
 from webapp.requests import current_context
 
 MODULES = (sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, keys, audit)

@@ -1,0 +1,1 @@
+"""Pages of what happens without anybody at the screen: schedules, and webhooks with their deliveries."""
