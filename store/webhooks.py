@@ -165,25 +165,25 @@ def deliver_to_all(session: Session, event: Event) -> None:
 
 def deliveries(
     session: Session, webhook: Webhook, *, after: str | None, limit: int
-) -> tuple[list[tuple[Delivery, str]], bool]:
-    """Return a webhook's deliveries with their events' types, newest first, and True if there are more.
+) -> tuple[list[tuple[Delivery, Event]], bool]:
+    """Return a webhook's deliveries with their events, newest first, and True if there are more.
 
     Raises:
         RequestError: `after` is not one of them.
     """
     of_webhook = Delivery.webhook_id == webhook.id
     records, more = listing.page(session, Delivery, of_webhook, after=after, limit=limit, descending=True)
-    return _with_types(session, records), more
+    return _with_events(session, records), more
 
 
-def _with_types(session: Session, records: Sequence[Delivery]) -> list[tuple[Delivery, str]]:
-    statement = select(Event.id, Event.type).where(Event.id.in_({delivery.event_id for delivery in records}))
-    types = {row.id: row.type for row in session.execute(statement)}
-    return [(delivery, types[delivery.event_id]) for delivery in records]
+def _with_events(session: Session, records: Sequence[Delivery]) -> list[tuple[Delivery, Event]]:
+    statement = select(Event).where(Event.id.in_({delivery.event_id for delivery in records}))
+    events = {event.id: event for event in session.scalars(statement)}
+    return [(delivery, events[delivery.event_id]) for delivery in records]
 
 
-def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, str]:
-    """Make a delivery in any state due now. One that is being sent stays as it is.
+def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, Event]:
+    """Make a delivery in any state due now, and return it with its event. One that is being sent stays as it is.
 
     Raises:
         NotFoundError: the webhook has no such delivery.
@@ -198,7 +198,7 @@ def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Del
     values = {"state": "pending", "next_attempt_at": time.time(), "delivered_at": None}
     changed(session, update(Delivery).where(Delivery.id == delivery_id, Delivery.state != "sending").values(values))
     session.refresh(delivery)
-    return _with_types(session, [delivery])[0]
+    return _with_events(session, [delivery])[0]
 
 
 def any_due(session: Session) -> bool:

@@ -9,7 +9,7 @@ from flask import Blueprint
 from pydantic import BaseModel, ConfigDict, Field
 
 from store import events, webhooks
-from store.records import Delivery, Webhook
+from store.records import Delivery, Event, Webhook
 from tasks.webhooks import delivery as sender
 from tasks.webhooks import outbound
 from webapp import wire
@@ -139,11 +139,11 @@ def _with_secret(webhook: Webhook) -> NewSecret:
     return NewSecret.model_validate(_fields(webhook) | {"signing_secret": webhook.secret})
 
 
-def _delivery(entry: tuple[Delivery, str]) -> DeliveryObject:
-    delivery, type_ = entry
+def _delivery(entry: tuple[Delivery, Event]) -> DeliveryObject:
+    delivery, event = entry
     same = ("id", "event_id", "state", "attempts", "status_code", "error", "created_at", "delivered_at")
     fields = {name: getattr(delivery, name) for name in same}
-    fields |= {"webhook_endpoint_id": delivery.webhook_id, "event_type": type_}
+    fields |= {"webhook_endpoint_id": delivery.webhook_id, "event_type": event.type}
     next_attempt_at = math.ceil(delivery.next_attempt_at) if delivery.state == "pending" else None
     return DeliveryObject.model_validate(fields | {"next_attempt_at": next_attempt_at})
 
@@ -156,13 +156,18 @@ def _check(url: str) -> None:
 @operation(NewSecret, json=CreateWebhook, refusals=(413,))
 def create() -> NewSecret:
     """Have the project's events sent to a URL, signed with the secret that only this answer shows."""
+    caller()
+    return _with_secret(make(parse_body(CreateWebhook)))
+
+
+def make(body: CreateWebhook) -> Webhook:
+    """Create a webhook in the caller's project, and record who did. Raises RequestError."""
     owner = caller()
-    body = parse_body(CreateWebhook)
     _check(body.url)
     with current_context().database.write() as session:
         webhook = webhooks.create(session, owner.project_id, **body.model_dump())
         events.act(session, owner, "webhook.created", webhook.id, name=webhook.name)
-        return _with_secret(webhook)
+        return webhook
 
 
 @routes.get("/v1/webhook_endpoints")
@@ -180,58 +185,77 @@ def list_() -> WebhookPage:
 @operation(WebhookObject, refusals=(404,))
 def retrieve(webhook_endpoint_id: str) -> WebhookObject:
     """Look at a webhook endpoint."""
+    return _object(get_webhook(webhook_endpoint_id))
+
+
+def get_webhook(webhook_id: str) -> Webhook:
+    """Return a webhook of the caller's project. Raises NotFoundError."""
     owner = caller()
     with current_context().database.read() as session:
-        return _object(webhooks.get(session, owner.project_id, webhook_endpoint_id))
+        return webhooks.get(session, owner.project_id, webhook_id)
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>")
 @operation(WebhookObject, json=UpdateWebhook, refusals=(404, 413))
 def update(webhook_endpoint_id: str) -> WebhookObject:
     """Change a webhook endpoint. While it is disabled no events are added for it, and those that are pending wait."""
+    caller()
+    return _object(change(webhook_endpoint_id, parse_body(UpdateWebhook)))
+
+
+def change(webhook_id: str, body: UpdateWebhook) -> Webhook:
+    """Set what the body names of a webhook of the caller's project. Raises NotFoundError, RequestError."""
     owner = caller()
-    body = parse_body(UpdateWebhook)
     if body.url is not None:
         _check(body.url)
     values = body.model_dump(exclude_none=True)
     with current_context().database.write() as session:
-        webhook = webhooks.change(session, owner.project_id, webhook_endpoint_id, values)
+        webhook = webhooks.change(session, owner.project_id, webhook_id, values)
         events.act(session, owner, "webhook.changed", webhook.id, fields=sorted(values))  # a URL may hold a secret
-        return _object(webhook)
+        return webhook
 
 
 @routes.delete("/v1/webhook_endpoints/<webhook_endpoint_id>")
 @operation(WebhookDeleted, refusals=(404,))
 def delete(webhook_endpoint_id: str) -> WebhookDeleted:
     """Delete a webhook endpoint with its deliveries. The events stay with their batches."""
+    remove(webhook_endpoint_id)
+    return WebhookDeleted(id=webhook_endpoint_id)
+
+
+def remove(webhook_id: str) -> None:
+    """Delete a webhook of the caller's project with its deliveries. Raises NotFoundError."""
     owner = caller()
     with current_context().database.write(serial=True) as session:
-        webhooks.remove(session, owner.project_id, webhook_endpoint_id)
-        events.act(session, owner, "webhook.deleted", webhook_endpoint_id)
-    return WebhookDeleted(id=webhook_endpoint_id)
+        webhooks.remove(session, owner.project_id, webhook_id)
+        events.act(session, owner, "webhook.deleted", webhook_id)
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/rotate_secret")
 @operation(NewSecret, json=RotateSecret, body_optional=True, refusals=(404, 413))
 def rotate_secret(webhook_endpoint_id: str) -> NewSecret:
     """Replace the signing secret: everything from now on is signed with the new one, for a day with both if asked."""
-    owner = caller()
+    caller()
     keep_old = parse_body(RotateSecret, optional=True).keep_old_secret_active_for_24_hours
+    return _with_secret(rotate(webhook_endpoint_id, keep_old=keep_old))
+
+
+def rotate(webhook_id: str, *, keep_old: bool) -> Webhook:
+    """Replace the signing secret of a webhook of the caller's project. Raises NotFoundError."""
+    owner = caller()
     with current_context().database.write() as session:
-        webhook = webhooks.rotate_secret(session, owner.project_id, webhook_endpoint_id, keep_old=keep_old)
+        webhook = webhooks.rotate_secret(session, owner.project_id, webhook_id, keep_old=keep_old)
         events.act(session, owner, "webhook.changed", webhook.id, fields=["signing_secret"])
-        return _with_secret(webhook)
+        return webhook
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/test")
 @operation(SampleSent, json=SendSample, refusals=(404, 413))
 def send_sample(webhook_endpoint_id: str) -> SampleSent:
     """Send a sample event at once, also to a disabled endpoint. One that does not answer is refused."""
-    owner, context = caller(), current_context()
+    caller()
     type_ = parse_body(SendSample).event_type
-    with context.database.read() as session:
-        webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
-    status = sender.send_sample(context, webhook, type_)
+    status = sender.send_sample(current_context(), get_webhook(webhook_endpoint_id), type_)
     return SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
 
 
@@ -259,7 +283,16 @@ def deliveries(webhook_endpoint_id: str) -> DeliveryPage:
 @operation(DeliveryObject, refusals=(404, 409))
 def redeliver(webhook_endpoint_id: str, delivery_id: str) -> DeliveryObject:
     """Send a delivery again at once, whatever became of it; one that is being sent stays as it is."""
+    return _delivery(resend(webhook_endpoint_id, delivery_id))
+
+
+def resend(webhook_id: str, delivery_id: str) -> tuple[Delivery, Event]:
+    """Make a delivery of the caller's project due now, and return it with its event.
+
+    Raises:
+        NotFoundError, ConflictError.
+    """
     owner = caller()
     with current_context().database.write() as session:
-        webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
-        return _delivery(webhooks.redeliver(session, webhook, delivery_id))
+        webhook = webhooks.get(session, owner.project_id, webhook_id)
+        return webhooks.redeliver(session, webhook, delivery_id)

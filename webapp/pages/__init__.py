@@ -30,17 +30,21 @@ from webapp.pages import (
     selection,
     sessions,
 )
-from webapp.pages.automation import schedules
+from webapp.pages.automation import schedules, webhooks
 from webapp.pages.deployment import models
 from webapp.requests import current_context
 
-MODULES = (sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, keys, audit)
+MODULES = (
+    *(sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, webhooks),
+    *(keys, audit),
+)
 NAVIGATION = {
     "Batches and jobs": "pages.overview.show",
     "New batch": "pages.new.show",
     "Files": "pages.files.show",
     "Models": "pages.models.show",
     "Schedules": "pages.schedules.show",
+    "Webhooks": "pages.webhooks.show",
 }
 """The links on every page: label and endpoint."""
 ADMINISTRATION = {"Keys": "pages.keys.show", "Audit": "pages.audit.show"}

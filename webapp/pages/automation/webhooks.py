@@ -1,0 +1,198 @@
+"""/webhooks: the project's webhook endpoints, and what was sent to each.
+
+A signing secret, and the receiver's answer to a sample, go to the page that shows them in a cookie, which that page
+removes: loading it again shows neither, makes nothing and sends nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from typing import Any
+
+import flask
+from flask import Blueprint, Response
+from flask.typing import ResponseReturnValue
+from pydantic import Field
+from werkzeug.datastructures import MultiDict
+
+from batchyard.errors import BatchyardError, RequestError
+from store import events, webhooks
+from store.records import Webhook
+from tasks.webhooks import delivery
+from webapp import webhooks as api
+from webapp.pages.forms import PageParams, Problem
+from webapp.requests import caller, current_context, query, validated
+from webapp.webhooks import CreateWebhook, SendSample, UpdateWebhook, get_webhook
+
+routes = Blueprint("webhooks", __name__, url_prefix="/webhooks")
+
+NOTICE = "batchyard_webhook"
+NOTICE_SECONDS = 60
+USUAL = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+"""The events that the form of a new webhook has ticked."""
+
+
+class DeliveryParams(PageParams):
+    """The query parameters of a webhook's page. `seen` is the stamp of the deliveries that the browser shows."""
+
+    seen: str | None = Field(None, max_length=64)
+
+
+@routes.get("")
+def show() -> ResponseReturnValue:
+    return _list()
+
+
+@routes.post("")
+def create() -> ResponseReturnValue:
+    """Create a webhook, and go to its page, which shows its secret once."""
+    try:
+        webhook = api.make(validated(CreateWebhook, _body()))
+    except RequestError as error:
+        return _list(_problem(error)), error.status
+    return _redirect(webhook.id, webhook.secret)
+
+
+@routes.get("/<webhook_id>")
+def show_one(webhook_id: str) -> ResponseReturnValue:
+    """Show a webhook with its deliveries. For htmx: only these, or nothing (204) if the browser shows them so."""
+    if "HX-Request" in flask.request.headers:
+        deliveries = _deliveries(get_webhook(webhook_id))
+        if deliveries["stamp"] == query(DeliveryParams).seen:
+            return Response(status=204)
+        return flask.render_template("webhook_live.html", **deliveries)
+    response = flask.make_response(_page(webhook_id))
+    if NOTICE in flask.request.cookies:
+        response.delete_cookie(NOTICE, **_cookie(webhook_id))
+    return response
+
+
+@routes.post("/<webhook_id>/change")
+def change(webhook_id: str) -> ResponseReturnValue:
+    get_webhook(webhook_id)
+    try:
+        api.change(webhook_id, validated(UpdateWebhook, _body()))
+    except RequestError as error:
+        return _page(webhook_id, _problem(error)), error.status
+    return _redirect(webhook_id)
+
+
+@routes.post("/<webhook_id>/pause")
+def pause(webhook_id: str) -> ResponseReturnValue:
+    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=False)).id)
+
+
+@routes.post("/<webhook_id>/resume")
+def resume(webhook_id: str) -> ResponseReturnValue:
+    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=True)).id)
+
+
+@routes.post("/<webhook_id>/rotate")
+def rotate(webhook_id: str) -> ResponseReturnValue:
+    """Replace the signing secret, and go to the page that shows the new one once."""
+    webhook = api.rotate(webhook_id, keep_old="keep_old" in flask.request.form)
+    return _redirect(webhook.id, webhook.secret)
+
+
+@routes.post("/<webhook_id>/test")
+def test(webhook_id: str) -> ResponseReturnValue:
+    """Send a sample event, and go to the page that says once what the receiver answered."""
+    webhook = get_webhook(webhook_id)
+    try:
+        type_ = validated(SendSample, {"event_type": flask.request.form.get("event_type")}).event_type
+        status = delivery.send_sample(current_context(), webhook, type_)
+    except BatchyardError as error:
+        return _page(webhook_id, Problem(error.message, None)), error.status
+    return _redirect(webhook_id, str(status))
+
+
+@routes.post("/<webhook_id>/deliveries/<delivery_id>")
+def resend(webhook_id: str, delivery_id: str) -> ResponseReturnValue:
+    """Send a delivery again."""
+    api.resend(webhook_id, delivery_id)
+    return flask.redirect(flask.url_for(".show_one", webhook_id=webhook_id, _anchor=delivery_id), 303)
+
+
+@routes.post("/<webhook_id>/delete")
+def delete(webhook_id: str) -> ResponseReturnValue:
+    api.remove(webhook_id)
+    return flask.redirect(flask.url_for(".show"), 303)
+
+
+def _body() -> dict[str, Any]:
+    """Return the form as the body of POST /v1/webhook_endpoints."""
+    fields = flask.request.form
+    values = {name: fields.get(name, "").strip() for name in ("name", "url")}
+    return {**values, "event_types": fields.getlist("event_types")}
+
+
+def _problem(error: RequestError) -> Problem:
+    return Problem(error.message, (error.param or "").split(".")[0] or None)
+
+
+def _cookie(webhook_id: str) -> dict[str, Any]:
+    path = flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id)
+    return {"path": path, "httponly": True, "samesite": "Strict", "secure": flask.request.is_secure}
+
+
+def _redirect(webhook_id: str, notice: str | None = None) -> ResponseReturnValue:
+    """Go to a webhook's page, which shows `notice` once: a new secret, or the status of the answer to a sample."""
+    response = flask.redirect(flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id), 303)
+    if notice is not None:
+        response.set_cookie(NOTICE, notice, max_age=NOTICE_SECONDS, **_cookie(webhook_id))
+    return response
+
+
+def _list(problem: Problem | None = None) -> str:
+    params, project_id = query(PageParams), caller().project_id
+    with current_context().database.read() as session:
+        records, has_more = webhooks.page(session, project_id, after=params.after, limit=params.limit)
+        latest = {webhook.id: webhooks.deliveries(session, webhook, after=None, limit=1)[0] for webhook in records}
+    return flask.render_template(
+        "webhooks.html",
+        webhooks=records,
+        latest=latest,
+        has_more=has_more,
+        limit=params.limit,
+        **_form(flask.request.form or MultiDict([("event_types", type_) for type_ in USUAL]), problem),
+    )
+
+
+def _form(fields: MultiDict[str, str], problem: Problem | None) -> dict[str, Any]:
+    """Return the variables of the form of a webhook."""
+    return {"fields": fields, "chosen": set(fields.getlist("event_types")), "types": events.TYPES, "problem": problem}
+
+
+def _deliveries(webhook: Webhook) -> dict[str, Any]:
+    """Return the variables of the part of a webhook's page that changes."""
+    params = query(DeliveryParams)
+    with current_context().database.read() as session:
+        entries, has_more = webhooks.deliveries(session, webhook, after=params.after, limit=params.limit)
+    states = [(one.id, one.state, one.attempts, one.next_attempt_at) for one, _ in entries]
+    return {
+        "now": time.time(),
+        "webhook": webhook,
+        "deliveries": entries,
+        "has_more": has_more,
+        "limit": params.limit,
+        "after": params.after,
+        "stamp": hashlib.sha256(f"{webhook.enabled} {states}".encode()).hexdigest()[:16],
+    }
+
+
+def _page(webhook_id: str, problem: Problem | None = None) -> str:
+    webhook = get_webhook(webhook_id)
+    notice = flask.request.cookies.get(NOTICE, "")
+    fields = MultiDict([("name", webhook.name), ("url", webhook.url)])
+    fields.setlist("event_types", webhook.event_types)
+    if problem is not None and "url" in flask.request.form:
+        fields = flask.request.form
+    return flask.render_template(
+        "webhook.html",
+        secret=webhook.secret if hmac.compare_digest(notice.encode(), webhook.secret.encode()) else None,
+        answered=int(notice) if notice.isdecimal() and len(notice) == 3 else None,
+        **_form(fields, problem),
+        **_deliveries(webhook),
+    )
