@@ -15,9 +15,10 @@ import ray
 from ray._private.state import actors
 from ray._private.worker import global_worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
-from ray.actor import ActorHandle
+from ray.actor import ActorHandle, _ActorClassMethodMetadata
 from ray.data import Dataset
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.remote_fn import CACHED_FUNCTIONS
 from ray.data.block import BlockAccessor
 from ray.exceptions import GetTimeoutError
 
@@ -27,6 +28,7 @@ UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 """States of an actor that waits for resources."""
 ENGINE_STAGE = "vLLMEngineStage"
 """The name that `ray.data.llm` gives to the stage of a processor that calls vLLM."""
+AUTOSCALER = "_AutoscalingCoordinatorActor"
 POLL_SECONDS = 0.02
 
 
@@ -76,6 +78,22 @@ def iter_blocks(dataset: Dataset, stopped: threading.Event) -> Generator[pa.Tabl
         raise Stopped
     finally:
         executor.shutdown(force=False)
+        _forget(executor)
+
+
+def _forget(executor: Any) -> None:
+    """Drop what Ray keeps of a run: its tasks, and the class of the autoscaler's actor, which each run makes anew.
+
+    A worker that runs a thousand segments would grow by 90 MiB (Ray 2.60).
+    """
+    tasks = [operator._map_task for operator in executor._topology if hasattr(operator, "_map_task")]
+    for key, task in list(CACHED_FUNCTIONS.items()):
+        if any(task is own for own in tasks):
+            CACHED_FUNCTIONS.pop(key, None)
+    classes = _ActorClassMethodMetadata._cache
+    for descriptor in list(classes):
+        if descriptor.class_name.endswith(AUTOSCALER):
+            classes.pop(descriptor, None)
 
 
 class StartWatch(ExecutionCallback):  # type: ignore[misc]  # Ray has no types

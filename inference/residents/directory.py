@@ -16,6 +16,8 @@ from inference.residents.actor import EngineActor, gpus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
+_ENGINE = ray.remote(EngineActor)
+"""Made once: Ray keeps what it makes of a class for as long as the process lives."""
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +34,16 @@ def _model(name: str) -> str:
 def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
     """Return the actor of this replica, created if there is none. It may not be started yet: call `ready`."""
     name = actor_name(spec, request_timeout, replica)
-    return (
-        ray.remote(EngineActor)
-        .options(
-            name=name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            num_cpus=0.1,
-            num_gpus=gpus(spec),
-            max_concurrency=1000,
-            max_restarts=0,
-        )
-        .remote(name, spec, request_timeout)
-    )
+    return _ENGINE.options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0.1,
+        num_gpus=gpus(spec),
+        max_concurrency=1000,
+        max_restarts=0,
+    ).remote(name, spec, request_timeout)
 
 
 def engine_actors() -> dict[str, ActorHandle]:

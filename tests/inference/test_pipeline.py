@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -64,6 +65,21 @@ def content(line: dict[str, Any]) -> str:
 def engine_pid(spec: ModelSpec, request_timeout: float = 30) -> int:
     pid: int = directory.states()[directory.actor_name(spec, request_timeout, 0)]["pid"]
     return pid
+
+
+def test_a_worker_keeps_nothing_of_the_runs_that_it_has_made() -> None:
+    def kept() -> Counter[str]:
+        gc.collect()
+        return Counter(type(thing).__name__ for thing in gc.get_objects())
+
+    bodies = chat(*(f"hello {index}" for index in range(300)))  # more than an engine takes at once
+    run(echo(), bodies)
+    before = kept()
+    for _ in range(3):
+        run(echo(), bodies)
+    more = kept() - before
+    names = ("RemoteFunction", "PythonFunctionDescriptor", "_ActorClassMethodMetadata", "Dataset", "StreamingExecutor")
+    assert {name: more[name] for name in names if more[name]} == {}
 
 
 def test_every_row_is_answered_once_with_its_own_answer() -> None:

@@ -24,12 +24,13 @@ from urllib.error import URLError
 import pytest
 
 from batchyard.models import vllm_installed
+from inference import ray_internals
 from inference.engines.vllm import internals
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("batchyard", "store", "tasks", "inference", "webapp")
 RAY_ADAPTER, VLLM_ADAPTER = "inference/ray_internals.py", "inference/engines/vllm/internals.py"
-RAY_ATTRIBUTES = {"_create_executor", "_build_bundle_iterator", "_output_node", "_topology", "_actor_id"}
+RAY_ATTRIBUTES = {"_create_executor", "_build_bundle_iterator", "_output_node", "_topology", "_actor_id", "_map_task"}
 PLATFORMS = ("manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PRIVATE = re.compile(r"vllm(\.|$)|ray(\.\w+)*\._[a-zA-Z]|ray\.data\.block\.BlockAccessor$")
 NO_VLLM = "vLLM is not installed"
@@ -98,9 +99,11 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
         if module and not hasattr(import_module(module), attribute):
             missing.append(name)
     assert not missing
-    from ray.actor import ActorHandle
+    from ray.actor import ActorHandle, _ActorClassMethodMetadata
     from ray.data import Dataset
+    from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator
     from ray.data._internal.execution.execution_callback import ExecutionCallback
+    from ray.data._internal.execution.operators.task_pool_map_operator import TaskPoolMapOperator
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpBufferQueue, OpState
     from ray.data.block import BlockAccessor
@@ -112,6 +115,9 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     assert isinstance(ActorHandle._actor_id, property)
     assert callable(ExecutionCallback.on_execution_step)
     assert "_topology" in StreamingExecutor.execute.__code__.co_names
+    assert "_map_task" in TaskPoolMapOperator.__init__.__code__.co_names
+    assert isinstance(_ActorClassMethodMetadata._cache, dict)
+    assert default_autoscaling_coordinator._AutoscalingCoordinatorActor.__name__ == ray_internals.AUTOSCALER
 
 
 def test_the_table_holds_each_name_of_vllm_that_is_used_and_no_other() -> None:
