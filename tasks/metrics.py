@@ -22,6 +22,7 @@ from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.engine_status import EngineState
+from tasks.jobs import progress as job_progress
 from tasks.scheduling import deadlines, demand
 from tasks.scheduling.demand import Demand
 from tasks.scheduling.forecast import Forecast
@@ -64,6 +65,7 @@ class Snapshot:
         recipes: unfinished jobs by recipe and status.
         messages: number in each of Celery's queues. While Redis is away it is None, like engines and totals.
         totals: requests, tokens, errors and retries by (name, model), since Redis last lost its data.
+        job_totals: items, counters, ticks and hungry models of jobs, likewise (tasks.jobs.progress).
         demand: replicas of each served model.
         deliveries: number of unfinished webhook deliveries by state.
         processes: (resident bytes, CPU seconds) of each local process and its descendants.
@@ -77,6 +79,7 @@ class Snapshot:
     messages: dict[str, int] | None
     engines: list[EngineState] | None
     totals: dict[tuple[str, str], int] | None
+    job_totals: dict[tuple[str, ...], int] | None
     demand: dict[str, Demand]
     deliveries: dict[str, int]
     processes: dict[str, tuple[int, float]]
@@ -99,8 +102,10 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     messages: dict[str, int] | None = None
     engines: list[EngineState] | None = None
     totals: dict[tuple[str, str], int] | None = None
+    job_totals: dict[tuple[str, ...], int] | None = None
     try:
         messages, engines, totals = _messages(context), engine_status.read(context), progress.totals(context)
+        job_totals = job_progress.totals(context)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
     return Snapshot(
@@ -117,6 +122,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         messages=messages,
         engines=engines,
         totals=totals,
+        job_totals=job_totals,
         demand=demand.read(context),
         deliveries=deliveries,
         processes=_processes(context.settings.data) if with_processes else {},
@@ -140,6 +146,10 @@ def write(context: AppContext) -> None:
     document = asdict(snapshot)
     document["totals"] = [
         {"what": name, "model": model, "amount": amount} for (name, model), amount in (snapshot.totals or {}).items()
+    ]
+    job_totals = snapshot.job_totals or {}
+    document["job_totals"] = [
+        {"what": what, "labels": labels, "amount": amount} for (what, *labels), amount in job_totals.items()
     ]
     document["processes"] = {
         name: {"resident_bytes": size, "cpu_seconds": cpu} for name, (size, cpu) in snapshot.processes.items()

@@ -21,6 +21,7 @@ from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.execution.engine_status import State
+from tasks.jobs import progress as job_progress
 from tasks.metrics import Snapshot
 from tasks.scheduling import demand
 from webapp.document import operation
@@ -121,6 +122,7 @@ class _Deployment(Collector):
         yield from _batches(snapshot)
         yield from _jobs(snapshot)
         yield from _totals(snapshot.totals or {})
+        yield from _job_totals(snapshot.job_totals or {})
         yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
         if snapshot.messages is not None:
             yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(snapshot.messages))
@@ -267,11 +269,41 @@ def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> Hist
     family = HistogramMetricFamily(
         "batchyard_request_seconds", "Time of a request in its engine.", labels=["model", "request_class"]
     )
-    bounds = [*map(floatToGoString, progress.REQUEST_SECONDS), "+Inf"]
     for labels, numbers in timed.items():
-        reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(bounds)))
-        family.add_metric(labels, list(zip(bounds, reached, strict=True)), numbers.get("sum", 0) / 1000)
+        family.add_metric(labels, _buckets(progress.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
     return family
+
+
+def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
+    items = CounterMetricFamily("batchyard_job_items", "Items that have ended.", labels=["recipe", "state"])
+    meaning = "What the results of items have counted, as their recipe names it."
+    counters = CounterMetricFamily("batchyard_job_counter", meaning, labels=["recipe", "name"])
+    meaning = "Time in which jobs held requests back while less than half of what the model holds was out."
+    hungry = CounterMetricFamily("batchyard_hungry_seconds", meaning, labels=["model"])
+    ticks: Counter[str] = Counter()
+    milliseconds = 0
+    for (what, *labels), amount in totals.items():
+        if what == "items":
+            items.add_metric(labels, amount)
+        elif what == "counter":
+            counters.add_metric(labels, amount)
+        elif what == "hungry_ms":
+            hungry.add_metric(labels, amount / 1000)
+        elif what == "tick":
+            ticks[labels[0]] += amount
+        else:
+            milliseconds += amount
+    yield from (items, counters, hungry)
+    advance = HistogramMetricFamily("batchyard_job_advance_seconds", "Time of one tick of a job.", labels=[])
+    advance.add_metric([], _buckets(job_progress.TICK_SECONDS, ticks), milliseconds / 1000)
+    yield advance
+
+
+def _buckets(bounds: Sequence[float], numbers: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Return the cumulative buckets of a histogram. `numbers` are by the index of a bound, the last one without one."""
+    names = [*map(floatToGoString, bounds), "+Inf"]
+    reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(names)))
+    return list(zip(names, reached, strict=True))
 
 
 def register(app: Flask, context: AppContext) -> None:

@@ -77,6 +77,7 @@ class State:
     cursors: dict[str, int]
     reply_id: int = 0
     at: float = 0.0
+    hungry: list[str] = field(default_factory=list)
     verdicts: deque[tuple[int, int, int, Verdict]] = field(default_factory=deque)
     notices: item_events.Notices = field(default_factory=item_events.Notices)
 
@@ -132,6 +133,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
     state = _states.get(job.id)
     if state is None or state.epoch + 1 != lease.epoch:
         state = _rebuilt(context, job, step)
+    hungry = dict.fromkeys(state.hungry, started_at - state.at)
     state.epoch, state.at, state.items.step = lease.epoch, started_at, step
     _states[job.id] = state
     _send_verdicts(state)
@@ -149,9 +151,11 @@ def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
     changed = bool(cuts or items.ended or items.moved or items.judged or done or state.admitted != job.admitted)
     if changed or state.notices.next_in(time.time()) == 0.0:
         done = _commit(context, lease, state, cuts, done=done)
+        progress.count_items(context, job.recipe, Counter(ended.state for ended in items.ended), items.counters)
         for cut in cuts:
             state.items.issue(cut.requests, cut.first_line)
         state.items.taken()
+    state.hungry = state.release.hungry(items)
     if cuts:
         dispatch.run(context)
     if changed:
@@ -171,6 +175,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
             notice = state.notices.next_in(time.time())
             _release(context, lease, WAITING_SECONDS if notice is None else notice)
     _drop_others(job.id)
+    progress.count_tick(context, time.monotonic() - started_at, hungry)
 
 
 def _rebuilt(context: AppContext, job: Job, step: Step) -> State:

@@ -131,6 +131,9 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
                 lease.release(session, attempts=0, attempt_error=None)
                 for name, (sha256, size, lines) in ended.artifacts.items():
                     lifecycle.add_artifact(session, record, name, sha256, size, lines)
+    if job.status not in TERMINAL:
+        ends = {"expired": record.expired_items, "cancelled": record.cancelled_items}
+        progress.count_items(context, job.recipe, {state: number for state, number in ends.items() if number}, {})
     log.info("job ended", extra={"job_id": job_id, "status": outcome})
     progress.publish(context, job_id)
     messages.wake_parent(context.redis, job.parent_id)

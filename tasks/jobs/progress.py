@@ -1,15 +1,27 @@
-"""The progress of a job: `batch_job_status:{id}` in Redis, as for batches, counted in items."""
+"""The progress of a job: `batch_job_status:{id}` in Redis, as for batches, counted in items; and totals of all jobs."""
 
 from __future__ import annotations
 
+import bisect
+import json
+import logging
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
+
+import redis
 
 from batchyard.recipes import Check, Score
 from store.jobs.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.scheduling import deadlines
+
+log = logging.getLogger(__name__)
+
+TOTALS = "batchyard:job_totals"
+TICK_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets in which the seconds of ticks are counted for /metrics."""
 
 
 def measure(context: AppContext, job_id: str) -> dict[str, Any]:
@@ -37,6 +49,36 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
 def count_failed_judgement(context: AppContext, call: Score | Check) -> None:
     """Count a call that failed in a process of its own, by the name of its reward or gate, for /metrics."""
     progress.count(context, call.reward if isinstance(call, Score) else call.gate, {progress.JUDGEMENT_ERRORS: 1})
+
+
+def count_items(context: AppContext, recipe: str, ends: Mapping[str, int], counters: Mapping[str, int]) -> None:
+    """Count, for /metrics, items that have ended, by their state, and what their results have counted."""
+    amounts: dict[tuple[str, ...], int] = {("items", recipe, state): number for state, number in ends.items()}
+    _count(context, amounts | {("counter", recipe, name): number for name, number in counters.items()})
+
+
+def count_tick(context: AppContext, seconds: float, hungry: Mapping[str, float]) -> None:
+    """Count a tick, and the seconds before it in which models were hungry (tasks.jobs.stages), for /metrics."""
+    bucket = bisect.bisect_left(TICK_SECONDS, seconds)
+    amounts: dict[tuple[str, ...], int] = {("tick", str(bucket)): 1, ("tick_ms",): round(1000 * seconds)}
+    _count(context, amounts | {("hungry_ms", model): round(1000 * waited) for model, waited in hungry.items()})
+
+
+def _count(context: AppContext, amounts: Mapping[tuple[str, ...], int]) -> None:
+    """Add to the totals. They are counters that start again at 0 if Redis loses them."""
+    try:
+        with context.redis.pipeline(transaction=False) as pipeline:
+            for key, amount in amounts.items():
+                pipeline.hincrby(TOTALS, json.dumps(key), amount)
+            pipeline.execute()
+    except redis.RedisError as error:
+        log.warning("totals of jobs not counted: %s", error)
+
+
+def totals(context: AppContext) -> dict[tuple[str, ...], int]:
+    """Return the totals by what they count and its labels. Raises redis.RedisError."""
+    values = cast(dict[str, str], context.redis.hgetall(TOTALS))
+    return {tuple(json.loads(key)): int(amount) for key, amount in values.items()}
 
 
 def publish(context: AppContext, job_id: str) -> None:

@@ -98,6 +98,11 @@ class Release:
                 return cuts
         return []
 
+    def hungry(self, items: LiveItems) -> list[str]:
+        """Return the models that have less than half of what they hold out, though the job has requests to them."""
+        models = {model for (_, model), buffer in items.buffers.items() if buffer}
+        return [model for model in models if items.unanswered[model] < self._fills.get(model, 0) / 2]
+
     def next_in(self, items: LiveItems, now: float) -> float | None:
         """Return the seconds after which a hungry model may have its next segment; None if none waits for that."""
         waits = [

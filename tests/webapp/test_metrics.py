@@ -44,3 +44,21 @@ def test_jobs_are_counted_by_recipe_and_the_first_ones_have_their_times(tmp_path
     assert samples["batchyard_job_items_restarted", "debate"] == 0
     assert 86_000 < samples["batchyard_job_due_seconds", job_id] <= 86_400
     assert ("batchyard_job_eta_seconds", job_id) not in samples
+
+
+def test_what_jobs_have_done_is_counted_by_recipe_and_model(tmp_path: Path, broker: str) -> None:
+    context = context_in(tmp_path, redis_url=broker)
+    context.redis.flushall()
+    progress.count_items(context, "refine", {"completed": 3, "stuck": 1}, {"odd name": 7})
+    progress.count_items(context, "refine", {"completed": 2}, {})
+    for seconds in (0.003, 0.3, 99.0):
+        progress.count_tick(context, seconds, {"mini": 0.25})
+    lines = client_of(context).get("/metrics").text.splitlines()
+    assert 'batchyard_job_items_total{recipe="refine",state="completed"} 5.0' in lines
+    assert 'batchyard_job_items_total{recipe="refine",state="stuck"} 1.0' in lines
+    assert 'batchyard_job_counter_total{name="odd name",recipe="refine"} 7.0' in lines
+    assert 'batchyard_hungry_seconds_total{model="mini"} 0.75' in lines
+    buckets = {"0.005": 1, "0.2": 1, "0.5": 2, "30.0": 2, "+Inf": 3}
+    for bound, ticks in buckets.items():
+        assert f'batchyard_job_advance_seconds_bucket{{le="{bound}"}} {ticks}.0' in lines
+    assert "batchyard_job_advance_seconds_sum 99.303" in lines

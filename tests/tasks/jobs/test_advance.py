@@ -26,7 +26,7 @@ from store.jobs import stages as stage_records
 from store.jobs.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
-from tasks.jobs import advance, reading, validation, watchdog
+from tasks.jobs import advance, progress, reading, validation, watchdog
 from tasks.jobs.judging import Judges
 from tests.support.rows import until
 from tests.support.running_jobs import HEAD, Running
@@ -59,6 +59,14 @@ def two(item: Item, options: Options) -> Flow:
 @reward("odd")
 def odd(data_source, solution_str, ground_truth, extra_info=None):
     return float(solution_str)
+"""
+COUNTING = """
+@recipe("two", Options, stages=("draft",))
+def two(item: Item, options: Options) -> Flow:
+    (draft,) = yield [Ask("draft", item.chat(), model="echo")]
+    if draft.text == "2":
+        return item.failed("two", counters={"seen": 1})
+    return Result(draft.text, {"seen": 1})
 """
 HANGING = """
 busy = threading.Event()
@@ -249,6 +257,24 @@ def test_a_reward_that_raises_is_counted_by_its_name(
         until(lambda: execution_progress.totals(context) == {("judgement_errors", "odd"): 2}, seconds=30)
     finally:
         pool.close()
+
+
+def test_what_items_end_as_and_what_their_results_count_is_counted_by_recipe(
+    deployed: Callable[[str], AppContext], project: str, broker: str
+) -> None:
+    context = dataclasses.replace(deployed(COUNTING), redis=redis.Redis.from_url(broker, decode_responses=True))
+    context.redis.flushall()
+    running = Running(context, project, ["1", "2", "3"])
+    running.tick()
+    running.answer("draft")
+    running.tick()
+    totals = progress.totals(context)
+    assert {key: number for key, number in totals.items() if key[0] in ("items", "counter")} == {
+        ("items", "two", "completed"): 2,
+        ("items", "two", "failed"): 1,
+        ("counter", "two", "seen"): 3,
+    }
+    assert sum(number for key, number in totals.items() if key[0] == "tick") > 0
 
 
 def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:

@@ -153,3 +153,17 @@ def test_a_job_of_one_stage_holds_back_no_request() -> None:
     for position in range(50):
         items.begin(position, Item(position, f"item-{position}", {}), 0)
     assert [len(cut.requests) for cut in release.cuts(items, {}, 0.0)] == [30, 20]
+
+
+def test_a_model_is_hungry_while_its_next_segment_has_to_wait() -> None:
+    items = LiveItems(chain, Options(), Preparer(MODELS, 1000).prepare)
+    release = Release(STAGES, {"echo": SegmentSize(500)}, {"echo": 2 * SLOTS}, pause=1.0)
+    lines: dict[str, int] = {}
+    hungry = []
+    for number, now in enumerate((0.0, 0.5, 1.0)):
+        if now < 1.0:
+            items.begin(number, Item(number, f"q{number}", {"lengths": [1, 1, 1]}), 100)
+        for cut in release.cuts(items, lines, now):
+            items.issue(cut.requests, cut.first_line)
+        hungry.append(release.hungry(items))
+    assert hungry == [[], ["echo"], []]
