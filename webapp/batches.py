@@ -223,12 +223,12 @@ def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     def submit(session: Session, new: Draft) -> Batch:
         return submission.submit(context, session, new, key)
 
-    made = idempotency.once(key, batches.repeated, draft, submit)
-    if made.draft is None:
-        return Created(made.record, None, repeated=True)
-    after_response(lambda: messages.validate(made.record.id))
-    forecast = submission.estimate_completion(context, made.record, made.draft.outlook)
-    return Created(made.record, forecast, repeated=False)
+    created = idempotency.once(key, batches.repeated, draft, submit)
+    if created.draft is None:
+        return Created(created.record, None, repeated=True)
+    after_response(lambda: messages.validate(created.record.id))
+    forecast = submission.estimate_completion(context, created.record, created.draft.outlook)
+    return Created(created.record, forecast, repeated=False)
 
 
 @routes.get("/v1/batches")

@@ -187,10 +187,10 @@ def create() -> job_wire.JobObject | job_wire.DryRun:
     request = request_of(body)
     if params.dry_run:
         return _dry_run(dry_run.run(context, owner.project_id, request))
-    made = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
-    if made.draft is None:
-        return to_wire([made.record])[0]
-    return _object(made.record)  # nothing is read: the answer cannot fail after the commit
+    created = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
+    if created.draft is None:
+        return to_wire([created.record])[0]
+    return _object(created.record)  # nothing is read: the answer cannot fail after the commit
 
 
 def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, JobDraft]:
@@ -204,22 +204,22 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     def submit(session: Session, new: JobDraft) -> Job:
         return submission.submit(context, session, new, key)
 
-    made = idempotency.once(key, lifecycle.repeated, draft, submit)
-    if made.draft is not None:
-        after_response(lambda: submission.send(made.record))
-    return made
+    created = idempotency.once(key, lifecycle.repeated, draft, submit)
+    if created.draft is not None:
+        after_response(lambda: submission.send(created.record))
+    return created
 
 
 def request_of(body: job_wire.CreateJob) -> JobRequest:
     """Return the job that a body asks for. Raises RequestError if it has no input, or two."""
-    given, source = body.input_file_id, body.input
-    if (given is None) == (source is None):
+    file_id, source = body.input_file_id, body.input
+    if (file_id is None) == (source is None):
         raise RequestError(
             "Send the items either as 'input_file_id' or as 'input'.",
-            code="missing_required_parameter" if given is None else "invalid_value",
+            code="missing_required_parameter" if file_id is None else "invalid_value",
             param="input_file_id",
         )
-    rows_or_file: Any = given
+    rows_or_file: Any = file_id
     if source is not None and source.artifact is not None:
         owner_id = source.artifact.job_id or source.artifact.batch_id or ""
         rows_or_file = ArtifactName(owner_id, source.artifact.name)
@@ -321,11 +321,11 @@ def rescore(job_id: str) -> job_wire.JobObject:
     """Judge the answers of an ended job anew, as a new job with other options that only judge. No engine is asked."""
     owner, context = caller(), current_context()
     body = parse_body(job_wire.Rescore, bulk=True)
-    made = create_once(
+    created = create_once(
         idempotency.of_request(body, job_id),
         lambda: submission.rescore(context, owner.project_id, job_id, body.options),
     )
-    return to_wire([made.record])[0]
+    return to_wire([created.record])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/retry")
@@ -339,7 +339,7 @@ def retry(job_id: str) -> job_wire.JobObject:
     """
     owner, context = caller(), current_context()
     body = parse_body(job_wire.RetryJob, bulk=True, optional=True)
-    made = create_once(
+    created = create_once(
         idempotency.of_request(body, job_id),
         lambda: submission.retry(
             context,
@@ -350,7 +350,7 @@ def retry(job_id: str) -> job_wire.JobObject:
             completion_window=body.completion_window,
         ),
     )
-    return to_wire([made.record])[0]
+    return to_wire([created.record])[0]
 
 
 @routes.get("/v1/jobs/<job_id>/results")

@@ -43,15 +43,15 @@ def prompt(body: Mapping[str, Any]) -> list[Passage]:
     """Return the messages of a request, or its prompt or input."""
     messages = body.get("messages")
     if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
-        return [passage for message in messages for passage in _said(message)]
+        return [passage for message in messages for passage in _passages(message)]
     return [Passage("", text_of(body[name])) for name in PROMPTS if name in body]
 
 
-def _said(message: Mapping[str, Any]) -> list[Passage]:
+def _passages(message: Mapping[str, Any]) -> list[Passage]:
     role = str(message.get("role", ""))
-    said = [Passage(role, text_of(message.get("content")))] if message.get("content") is not None else []
+    passages = [Passage(role, text_of(message.get("content")))] if message.get("content") is not None else []
     calls = message.get("tool_calls")
-    return said + ([Passage(f"{role} calls", text_of(calls))] if calls else []) or [Passage(role, "")]
+    return passages + ([Passage(f"{role} calls", text_of(calls))] if calls else []) or [Passage(role, "")]
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, str]:

@@ -169,8 +169,8 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     context = current_context()
     try:
         if chosen.state == MIXED:
-            found, after = reading.mixed(context, job, chosen.after or 0, ROWS)
-            return ItemList(found, after)
+            mixed, after = reading.mixed(context, job, chosen.after or 0, ROWS)
+            return ItemList(mixed, after)
         items, has_more = reading.items(
             context, job, state=chosen.state, custom_id=chosen.custom_id, after=chosen.after, limit=ROWS
         )
