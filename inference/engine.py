@@ -132,6 +132,9 @@ class Engine(Capabilities):
         capacity: requests that it runs at once; final after `start`.
         cache_tokens: tokens of all requests that fit into its KV cache; None if that is no limit. Final after `start`.
         preemptions: how often it took the cache of a running request and computed it again; None if it does not count.
+        cache_use: share of its KV cache that requests have, as it was seen last; None if it does not say.
+        prefix_tokens, prefix_hits: tokens of prompts that it has looked for in its prefix cache, and those that were
+            there; None if it does not count.
         answered_at: time.monotonic() of the last sign of work. An engine with work that is silent for long hangs.
     """
 
@@ -139,6 +142,9 @@ class Engine(Capabilities):
     capacity: int = CAPACITY
     cache_tokens: int | None = None
     preemptions: int | None = None
+    cache_use: float | None = None
+    prefix_tokens: int | None = None
+    prefix_hits: int | None = None
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """

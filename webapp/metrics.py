@@ -73,6 +73,13 @@ class EngineObject(BaseModel):
     preemptions: int | None = Field(
         description="how often it took the cache of a running request and computed it again; null: it does not count"
     )
+    started_at: float | None = Field(description="since when it is up; null: nobody has heard from it yet")
+    start_seconds: float | None = Field(description="how long its start took")
+    memory_bytes: int | None = Field(description="resident memory of its processes")
+    gpus: float
+    cache_use: float | None = Field(description="share of its KV cache that requests have; null: it does not say")
+    prefix_tokens: int | None = Field(description="tokens of prompts that it has looked for in its prefix cache")
+    prefix_hits: int | None = Field(description="those of them that were there")
 
 
 class QueueObject(BaseModel):

@@ -12,7 +12,6 @@ import functools
 import gc
 import logging
 import math
-import os
 import time
 import uuid
 from collections import defaultdict, deque
@@ -27,6 +26,7 @@ from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
+from inference.residents import process
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import CLOSED, KeptReplies, Mailbox, Reply, reply
 from inference.residents.session import EngineSession
@@ -46,6 +46,8 @@ IDLE_SECONDS = 2.0
 """An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 RUN_SECONDS = 30.0
 """The same while a session is open: a caller that is silent for longer is dead."""
+MEMORY_SECONDS = 15.0
+"""Each segment looks at its engines every few seconds, and counting their memory takes 10 ms."""
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,10 @@ class EngineActor:
         self._request_timeout = request_timeout
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
+        self._started_at: float | None = None
+        self._start_seconds: float | None = None
+        self._process = process.identity()
+        self._memory_bytes, self._memory_until = 0, 0.0
         self._admission = AdmissionQueue(spec.in_flight())
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
@@ -95,6 +101,7 @@ class EngineActor:
         return Started(marked_versions(engine), self._spec.in_flight(engine.capacity))
 
     async def _start(self) -> Engine:
+        began = time.monotonic()
         try:
             check_arguments(self._spec)
         except ConfigurationError as error:
@@ -111,6 +118,7 @@ class EngineActor:
         tokens = math.inf if engine.cache_tokens is None else engine.cache_tokens * CACHE_SHARE
         self._admission = AdmissionQueue(self._spec.in_flight(engine.capacity), tokens)
         self._engine = engine
+        self._started_at, self._start_seconds = time.time(), time.monotonic() - began
         return engine
 
     async def reserve(self) -> str | None:
@@ -260,18 +268,32 @@ class EngineActor:
         self._replies.drop(session)
 
     async def state(self) -> dict[str, Any]:
-        """Return model, GPUs, process id, requests so far and in the engine now, seconds without work, endpoints, and
-        preemptions."""
+        """Return what the engine does and has, as `tasks.execution.engine_status.EngineState` names it."""
+        engine = self._engine
         return {
             "model": self._spec.name,
             "gpus": gpus(self._spec),
-            "pid": os.getpid(),
+            "pid": self._process["pid"],
+            "process": self._process,
+            "memory_bytes": await self._memory(),
+            "started_at": self._started_at,
+            "start_seconds": self._start_seconds,
             "requests": self._requests,
             "in_flight": self._admission.inside,
             "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
-            "endpoints": self._engine.endpoints() if self._engine else [],
-            "preemptions": self._engine.preemptions if self._engine else None,
+            "endpoints": engine.endpoints() if engine else [],
+            "preemptions": engine.preemptions if engine else None,
+            "cache_use": engine.cache_use if engine else None,
+            "prefix_tokens": engine.prefix_tokens if engine else None,
+            "prefix_hits": engine.prefix_hits if engine else None,
         }
+
+    async def _memory(self) -> int:
+        """Return the resident bytes of the engine and its processes, measured every MEMORY_SECONDS at most."""
+        if time.monotonic() >= self._memory_until:
+            self._memory_until = time.monotonic() + MEMORY_SECONDS
+            self._memory_bytes = await asyncio.to_thread(process.memory)
+        return self._memory_bytes
 
     async def stop(self) -> None:
         """End the engine and its processes. The caller then kills the actor."""

@@ -1,7 +1,7 @@
 """Engine status: the resident engines and what they do, published by the processes that run segments.
 
 Only these processes are connected to the Ray cluster. Nothing polls an idle engine, so its last status stands until it
-must have stopped itself.
+must have stopped itself, or until a process on its machine sees that it is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, cast
 
 import redis
@@ -21,6 +21,7 @@ from batchyard.models import ModelSpec
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
+from inference.residents import process
 from tasks import published
 from tasks.context import AppContext
 from tasks.scheduling.states import Engines
@@ -47,6 +48,12 @@ class EngineState:
         seen_at: when this was its state, in Unix seconds.
         preemptions: how often it took the cache of a running request and computed it again; None if it does not count.
         endpoints: the servers elsewhere it sends requests to, see `inference.engine.Engine.endpoints`.
+        process: see `inference.residents.process.identity`.
+        started_at: since when it is up, in Unix seconds; None before, and of engines that earlier versions started.
+        start_seconds: how long its start took.
+        memory_bytes: resident memory of its processes.
+        gpus: how many it has.
+        cache_use, prefix_tokens, prefix_hits: see `inference.engine.Engine`.
     """
 
     name: str
@@ -58,6 +65,18 @@ class EngineState:
     seen_at: float
     endpoints: list[dict[str, Any]] = field(default_factory=list)
     preemptions: int | None = None
+    process: dict[str, Any] = field(default_factory=dict)
+    started_at: float | None = None
+    start_seconds: float | None = None
+    memory_bytes: int | None = None
+    gpus: float = 0
+    cache_use: float | None = None
+    prefix_tokens: int | None = None
+    prefix_hits: int | None = None
+
+
+_SAME = [entry.name for entry in fields(EngineState)][7:]
+"""The fields with a default: what a resident says under the same name."""
 
 
 def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -71,20 +90,9 @@ def publish(context: AppContext, states: Mapping[str, Mapping[str, Any]]) -> Non
     for name, status in states.items():
         state: State = "starting" if "in_flight" not in status else "busy" if status["in_flight"] else "idle"
         numbers = (status.get("requests", 0), status.get("in_flight", 0), status.get("idle_seconds", 0.0))
+        same = {key: status[key] for key in _SAME if key in status}
         in_flight[status["model"]] += status.get("in_flight", 0)
-        values[name] = json.dumps(
-            asdict(
-                EngineState(
-                    name,
-                    status["model"],
-                    state,
-                    *numbers,
-                    now,
-                    status.get("endpoints", []),
-                    status.get("preemptions"),
-                )
-            )
-        )
+        values[name] = json.dumps(asdict(EngineState(name, status["model"], state, *numbers, now, **same)))
     try:
         with context.redis.pipeline() as pipeline:
             published.replace(pipeline, ENGINES, values)
@@ -113,12 +121,16 @@ def starting(context: AppContext, model: str) -> Iterator[None]:
 
 
 def read(context: AppContext) -> list[EngineState]:
-    """Return the engines that have not stopped themselves since `seen_at`. Raises redis.RedisError."""
+    """Return the engines that are not known to be gone, nor must have stopped themselves. Raises redis.RedisError."""
     now = time.time()
     values = cast(dict[str, str], context.redis.hgetall(ENGINES))
     engines = [EngineState(**json.loads(value)) for value in values.values()]
     limit = context.settings.engine_idle_seconds
-    alive = [engine for engine in engines if engine.idle_seconds + now - engine.seen_at <= limit]
+    alive = [
+        engine
+        for engine in engines
+        if engine.idle_seconds + now - engine.seen_at <= limit and not process.is_gone(engine.process)
+    ]
     return sorted(alive, key=lambda engine: engine.name)
 
 

@@ -85,11 +85,11 @@ class VLLM(Engine):
         arguments = engine_arguments(self.spec)
         # This context has vLLM's defaults for throughput; the one of its own batch runner has the smallest.
         # Statistics cost vLLM time at every token.
-        counter = None if arguments.disable_log_stats else _PreemptionCounter(self)
+        statistics = None if arguments.disable_log_stats else _Statistics(self)
         self._client = internals.AsyncLLM.from_engine_args(
             internals.AsyncEngineArgs.from_cli_args(arguments),
             usage_context=internals.UsageContext.LLM_CLASS,
-            stat_loggers=[lambda _config, _index: counter] if counter else None,
+            stat_loggers=[lambda _config, _index: statistics] if statistics else None,
         )
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
         self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens
@@ -165,14 +165,20 @@ class VLLM(Engine):
         return Answer(response.status_code, json.loads(response.body))
 
 
-class _PreemptionCounter:
-    """A logger of vLLM's statistics that counts preemptions. It has the methods that vLLM calls."""
+class _Statistics:
+    """A logger of vLLM's statistics that keeps them in the engine. It has the methods that vLLM calls."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        engine.preemptions = 0
+        engine.preemptions = engine.prefix_tokens = engine.prefix_hits = 0
+        engine.cache_use = 0.0
 
-    def record(self, _scheduler: Any, iteration: Any, **_others: Any) -> None:
+    def record(self, scheduler: Any, iteration: Any, **_others: Any) -> None:
+        if scheduler is not None:
+            self._engine.cache_use = scheduler.kv_cache_usage
+            prefix = scheduler.prefix_cache_stats
+            self._engine.prefix_tokens = (self._engine.prefix_tokens or 0) + prefix.queries
+            self._engine.prefix_hits = (self._engine.prefix_hits or 0) + prefix.hits
         if iteration is not None:
             self._engine.preemptions = (self._engine.preemptions or 0) + iteration.num_preempted_reqs
 

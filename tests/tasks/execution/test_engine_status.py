@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -10,6 +13,7 @@ import redis
 
 from tasks.context import AppContext
 from tasks.execution import engine_status
+from tests.support.stacks import ROOT
 
 
 def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
@@ -78,3 +82,28 @@ def test_a_start_is_known_until_the_engine_is_there(connected: AppContext) -> No
 def test_without_redis_a_segment_waits_for_its_engine_all_the_same(context: AppContext) -> None:
     with engine_status.starting(context, "echo"):
         assert engine_status.known(context) is None
+
+
+def test_an_engine_whose_process_is_gone_from_this_machine_is_not_shown(connected: AppContext) -> None:
+    show = "import json; from inference.residents import process; print(json.dumps(process.identity())); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", show], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as running:
+        assert running.stdout is not None
+        identity = json.loads(running.stdout.readline())
+        idle = {"model": "echo", "requests": 1, "in_flight": 0, "idle_seconds": 0.0}
+        elsewhere = {**identity, "place": "another machine"}
+        states = {"here": {**idle, "process": identity}, "there": {**idle, "process": elsewhere}, "old": idle}
+        engine_status.publish(connected, states)
+        assert [state.name for state in engine_status.read(connected)] == ["here", "old", "there"]
+        running.kill()
+        running.wait()
+    assert [state.name for state in engine_status.read(connected)] == ["old", "there"]
+
+
+def test_what_an_engine_says_of_itself_is_published_as_it_is(connected: AppContext) -> None:
+    said = {"started_at": 5.0, "start_seconds": 2.0, "memory_bytes": 7, "gpus": 0.5, "cache_use": 0.25}
+    counted = {"prefix_tokens": 100, "prefix_hits": 40}
+    engine_status.publish(connected, {"a": {"model": "echo", "in_flight": 0, **said, **counted}})
+    (state,) = engine_status.read(connected)
+    assert {name: getattr(state, name) for name in said | counted} == said | counted

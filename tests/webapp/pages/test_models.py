@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import replace
 
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
 from batchyard import histogram
-from store import keys, speeds
+from store import holds, keys, speeds
 from store.records import Batch, Project
 from store.speeds import Measurement
 from tasks.context import AppContext
@@ -98,3 +100,61 @@ def test_only_an_administrator_sees_engines_by_name(
     ours = client.get("/models").text
     assert ("engine:echo:0" in ours, "engine:echo:0" in theirs) == (True, False)
     assert '<span class="state idle">idle</span>' in theirs
+
+
+def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_changes_only(
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    engine = EngineState(
+        name="engine:echo:0",
+        model="echo",
+        state="busy",
+        answered=7,
+        in_flight=3,
+        idle_seconds=0.0,
+        seen_at=now,
+        preemptions=4,
+        started_at=now - 90,
+        start_seconds=24.0,
+        memory_bytes=3 << 30,
+        gpus=2.0,
+        cache_use=0.25,
+        prefix_tokens=200,
+        prefix_hits=50,
+    )
+    engines = [engine]
+    totals = {("input_tokens", "echo"): 1000, ("cached_tokens", "echo"): 600}
+    monkeypatch.setattr("tasks.metrics._messages", lambda _context: {})
+    monkeypatch.setattr("tasks.execution.progress.totals", lambda _context: totals)
+    monkeypatch.setattr(engine_status, "read", lambda _context: engines)
+    page = client.get("/models").text
+    words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    for part in (
+        *("State busy", "Up since 1 min ago start took 24 s", "Requests in it 3 7 asked so far"),
+        *("Memory 3.0 GiB", "GPUs 2", "KV cache in use 25.0 %", "Prefix hits 25.0 %", "Preemptions 4"),
+        "Prefix hits 60.0 % of all input tokens",
+    ):
+        assert part in words, words
+    poll = re.search(r'hx-get="([^"]+)"', page)
+    assert poll is not None
+    assert client.get(poll[1], headers={"HX-Request": "true"}).status_code == 204
+    engines[0] = replace(engine, in_flight=0, seen_at=now - 100)
+    changed = client.get(poll[1], headers={"HX-Request": "true"}).text
+    assert '<span class="state">was busy</span>' in changed and "<html" not in changed
+    engines.clear()
+    assert "No engine is up" in client.get("/models").text
+
+
+def test_why_no_engine_starts_is_said_with_since_when_and_when_it_is_tried_again(
+    client: FlaskClient, context: AppContext
+) -> None:
+    with context.database.read() as session:
+        project_id = session.scalars(select(Project.id)).one()
+    plan_batch(context, project_id, ["one"])
+    with context.database.write() as session:
+        for _ in range(2):
+            holds.hold(session, "echo", "no <kernel> for this GPU")
+    words = " ".join(re.sub(r"<[^>]+>", " ", client.get("/models").text).split())
+    assert "cannot be started: no &lt;kernel&gt; for this GPU Tried 2 times since" in words, words
+    assert re.search(r"the next attempt is (in \d+ s|due now)", words)

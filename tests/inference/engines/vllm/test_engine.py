@@ -57,6 +57,7 @@ async def main():
     bodies = chat(*map(str, range(12)), temperature=0, max_tokens=150, ignore_eos=True)
     answers = await all_answers(engine, "/v1/chat/completions", bodies)
     print("counted", engine.preemptions, [answer.status_code for answer in answers].count(200))
+    print("looked up", engine.prefix_tokens, engine.prefix_hits, engine.cache_use)
     await engine.stop()
 
 if __name__ == "__main__":
@@ -230,13 +231,16 @@ def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Pa
     directory.stop_all("tiny")
 
 
-def test_preemptions_are_counted_where_vllm_keeps_statistics(tiny: Path) -> None:
+def test_preemptions_and_the_use_of_caches_are_counted_where_vllm_keeps_statistics(tiny: Path) -> None:
     arguments = {**ARGUMENTS, "kv_cache_memory_bytes": 2**19, "disable_log_stats": False}
     spec = model(tiny, engine_args=arguments).model_dump_json()
     ran = subprocess.run([sys.executable, "-c", PREEMPTED, spec], capture_output=True, text=True, cwd=ROOT)
     counted = re.search(r"^counted (\d+) 12$", ran.stdout, re.M)
     assert counted is not None, ran.stdout + ran.stderr
     assert int(counted[1]) > 0
+    looked_up = re.search(r"^looked up (\d+) (\d+) (\d\.\d+)$", ran.stdout, re.M)
+    assert looked_up is not None, ran.stdout + ran.stderr
+    assert int(looked_up[1]) > int(looked_up[2]) and 0 <= float(looked_up[3]) <= 1
 
 
 def test_embeddings_have_unit_length(tiny: Path) -> None:
