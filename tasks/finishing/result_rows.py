@@ -166,13 +166,14 @@ class Rows(ABC):
         """Return the request on a line. Raises NotFoundError."""
         position = self.position(line)
         (raw,) = self.raw(np.array([position]))
-        return self._entry(position, raw), raw
+        return self.entry(position, raw), raw
 
     def entries(self, positions: Numbers) -> list[Entry]:
         """Return the requests at these rows, which ascend."""
-        return [self._entry(int(position), raw) for position, raw in zip(positions, self.raw(positions), strict=True)]
+        return [self.entry(int(position), raw) for position, raw in zip(positions, self.raw(positions), strict=True)]
 
-    def _entry(self, position: int, raw: Raw) -> Entry:
+    def entry(self, position: int, raw: Raw) -> Entry:
+        """Return the request at a row of `table`, of its lines."""
         line, custom_id, ok, code = (self.table[name][position].as_py() for name in ("line", "custom_id", "ok", "code"))
         answer = orjson.loads(raw.answer) if raw.answer else {}
         row = Row.of(line, custom_id, readable(raw.request)[1], answer, raw.seconds)
@@ -220,7 +221,7 @@ class Rows(ABC):
             piece = left[start : start + PIECE]
             for position, raw in zip(piece.tolist(), self.raw(piece), strict=True):
                 if matches is None or matches(raw)[0]:
-                    yield self._entry(position, raw), raw
+                    yield self.entry(position, raw), raw
 
     def _search(self, text: str, left: Numbers, limit: int) -> tuple[Numbers, int | None]:
         """Return at most `limit` of these rows whose texts contain `text`, and the row at which the search stopped."""

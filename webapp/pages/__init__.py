@@ -31,11 +31,12 @@ from webapp.pages import (
     sessions,
 )
 from webapp.pages.automation import schedules, webhooks
+from webapp.pages.comparison import compare
 from webapp.pages.deployment import models
 from webapp.requests import current_context
 
 MODULES = (
-    *(sessions, overview, selection, batches, rows, jobs, items, new, files, models, schedules, webhooks),
+    *(sessions, overview, selection, compare, batches, rows, jobs, items, new, files, models, schedules, webhooks),
     *(keys, audit),
 )
 NAVIGATION = {

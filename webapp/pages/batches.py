@@ -90,7 +90,7 @@ def show(batch_id: str) -> ResponseReturnValue:
         planned=batch.planned,
         problems=problems,
         fields={},
-        summaries=_summaries(batch),
+        summaries=summaries(batch),
         once=secrets.token_hex(16),
     )
 
@@ -129,7 +129,7 @@ def _before(batch: BatchObject) -> dict[str, tuple[str, int]]:
         }
 
 
-def _summaries(batch: Batch) -> dict[str, dict[str, Any]]:
+def summaries(batch: Batch) -> dict[str, dict[str, Any]]:
     """Return the summaries of post-processing steps by artifact name: JSON objects of at most MAX_SUMMARY_BYTES."""
     context = current_context()
     with context.database.read() as session:

@@ -89,7 +89,7 @@ def _cut(text: str) -> str:
     return text if hidden <= 0 else f"{text[:TEXT]}… and {hidden:,} more characters"
 
 
-def _pair(entry: Entry) -> Pair:
+def pair_of(entry: Entry) -> Pair:
     """Return the last two messages of a request with the beginning of its answer or error."""
     row = entry.row
     prompt = answers.prompt(row.body) or ([Passage("", answers.text_of(row.body))] if row.body else [])
@@ -116,18 +116,22 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
     try:
         with result_rows.opened(current_context(), batch) as rows:
             return _listed(rows, RowParams(), FIRST_ROWS), problems.of_rows(rows)
-    except ArtifactMissing:
-        problem = "What its requests became is missing in the artifact store: run the batch again, or have it restored."
-    except NotFoundError as error:
-        problem = error.message
-    except UnavailableError:
-        problem = "The artifact store cannot be read now; load this page again in a minute. The server's log says more."
-    return {"pairs": [], "listed": None, "problem": problem}, None
+    except (NotFoundError, UnavailableError) as error:
+        return {"pairs": [], "listed": None, "problem": problem_of(error)}, None
+
+
+def problem_of(error: NotFoundError | UnavailableError) -> str:
+    """Return for people why the requests of a batch cannot be shown."""
+    if isinstance(error, ArtifactMissing):
+        return "What its requests became is missing in the artifact store: run the batch again, or have it restored."
+    if isinstance(error, NotFoundError):
+        return error.message
+    return "The artifact store cannot be read now; load this page again in a minute. The server's log says more."
 
 
 def _listed(rows: Rows, params: RowParams, limit: int) -> dict[str, Any]:
     listed = rows.page(params.filter, limit, after=params.after, before=params.before)
-    return {"pairs": [_pair(entry) for entry in listed.entries], "listed": listed, "problem": rows.missing or None}
+    return {"pairs": [pair_of(entry) for entry in listed.entries], "listed": listed, "problem": rows.missing or None}
 
 
 @routes.get("/requests")

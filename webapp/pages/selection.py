@@ -1,4 +1,7 @@
-"""/selected: cancel or retry several batches and jobs of the list at once, after a question."""
+"""/selected: cancel, retry, pause or resume several batches and jobs of the list at once, after a question.
+
+Two batches can be compared, too, on a page of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import BatchyardError, RequestError
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import JOB_PAUSABLE, PAUSABLE, TERMINAL
 from store import batches
 from store.jobs import lifecycle
 from store.jobs.records import Job
@@ -24,7 +27,7 @@ from webapp.requests import caller, current_context
 
 routes = Blueprint("selection", __name__, url_prefix="/selected")
 
-Action = Literal["cancel", "retry"]
+Action = Literal["cancel", "retry", "pause", "resume"]
 MOST = 100
 """The most batches and jobs at once: as many as a page of the list has."""
 
@@ -42,9 +45,12 @@ class Choice:
 @routes.get("")
 def show() -> ResponseReturnValue:
     """Ask whether to do it, and say what cannot be done."""
-    action, ids = _action(flask.request.args.get("action")), flask.request.args.getlist("id")
+    ids = flask.request.args.getlist("id")
     if not ids:
         raise RequestError("Nothing is selected: tick the boxes beside the names first.", param="id")
+    if flask.request.args.get("action") == "compare":
+        return _compare(ids)
+    action = _action(flask.request.args.get("action"))
     return flask.render_template(
         "selection.html",
         action=action,
@@ -68,11 +74,18 @@ def act() -> ResponseReturnValue:
     return flask.redirect(flask.url_for("pages.overview.show"), 303)
 
 
+def _compare(ids: list[str]) -> ResponseReturnValue:
+    if len(ids) != 2 or any(work_id.startswith("job_") for work_id in ids):
+        raise RequestError("Tick two batches to compare them; jobs are compared by an experiment.", param="id")
+    second, first = ids  # the newer one stands above the other in the list
+    return flask.redirect(flask.url_for("pages.compare.show", a=first, b=second), 303)
+
+
 def _action(text: str | None) -> Action:
     for action in get_args(Action):
         if action == text:
             return action  # type: ignore[no-any-return]
-    raise RequestError("Choose 'cancel' or 'retry'.", param="action")
+    raise RequestError(f"Choose one of {', '.join(get_args(Action))}.", param="action")
 
 
 def _get(work_id: str) -> Batch | Job:
@@ -86,26 +99,38 @@ def _name(work: Batch | Job) -> str:
 
 def _choice(action: Action, work_id: str) -> Choice:
     work = _get(work_id)
-    refusal = None
+    return Choice(work.id, _name(work), work.total, _refusal(action, work))
+
+
+def _refusal(action: Action, work: Batch | Job) -> str | None:
+    """Return why the action cannot be done; None if it can."""
     if action == "cancel":
-        if work.status in TERMINAL or work.status == "cancelling":
-            refusal = f"is {work.status} already"
-    elif work.status not in TERMINAL:
-        refusal = "has not ended"
-    elif isinstance(work, Job):
-        refusal = None if work.completed < work.total else "has no item that did not complete"
-    elif not work.error_file_id:
-        refusal = "has no failed request"
-    return Choice(work.id, _name(work), work.total, refusal)
+        return f"is {work.status} already" if work.status in TERMINAL or work.status == "cancelling" else None
+    if action in ("pause", "resume"):
+        if work.status not in (JOB_PAUSABLE if isinstance(work, Job) else PAUSABLE):
+            return f"is {work.status} already"
+        if (work.paused_at is None) == (action == "resume"):
+            return "is not paused" if action == "resume" else "is paused already"
+        return None
+    if work.status not in TERMINAL:
+        return "has not ended"
+    if isinstance(work, Job):
+        return None if work.completed < work.total else "has no item that did not complete"
+    return None if work.error_file_id else "has no failed request"
 
 
 def _act(action: Action, work_id: str) -> None:
-    """Cancel or retry one. Raises BatchyardError."""
-    is_job = work_id.startswith("job_")
+    """Do it to one. Raises BatchyardError."""
+    is_job, context = work_id.startswith("job_"), current_context()
     if action == "cancel":
         cancel = lifecycle.cancel if is_job else batches.cancel
-        with current_context().database.write() as session:
+        with context.database.write() as session:
             cancel(session, caller().project_id, work_id, caller())
+    elif action in ("pause", "resume"):
+        pause = lifecycle.pause if is_job else batches.pause
+        resume = lifecycle.resume if is_job else batches.resume
+        with context.database.write() as session:
+            (pause if action == "pause" else resume)(session, caller(), work_id)
     elif is_job:
         jobs.retry_once(work_id)
     else:

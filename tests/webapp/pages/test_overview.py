@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
 from store import batches, keys
+from store.jobs.records import Job
 from store.records import Batch, Project
 from tasks.context import AppContext
 from tests.support.jobs import start_job
@@ -127,6 +128,30 @@ def test_several_are_cancelled_after_a_question_and_what_cannot_be_is_said(
     nothing = client.get("/selected?action=cancel")
     assert (nothing.status_code, "Nothing is selected" in nothing.text) == (400, True)
     assert client.get(f"/selected?action=drop&id={running.id}").status_code == 400
+
+
+def test_several_are_paused_and_resumed_after_a_question(client: FlaskClient, context: AppContext, make: Make) -> None:
+    batch, ended = make(), make(status="completed", completed_at=2_000_000_000)
+    with context.database.write() as session:
+        job = start_job(session, batch.project_id)
+    ids, csrf = [batch.id, ended.id, job.id], csrf_of(client)
+
+    def paused() -> list[bool]:
+        with context.database.read() as session:
+            return [
+                session.get_one(Batch, batch.id).paused_at is not None,
+                session.get_one(Job, job.id).paused_at is not None,
+            ]
+
+    page = client.get("/selected", query_string={"action": "pause", "id": ids}).text
+    assert "Pause 2 of 3 selected?" in page and "is completed already" in page and paused() == [False, False]
+    form = {"csrf": csrf, "once": "1", "id": [batch.id, job.id]}
+    assert client.post("/selected", data=form | {"action": "pause"}).status_code == 303
+    assert paused() == [True, True]
+    assert "is paused already" in client.get("/selected", query_string={"action": "pause", "id": ids}).text
+    assert "Resume 2 of 3 selected?" in client.get("/selected", query_string={"action": "resume", "id": ids}).text
+    assert client.post("/selected", data=form | {"action": "resume"}).status_code == 303
+    assert paused() == [False, False]
 
 
 def test_another_projects_batch_is_neither_listed_nor_selected(context: AppContext, make: Make) -> None:

@@ -1,0 +1,134 @@
+"""/compare?a=…&b=…: two batches side by side: how they went, their scores, and the answers that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import flask
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
+from pydantic import BaseModel, Field
+
+from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from store import segments
+from store.records import Batch
+from tasks.finishing import result_rows
+from tasks.finishing.pairs import Pairs
+from webapp.batches import get_batch, to_wire
+from webapp.pages import rows, speed
+from webapp.pages.batches import summaries
+from webapp.pages.formats import brief, count, duration, figure, rate
+from webapp.pages.forms import Blank
+from webapp.requests import current_context, query
+from webapp.wire import BatchObject
+
+routes = Blueprint("compare", __name__, url_prefix="/compare")
+
+PAIRS = 25
+CODES = 20
+"""So many codes of errors are listed."""
+
+
+class CompareParams(BaseModel):
+    a: str = Field("", max_length=64)
+    b: str = Field("", max_length=64)
+    differ: bool = False
+    after: Annotated[int | None, Blank] = Field(None, ge=1, le=2**53)
+
+
+class Measure(NamedTuple):
+    """What was measured of two batches, for people. `change` is from the first to the second, maybe empty."""
+
+    name: str
+    first: str
+    second: str
+    change: str = ""
+
+
+@routes.get("")
+def show() -> ResponseReturnValue:
+    params = query(CompareParams)
+    if not params.a or not params.b or params.a == params.b:
+        raise RequestError("Choose two batches to compare: ?a=batch_…&b=batch_…", param="b")
+    pair = get_batch(params.a), get_batch(params.b)
+    first, second = shown = to_wire(pair)
+    variables: dict[str, Any] = {"params": params, "batches": shown, "measures": list(_measures(pair, first, second))}
+    try:
+        variables |= _answers(pair, params)
+    except (NotFoundError, UnavailableError) as error:
+        variables |= {"problem": rows.problem_of(error)}
+    return flask.render_template("compare.html", **variables)
+
+
+def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]:
+    """Return the variables of the answers side by side. Raises NotFoundError, UnavailableError."""
+    for batch in pair:
+        if not batch.planned:
+            reason = "it is still validated, or its input is invalid"
+            return {"problem": f"The requests of batch '{batch.id}' are not known: {reason}."}
+    context = current_context()
+    with result_rows.opened(context, pair[0]) as one, result_rows.opened(context, pair[1]) as other:
+        pairs = Pairs(one, other)
+        page = pairs.page(PAIRS, after=params.after, differing=params.differ)
+        codes = dict(one.codes()), dict(other.codes())
+        return {
+            "problem": one.missing or other.missing,
+            "shared": pairs.shared,
+            "only": (pairs.only_first, pairs.only_second),
+            "successes": pairs.successes(),
+            "page": page,
+            "pairs": [(rows.pair_of(pair.first), rows.pair_of(pair.second), pair.differ) for pair in page.pairs],
+            "codes": [(code, codes[0].get(code, 0), codes[1].get(code, 0)) for code in (codes[0] | codes[1])][:CODES],
+        }
+
+
+def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject) -> Iterator[Measure]:
+    """Yield what is known of each of two batches."""
+
+    def measure(name: str, value: Callable[[BatchObject], float | None], words: Callable[[Any], str]) -> Measure:
+        return _measure(name, value(first), value(second), words)
+
+    yield measure("Requests", lambda batch: batch.request_counts.total, count)
+    yield measure("Succeeded", lambda batch: batch.request_counts.completed, count)
+    yield measure("Failed", lambda batch: batch.request_counts.failed, count)
+    yield measure("Input tokens", lambda batch: batch.usage.input_tokens, count)
+    yield measure("From prefix caches", lambda batch: batch.usage.input_tokens_details.cached_tokens, count)
+    yield measure("Output tokens", lambda batch: batch.usage.output_tokens, count)
+    latencies = [entry.batchyard.latency for entry in (first, second)]
+    for name in ("p50", "p95"):
+        values = [None if latency is None else getattr(latency, name) for latency in latencies]
+        yield _measure(f"Time of a request, {name}", values[0], values[1], brief)
+    yield measure("Took", _seconds, duration)
+    with current_context().database.read() as session:
+        rates = [speed.average(segments.timeline(session, batch)).rows for batch in pair]
+    yield _measure("Requests a second", rates[0], rates[1], rate)
+    yield from _scores(*map(summaries, pair))
+
+
+def _measure(name: str, first: float | None, second: float | None, words: Callable[[Any], str]) -> Measure:
+    return Measure(name, words(first), words(second), _change(first, second))
+
+
+def _seconds(batch: BatchObject) -> float | None:
+    ended_at = batch.completed_at or batch.failed_at or batch.expired_at or batch.cancelled_at
+    return None if ended_at is None else ended_at - batch.created_at
+
+
+def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]) -> Iterator[Measure]:
+    """Yield the numbers in the summaries of steps that both batches have had."""
+    for artifact in first.keys() & second.keys():
+        step = artifact.removesuffix("-summary.json").capitalize()
+        for key, value in first[artifact].items():
+            other = second[artifact].get(key)
+            if all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, other)):
+                yield _measure(f"{step}: {key.replace('_', ' ')}", value, other, figure)
+
+
+def _change(first: float | None, second: float | None) -> str:
+    """Return by how much the second number is more than the first."""
+    if first is None or second is None:
+        return ""
+    if first == second:
+        return "the same"
+    return f"{second - first:+.4g}" if not first else f"{(second - first) / first:+.1%}".replace("%", " %")
