@@ -65,7 +65,7 @@ class ScheduleObject(BaseModel):
     cron: str
     timezone: str
     input: ScheduleInputObject
-    batch: wire.BatchOptions | None
+    batch: wire.ScheduledBatch | None
     job: JobOptions | None
     overlap: Overlap
     catch_up: CatchUp
@@ -120,7 +120,7 @@ class CreateSchedule(BaseModel):
     cron: Expression = Field(description="minute, hour, day of month, month, day of week: '30 6 * * MON-FRI'")
     timezone: TimeZone = Field("UTC", description="IANA name: 'Europe/Berlin'")
     input: ScheduleInput
-    batch: wire.BatchOptions | None = Field(
+    batch: wire.ScheduledBatch | None = Field(
         None, description="the places of a template are filled in metadata's values, too"
     )
     job: JobOptions | None = Field(None, description="likewise")
@@ -137,7 +137,7 @@ class UpdateSchedule(BaseModel):
     cron: Expression | None = None
     timezone: TimeZone | None = None
     input: ScheduleInput | None = None
-    batch: wire.BatchOptions | None = None
+    batch: wire.ScheduledBatch | None = None
     job: JobOptions | None = None
     overlap: Overlap | None = None
     catch_up: CatchUp | None = None
@@ -156,7 +156,7 @@ def to_wire(records: Sequence[Schedule]) -> list[ScheduleObject]:
         ScheduleObject(
             **{name: getattr(schedule, name) for name in _COPIED},
             input=ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256),
-            batch=None if schedule.job is not None else wire.BatchOptions(**schedule.batch),
+            batch=None if schedule.job is not None else wire.ScheduledBatch(**schedule.batch),
             job=None if schedule.job is None else JobOptions(**schedule.job),
             next_runs=_next_runs(schedule),
             last_run=_run(last_runs[schedule.id]) if schedule.id in last_runs else None,
@@ -227,7 +227,8 @@ def list_() -> SchedulePage:
     return SchedulePage.of(to_wire(records), has_more=has_more)
 
 
-def _get(schedule_id: str) -> Schedule:
+def get_schedule(schedule_id: str) -> Schedule:
+    """Return a schedule of the caller's project. Raises NotFoundError."""
     owner = caller()
     with current_context().database.read() as session:
         return schedules.get(session, owner.project_id, schedule_id)
@@ -237,19 +238,25 @@ def _get(schedule_id: str) -> Schedule:
 @operation(ScheduleObject, refusals=(404,))
 def retrieve(schedule_id: str) -> ScheduleObject:
     """Look at a schedule."""
-    return _object(_get(schedule_id))
+    return _object(get_schedule(schedule_id))
 
 
 @routes.post("/v1/schedules/<schedule_id>")
 @operation(ScheduleObject, json=UpdateSchedule, refusals=(404, 409, 413))
 def update(schedule_id: str) -> ScheduleObject:
     """Change a schedule. Another cron expression or time zone counts from now on."""
-    schedule, context = _get(schedule_id), current_context()
-    values = recurring.define(context, schedule.project_id, _values(parse_body(UpdateSchedule)), schedule)
+    caller()
+    return _object(change(get_schedule(schedule_id), parse_body(UpdateSchedule)))
+
+
+def change(schedule: Schedule, body: UpdateSchedule) -> Schedule:
+    """Set what the body names of a schedule, and record who did. Raises RequestError, ConflictError."""
+    context = current_context()
+    values = recurring.define(context, schedule.project_id, _values(body), schedule)
     with context.database.write() as session:
         schedule = schedules.change(session, schedule, **values)
         events.act(session, caller(), "schedule.changed", schedule.id, fields=sorted(values))
-    return _object(schedule)
+        return schedule
 
 
 @routes.delete("/v1/schedules/<schedule_id>")
@@ -288,7 +295,7 @@ def run(schedule_id: str) -> ScheduleRunObject:
 @operation(ScheduleRunPage, query=ListSchedules, refusals=(404,))
 def runs(schedule_id: str) -> ScheduleRunPage:
     """List the runs of a schedule, newest first."""
-    schedule = _get(schedule_id)
+    schedule = get_schedule(schedule_id)
     params = query(ListSchedules)
     with current_context().database.read() as session:
         records, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
@@ -299,7 +306,7 @@ def runs(schedule_id: str) -> ScheduleRunPage:
 @operation(None, media_type="application/jsonl", refusals=(404,))
 def template(schedule_id: str) -> Response:
     """Download the template of a schedule whose input is one."""
-    text = run_templates.template(current_context(), _get(schedule_id))
+    text = run_templates.template(current_context(), get_schedule(schedule_id))
     if text is None:
         raise NotFoundError(f"Schedule '{schedule_id}' has no template.", param="schedule_id")
     return Response(text, mimetype="application/jsonl")

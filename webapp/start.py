@@ -231,7 +231,7 @@ def _draft(options: Start, source: File | NewInput, title: str | None = None) ->
 def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
     """Return the requests of a file with a name, or of the inline prompts. Raises RequestError, UnavailableError."""
     if file is None:
-        return NewInput("prompts.jsonl", _requests(options, prompts.of_list(options.prompts or [])))
+        return NewInput("prompts.jsonl", requests_of(options, prompts.of_list(options.prompts or [])))
     upload, name = file
     if not upload.stored:
         upload.commit()
@@ -256,7 +256,7 @@ def _of_file(options: Start, upload: Writer, name: str) -> Writer:
                 )
             return decompressed(upload, name)
     with _opened(upload, name) as file:
-        return _requests(options, prompts.of_file(file, kind, options.template))
+        return requests_of(options, prompts.of_file(file, kind, options.template))
 
 
 @contextmanager
@@ -294,7 +294,7 @@ def request_template(options: Start) -> prompts.RequestTemplate:
     return prompts.RequestTemplate(options.endpoint, options.model, options.system, parameters | options.sampling)
 
 
-def _requests(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
+def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
     common = request_template(options)

@@ -86,6 +86,12 @@ class BatchOptions(BaseModel):
     on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
 
 
+class ScheduledBatch(BatchOptions):
+    """How the batches of a schedule are run."""
+
+    priority: Priority = Field("normal", description=PRIORITY)
+
+
 class InputFile(BaseModel):
     input_file_id: str = Field(strict=True, max_length=64)
 

@@ -34,6 +34,7 @@ def schedule() -> None:
 @requests.window_option
 @requests.post_process_option
 @requests.on_invalid_option
+@requests.priority_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with each batch; may be given 16 times.")
 @click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="While a batch runs.")
 @click.option("--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Of missed times.")
@@ -49,6 +50,7 @@ def create(
     window: str,
     post_process: tuple[str, ...],
     on_invalid: str,
+    priority: str,
     metadata: tuple[str, ...],
     overlap: str,
     catch_up: str,
@@ -65,6 +67,7 @@ def create(
         "metadata": requests.pairs(metadata, "--metadata") or None,
         "post_process": requests.steps(post_process),
         "on_invalid": on_invalid,
+        "priority": priority,
     }
     server = connect(data)
     created = server.create_schedule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import and_, func, or_, select, true, update
@@ -141,6 +141,11 @@ def get(session: Session, project_id: str, job_id: str) -> Job:
     if job is None:
         raise NotFoundError(f"No job found with id '{job_id}'.", param="job_id")
     return job
+
+
+def some(session: Session, project_id: str, job_ids: Collection[str]) -> Sequence[Job]:
+    """Return those of the project's jobs that have one of these ids, in any order."""
+    return session.scalars(select(Job).where(Job.project_id == project_id, Job.id.in_(job_ids))).all()
 
 
 def locked(session: Session, project_id: str, job_id: str) -> Job:

@@ -227,6 +227,49 @@ def is_requests(file: IO[bytes]) -> bool:
     return isinstance(request, dict) and "custom_id" in request and "body" in request
 
 
+def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | None:
+    """Return what these requests were made of: a template, and the text of which `of_file` reads their prompts.
+
+    None if that would make others, since they differ in more than their prompts, or came from somewhere else.
+    """
+    common: RequestTemplate | None = None
+    contents: list[str] = []
+    for raw in lines:
+        try:
+            request = orjson.loads(raw)
+            own, content = _taken_apart(request)
+            number = int(request["custom_id"].removeprefix("prompt-"))
+        except (orjson.JSONDecodeError, TypeError, KeyError, ValueError, AttributeError):
+            return None
+        common = common or own
+        if own != common or common.request(Prompt(number, content)) != request:
+            return None
+        contents.append(content)
+    if common is None:
+        return None
+    kind: Format = "prompts" if any("\n" in content for content in contents) else "txt"
+    text = (f"\n{RULE}\n" if kind == "prompts" else "\n").join(contents)
+    again = [prompt.content for prompt in of_file(io.BytesIO(text.encode()), kind, None)]
+    return (common, kind, text) if again == contents else None
+
+
+def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:
+    """Return template and prompt of a request. Raises KeyError, ValueError and the like for one that has none."""
+    body = dict(request["body"])
+    model, system = body.pop("model"), None
+    if "messages" in body:
+        *others, user = body.pop("messages")
+        content = user["content"]
+        if others:
+            (first,) = others
+            system = first["content"]
+    else:
+        content = body.pop("prompt" if request["url"] == "/v1/completions" else "input")
+    if not isinstance(content, str):
+        raise ValueError("a prompt is a text")
+    return RequestTemplate(request["url"], model, system, body), content
+
+
 def _lines(text: io.TextIOWrapper, _template: str | None) -> Iterator[Prompt]:
     for number, line in enumerate(text, 1):
         if line.strip():

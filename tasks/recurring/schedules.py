@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import ConflictError, RequestError, UnavailableError
+from batchyard.statuses import PRIORITIES
 from store import batches, events, schedules
 from store.jobs import lifecycle
 from store.jobs.records import Job
@@ -169,7 +170,8 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
     source = run_templates.source(context, schedule, times, at)
     if schedule.job is None:
         own = {name: options[name] for name in ("endpoint", "post_process")}
-        own["on_invalid"] = options.get("on_invalid", "fail")  # older schedules do not say
+        own["on_invalid"] = options.get("on_invalid", "fail")  # older schedules say neither
+        own["priority"] = PRIORITIES[options.get("priority", "normal")]
         return submission.draft(context, schedule.project_id, source, **own, **common)
     own = {name: options[name] for name in ("recipe", "options", "seed", "name")}
     own["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none

@@ -11,7 +11,7 @@ import flask
 from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.errors import RequestError
-from batchyard.statuses import ENDPOINTS
+from batchyard.statuses import ENDPOINTS, priority_name
 from store import batches
 from store.records import Batch
 from tasks.steps import registry
@@ -82,23 +82,39 @@ def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
         "metadata": _metadata(fields.get("metadata", "")),
         "post_process": [_step(step, fields) for step in post_processing() if f"step.{step.name}" in fields],
         "on_invalid": fields.get("on_invalid", "fail"),
+        "priority": fields.get("priority", "normal"),
+    }
+
+
+def prompt_options(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
+    """Return how prompts are run as in a request body: endpoint, model, and the options of these names that are set."""
+    endpoint, _, model = fields.get("run", "").partition(" ")
+    return {"endpoint": endpoint, "model": model} | {
+        name: fields[name] for name in names if fields.get(name, "").strip()
     }
 
 
 def fields_of(batch: Batch) -> dict[str, str]:
     """Return the fields in which a batch's options stand as they are in this batch."""
     metadata = {name: value for name, value in (batch.request_metadata or {}).items() if name != batches.NAME}
+    options = {name: getattr(batch, name) for name in ("completion_window", "on_invalid", "post_process")}
+    return option_fields({**options, "metadata": metadata, "priority": priority_name(batch.priority)})
+
+
+def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the form's fields for a batch's options as they are in a request body."""
     fields = {
-        "completion_window": batch.completion_window,
-        "metadata": "\n".join(f"{name}={value}" for name, value in metadata.items()),
+        "completion_window": options["completion_window"],
+        "metadata": "\n".join(f"{name}={value}" for name, value in (options.get("metadata") or {}).items()),
+        "priority": options.get("priority", "normal"),
     }
-    if batch.on_invalid == "skip":
+    if options.get("on_invalid") == "skip":
         fields["on_invalid"] = "skip"
-    for entry in batch.post_process:
+    for entry in options.get("post_process", ()):
         prefix = f"step.{entry['step']}"
         fields[prefix] = "1"
-        options = {name: value for name, value in registry.request(entry).items() if name != "step"}
-        for name, value in options.items():
+        values = {name: value for name, value in registry.request(entry).items() if name != "step"}
+        for name, value in values.items():
             fields[f"{prefix}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return fields
 

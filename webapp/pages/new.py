@@ -173,8 +173,7 @@ def _options() -> StartForm:
         if fields.get("file_id"):
             values |= {name: fields[name] for name in _CHANGEABLE if fields.get(name, "").strip()}
     else:
-        values["endpoint"], _, values["model"] = fields.get("run", "").partition(" ")
-        values |= {name: fields[name] for name in _OPTIONS if fields.get(name, "").strip()}
+        values |= forms.prompt_options(fields, *_OPTIONS)
     options = validated(StartForm, values)
     submission.check_window(current_context().settings, options.completion_window)
     return options

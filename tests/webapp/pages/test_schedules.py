@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import openai
 import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import expect
+from sqlalchemy import update
 
+from batchyard import cron
 from store import files, keys
-from store.records import Project, Schedule
+from store.records import Batch, File, Project, Schedule
 from tasks.context import AppContext
 from tests.support.stacks import RunningStack, a_chat
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
+from webapp.pages.automation import cron_words
 
 Open = Callable[..., Visit]
 
@@ -109,10 +116,148 @@ def test_another_projects_schedule_is_not_there(client: FlaskClient, context: Ap
     theirs = signed_in(create_app(context).test_client(), stranger)
     assert "nightly" not in theirs.get("/schedules").text
     assert theirs.get(f"/schedules/{schedule.id}").status_code == 404
-    for action in ("pause", "resume", "run", "delete"):
-        answer = theirs.post(f"/schedules/{schedule.id}/{action}", data={"csrf": csrf_of(theirs)})
+    assert theirs.get(f"/schedules/{schedule.id}/edit").status_code == 404
+    for action in ("pause", "resume", "run", "edit", "delete"):
+        answer = theirs.post(f"/schedules/{schedule.id}/{action}", data={"csrf": csrf_of(theirs), **FORM})
         assert answer.status_code == 404
     assert not only_schedule(context).paused
+
+
+PROMPTS = {
+    "holds": "prompts",
+    "text": "News of {{date}}?\r\n---\r\nWhat is\r\nleft?",
+    "format": "prompts",
+    "run": "/v1/chat/completions echo",
+    "system": "Be brief.",
+    "temperature": "0.5",
+    "stop": '["END"]',
+    "template": "",
+    "priority": "high",
+}
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """The fields of a page's form as a browser would send them."""
+    form = page.partition('<form id="new"')[2]
+    inputs = re.findall(r'<input [^>]*name="([^"]+)" type="[^"]*" value="([^"]*)"', form)
+    hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form)
+    ticked = re.findall(r'<input type="(?:radio|checkbox)" name="([^"]+)" value="([^"]+)" checked', form)
+    chosen = re.findall(
+        r'<select[^>]* name="([^"]+)"(?:(?!</select>).)*?<option(?: value="([^"]*)")? selected>([^<]*)', form, re.DOTALL
+    )
+    areas = re.findall(r'<textarea [^>]*name="([^"]+)"[^>]*>\n([^<]*)</textarea>', form)
+    fields = [*inputs, *hidden, *ticked, *((name, value or text) for name, value, text in chosen), *areas]
+    return {name: html.unescape(value) for name, value in fields}
+
+
+def test_prompts_and_a_model_become_the_requests_of_every_run(client: FlaskClient, context: AppContext) -> None:
+    schedule = create_schedule(client, context, **PROMPTS)
+    lines = context.artifacts.read(schedule.input_sha256).decode().splitlines()
+    bodies = [json.loads(line)["body"] for line in lines]
+    assert [body["messages"][1]["content"] for body in bodies] == ["News of {{date}}?", "What is\nleft?"]
+    assert all(body["messages"][0] == {"role": "system", "content": "Be brief."} for body in bodies)
+    assert [(body["model"], body["temperature"], body["stop"]) for body in bodies] == [("echo", 0.5, ["END"])] * 2
+    days = [datetime.now(ZoneInfo("Asia/Kathmandu")).date()]
+    client.post(f"/schedules/{schedule.id}/run", data={"csrf": csrf_of(client)})
+    days.append(datetime.now(ZoneInfo("Asia/Kathmandu")).date())
+    with context.database.read() as session:
+        batch = session.query(Batch).one()
+        source = session.get_one(File, batch.input_file_id)
+    assert batch.priority == 1
+    content = context.artifacts.read(source.sha256).decode()
+    assert any(f"News of {day}?" in content for day in days)
+
+
+@pytest.mark.parametrize("changed", [PROMPTS, PROMPTS | {"format": "txt", "text": "one\r\ntwo"}, {}])
+def test_a_schedule_that_is_sent_back_as_its_form_shows_it_stays_as_it_is(
+    client: FlaskClient, context: AppContext, changed: dict[str, str]
+) -> None:
+    before = create_schedule(client, context, **changed)
+    path = f"/schedules/{before.id}/edit"
+    fields = fields_of(client.get(path).text)
+    assert fields["holds"] == changed.get("holds", "requests")
+    assert client.post(path, data=fields).status_code == 303
+    after = only_schedule(context)
+    kept = ("name", "cron", "timezone", "overlap", "catch_up", "batch", "input", "input_sha256", "next_run_at")
+    assert {name: getattr(after, name) for name in kept} == {name: getattr(before, name) for name in kept}
+
+
+def test_a_schedule_is_changed_in_all_that_its_form_shows(client: FlaskClient, context: AppContext) -> None:
+    before = create_schedule(client, context)
+    path = f"/schedules/{before.id}/edit"
+    changed = {"name": "weekly", "cron": "0 9 * * MON", "timezone": "UTC", "completion_window": "5h", "priority": "low"}
+    fields = fields_of(client.get(path).text) | PROMPTS | changed
+    assert client.post(path, data=fields).location == f"/schedules/{before.id}"
+    after = only_schedule(context)
+    assert (after.name, after.cron, after.timezone) == ("weekly", "0 9 * * MON", "UTC")
+    assert (after.batch["completion_window"], after.batch["priority"]) == ("5h", "low")
+    assert "News of {{date}}?" in context.artifacts.read(after.input_sha256).decode()
+    page = client.get("/schedules").text
+    assert "at 09:00, on Mondays" in page and "weekly" in page
+    wrong = client.post(path, data=fields | {"text": "\r\n"})
+    assert (wrong.status_code, '<a href="#text">' in wrong.text, "weekly" in wrong.text) == (400, True, True)
+
+
+def test_a_schedule_of_jobs_keeps_its_recipe_when_its_time_is_changed(client: FlaskClient, context: AppContext) -> None:
+    with context.database.write() as session:
+        key = keys.create(session, "default").key
+    options = {"model": "echo", "n": 2}
+    body = {
+        "name": "nightly",
+        "cron": "0 3 * * *",
+        "input": {"template": '{"prompt": "hello {{date}}"}'},
+        "job": {"recipe": "rollout", "options": options, "seed": 5, "completion_window": "2h"},
+    }
+    made = client.post("/v1/schedules", json=body, headers={"Authorization": f"Bearer {key}"})
+    assert made.status_code == 200, made.text
+    path = f"/schedules/{made.get_json()['id']}/edit"
+    fields = fields_of(client.get(path).text) | {"cron": "0 4 * * *", "completion_window": "3h"}
+    assert client.post(path, data=fields).status_code == 303
+    after = only_schedule(context)
+    assert after.job is not None
+    assert (after.cron, after.job["completion_window"], after.job["seed"]) == ("0 4 * * *", "3h", 5)
+    assert (after.job["recipe"], after.job["options"]) == ("rollout", options)
+
+
+def test_a_run_says_how_its_batch_ended(client: FlaskClient, context: AppContext) -> None:
+    schedule = create_schedule(client, context)
+    client.post(f"/schedules/{schedule.id}/run", data={"csrf": csrf_of(client)})
+    with context.database.write() as session:
+        batch_id = session.query(Batch).one().id
+        ended = {"status": "completed", "completed_at": 2_000_000_000, "total": 7, "completed": 5, "failed": 2}
+        session.execute(update(Batch).values(**ended))
+    for path in ("/schedules", f"/schedules/{schedule.id}"):
+        page = client.get(path).text
+        assert f'href="/batches/{batch_id}"' in page and "completed, 2 failed" in page
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 6 * * *", "every day at 06:30"),
+        ("30 6 * * MON-FRI", "at 06:30, Monday to Friday"),
+        ("0 9,17 * * 1,4", "at 09:00 and 17:00, on Mondays and Thursdays"),
+        ("0 9 * * 6-7", "at 09:00, on Saturdays and Sundays"),
+        ("0 0 1,15 * *", "at 00:00, on the 1st and 15th of each month"),
+        ("5 4 29 2 *", "at 04:05, on 29 February"),
+        ("0 0 L * *", "at 00:00, on the last day of each month"),
+        ("0 12 * JAN,JUL SUN", "at 12:00, on Sundays in January and July"),
+        ("* * * * *", "every minute"),
+        ("*/15 * * * *", "every 15 minutes"),
+        ("*/10 9-17 * * 1-5", "every 10 minutes from 09:00 to 17:50, Monday to Friday"),
+        ("0 * * * *", "every hour"),
+        ("20 */6 * * 0-6", "every 6 hours at minute 20"),
+        ("15 8-18 * * *", "every hour from 08:15 to 18:15"),
+        ("*/7 * * * *", None),
+        ("0 0 13 * FRI", None),
+        ("0 0 * * MON#1", None),
+        ("0 0 */2 * *", None),
+        ("0-59/2 * * * *", None),
+    ],
+)
+def test_common_expressions_are_said_in_words_and_others_not_at_all(expression: str, expected: str | None) -> None:
+    assert cron.parse(expression, "UTC")
+    assert cron_words.words(expression) == expected
 
 
 def test_a_schedule_is_made_paused_run_and_deleted(
@@ -125,10 +270,18 @@ def test_a_schedule_is_made_paused_run_and_deleted(
     page.get_by_label("Time zone").fill("Europe/Berlin")
     expect(page.locator("#shown li")).to_have_count(5)
     expect(page.locator("#shown li").first).to_contain_text("-01-01 12:00 CET")
-    page.get_by_label("Or a template").fill(TEMPLATE)
+    page.get_by_label("Text of the prompts").fill("What is new on {{date}}?")
+    expect(page.get_by_label("Or a template")).to_be_hidden()
     window.check_accessibility()
     page.get_by_role("button", name="Make schedule").click()
     expect(page.get_by_role("heading", name="<b>on a page")).to_be_visible()
+    page.get_by_role("link", name="Change…").click()
+    expect(page.get_by_label("Text of the prompts")).to_have_value("What is new on {{date}}?")
+    page.get_by_label("Cron expression").fill("0 12 2 1 *")
+    expect(page.locator("#shown")).to_contain_text("at 12:00, on 2 January")
+    window.check_accessibility()
+    page.get_by_role("button", name="Change schedule").click()
+    expect(page.get_by_text("at 12:00, on 2 January")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_text("None while it is paused.")).to_be_visible()
     page.get_by_role("button", name="Run now").click()

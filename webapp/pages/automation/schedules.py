@@ -1,9 +1,11 @@
-"""/schedules: recurring batches, with their next and past runs."""
+"""/schedules: recurring batches and jobs, with their next and past runs, and how each of these ended."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,19 +15,23 @@ from flask.typing import ResponseReturnValue
 
 from batchyard import cron
 from batchyard.errors import RequestError
-from store import events, files, schedules
-from store.records import Schedule, now
+from store import batches, events, files, schedules
+from store.jobs import lifecycle
+from store.jobs.records import Job
+from store.records import Batch, Schedule, ScheduleRun, now
 from tasks.recurring import run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms
+from webapp.pages.automation import cron_words, schedule_form
+from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
-from webapp.schedules import NEXT_RUNS, CreateSchedule, make, to_wire
+from webapp.schedules import NEXT_RUNS, CreateSchedule, UpdateSchedule, change, get_schedule, make, to_wire
 
 routes = Blueprint("schedules", __name__, url_prefix="/schedules")
 
 FILES = 100
-"""The number of newest files offered as the input of a new schedule."""
+"""The number of newest files offered as the input of a schedule."""
 LAST_RUNS = 3
 
 
@@ -41,7 +47,7 @@ def show() -> ResponseReturnValue:
         runs=runs,
         has_more=has_more,
         limit=params.limit,
-        local=_local,
+        **_of_runs([run for own in runs.values() for run in own]),
     )
 
 
@@ -49,8 +55,8 @@ def show() -> ResponseReturnValue:
 def show_one(schedule_id: str) -> ResponseReturnValue:
     """Show one schedule with all its runs."""
     params, context = query(PageParams), current_context()
+    schedule = get_schedule(schedule_id)
     with context.database.read() as session:
-        schedule = schedules.get(session, caller().project_id, schedule_id)
         runs, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
     return flask.render_template(
         "schedule.html",
@@ -59,8 +65,30 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
         has_more=has_more,
         limit=params.limit,
         template=run_templates.template(context, schedule),
-        local=_local,
+        **_of_runs(runs),
     )
+
+
+def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
+    """Return the variables of templates that show runs: the batches and jobs that these made, and names of jobs."""
+    project_id = caller().project_id
+    with current_context().database.read() as session:
+        made: list[Batch | Job] = [
+            *batches.some(session, project_id, {run.batch_id for run in runs if run.batch_id}),
+            *lifecycle.some(session, project_id, {run.job_id for run in runs if run.job_id}),
+        ]
+    return {
+        "made": {work.id: work for work in made},
+        "names": {work.id: _name(work) for work in made},
+        "local": _local,
+        "words": cron_words.words,
+    }
+
+
+def _name(work: Batch | Job) -> str:
+    """Return the name that a schedule gives what it makes, else the end of its id."""
+    name = work.name if isinstance(work, Job) else (work.request_metadata or {}).get(batches.NAME)
+    return name or short(work.id)
 
 
 @routes.get("/new")
@@ -71,24 +99,42 @@ def show_new() -> ResponseReturnValue:
 @routes.post("")
 def create() -> ResponseReturnValue:
     try:
-        schedule = make(validated(CreateSchedule, _body()))
+        schedule = make(validated(CreateSchedule, schedule_form.body()))
     except RequestError as error:
-        return _form(Problem.of(error)), error.status
+        return _form(problem=schedule_form.problem_of(error)), error.status
+    return _redirect(schedule)
+
+
+@routes.get("/<schedule_id>/edit")
+def edit(schedule_id: str) -> ResponseReturnValue:
+    """Show the form with a schedule as it is."""
+    return _form(get_schedule(schedule_id))
+
+
+@routes.post("/<schedule_id>/edit")
+def update(schedule_id: str) -> ResponseReturnValue:
+    schedule = get_schedule(schedule_id)
+    try:
+        change(schedule, validated(UpdateSchedule, schedule_form.body(schedule)))
+    except RequestError as error:
+        return _form(schedule, schedule_form.problem_of(error)), error.status
     return _redirect(schedule)
 
 
 @routes.post("/new/preview")
 def look() -> ResponseReturnValue:
-    """Show the next times of an expression. For htmx: only those; without scripts: the page with them."""
+    """Show an expression in words, and its next times. For htmx: only those; without scripts: the page with them."""
     fields = flask.request.form
-    times, problem = [], None
+    variables: dict[str, Any] = {}
+    problem = None
     try:
-        times = _next_times(fields.get("cron", ""), fields.get("timezone", ""))
+        variables = _next_times(fields.get("cron", "").strip(), fields.get("timezone", "").strip())
     except RequestError as error:
         problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
-        return flask.render_template("schedule_preview.html", times=times, problem=problem)
-    return _form(problem, times)
+        return flask.render_template("schedule_preview.html", problem=problem, **variables)
+    schedule = get_schedule(fields["schedule_id"]) if fields.get("schedule_id") else None
+    return _form(schedule, problem, variables)
 
 
 @routes.post("/<schedule_id>/pause")
@@ -129,38 +175,31 @@ def _local(at: int, timezone: str) -> str:
     return datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
 
 
-def _next_times(expression: str, timezone: str) -> list[str]:
-    """Return the next times of a cron expression for display. Raises RequestError."""
-    times = cron.parse(expression.strip(), timezone.strip())
-    return [_local(time, timezone.strip()) for time in islice(times.after(now()), NEXT_RUNS)]
+def _next_times(expression: str, timezone: str) -> dict[str, Any]:
+    """Return an expression in words and its next times, for display. Raises RequestError."""
+    times = cron.parse(expression, timezone)
+    next_times = [_local(time, timezone) for time in islice(times.after(now()), NEXT_RUNS)]
+    return {"times": next_times, "in_words": cron_words.words(expression)}
 
 
-def _body() -> dict[str, Any]:
-    """Return the form as the body of POST /v1/schedules. Raises RequestError."""
-    fields = flask.request.form
-    values = {name: fields.get(name, "").strip() for name in ("name", "cron", "timezone", "overlap", "catch_up")}
-    # Browsers send the line breaks of a text area as CR LF.
-    template = fields.get("template", "").replace("\r\n", "\n")
-    sources = {"file_id": fields.get("file_id"), "template": template if template.strip() else None}
-    sources = {name: value for name, value in sources.items() if value}
-    if len(sources) != 1:
-        raise RequestError("Choose a file, or write a template: one of them.", param="input.file_id")
-    return {
-        **values,
-        "input": sources,
-        "batch": {"endpoint": fields.get("endpoint"), **forms.batch_options(fields)},
-    }
-
-
-def _form(problem: Problem | None = None, times: list[str] | None = None) -> str:
+def _form(
+    schedule: Schedule | None = None,
+    problem: Problem | None = None,
+    preview: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Render the form of a new schedule, or of one to change, with the fields that were sent if there are any."""
     with current_context().database.read() as session:
         records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose="batch")
+    fields: Mapping[str, str] = flask.request.form
+    if not fields and schedule is not None:
+        fields = schedule_form.fields_of(schedule)
     return flask.render_template(
-        "schedule_new.html",
-        fields=flask.request.form,
+        "schedule_form.html",
+        schedule=schedule,
+        fields=fields,
         problem=problem,
-        times=times or [],
         files=records,
         zones=cron.zones(),
+        **preview,
         **forms.template_context(),
     )

@@ -1,0 +1,61 @@
+"""Requests that were made of prompts are shown as these prompts again."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.intake import prompts
+from tasks.intake.prompts import RequestTemplate
+
+CHAT = RequestTemplate("/v1/chat/completions", "mini", "Be brief.", {"temperature": 0.5, "stop": ["END"]})
+PLAIN = RequestTemplate("/v1/completions", "mini", None, {})
+TEXTS = st.lists(st.text(st.sampled_from("ab{} -\n\r\u2028")), min_size=1, max_size=4)
+
+
+def requests(template: RequestTemplate, kind: prompts.Format, text: str) -> list[dict[str, Any]]:
+    return [template.request(prompt) for prompt in prompts.of_file(io.BytesIO(text.encode()), kind, None)]
+
+
+@pytest.mark.parametrize("template", [CHAT, PLAIN])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("txt", "one"), ("txt", "one {{date}}\ntwo"), ("prompts", "one\nline\n---\n  two\n\nthree")]
+)
+def test_prompts_are_read_back_as_they_were_written(template: RequestTemplate, kind: Any, text: str) -> None:
+    lines = [orjson.dumps(request) for request in requests(template, kind, text)]
+    assert prompts.read_back(lines) == (template, kind, text)
+
+
+@given(TEXTS)
+def test_what_is_read_back_makes_the_same_requests(texts: list[str]) -> None:
+    made = [CHAT.request(prompts.Prompt(number, text)) for number, text in enumerate(texts, 1)]
+    back = prompts.read_back([orjson.dumps(request) for request in made])
+    if back is not None:
+        again = requests(*back)
+        assert [request["body"] for request in again] == [request["body"] for request in made]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"custom_id": "mine"},
+        {"method": "PUT"},
+        {"body": {"model": "other", "messages": [{"role": "user", "content": "two"}]}},
+        {"body": {"model": "mini", "messages": [{"role": "user", "content": ["two"]}]}},
+        {"body": {"model": "mini", "messages": []}},
+        {"body": {"model": "mini", "messages": [{"role": "user", "content": "---"}]}},
+        {"body": []},
+    ],
+)
+def test_requests_that_no_prompts_make_are_not_read_back(changed: dict[str, Any]) -> None:
+    template = RequestTemplate("/v1/chat/completions", "mini", None, {})
+    one, two = requests(template, "prompts", "one\nline\n---\ntwo")
+    assert prompts.read_back([orjson.dumps(one), orjson.dumps(two)]) is not None
+    assert prompts.read_back([orjson.dumps(one), orjson.dumps(two | changed)]) is None
+    assert prompts.read_back([orjson.dumps(one), b"no json"]) is None
+    assert prompts.read_back([]) is None

@@ -1,0 +1,115 @@
+"""The form of a schedule: its fields as a request body, and a schedule as its fields."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import flask
+
+from batchyard.errors import RequestError
+from store.records import Schedule
+from tasks.intake import prompts
+from tasks.recurring import run_templates
+from webapp import start
+from webapp.pages import forms
+from webapp.pages.forms import Problem
+from webapp.requests import current_context, validated
+from webapp.start import PARAMETERS, Start
+
+SHOWN = 200_000
+"""Longest template that stands in the form, in characters. A form that is sent has at most 500 kB."""
+_SAME = ("name", "cron", "timezone", "overlap", "catch_up")
+
+
+def body(old: Schedule | None = None) -> dict[str, Any]:
+    """Return the form as the body of POST /v1/schedules; of `old`, only what it changes. Raises RequestError."""
+    fields = flask.request.form
+    values: dict[str, Any] = {name: fields.get(name, "").strip() for name in _SAME}
+    options = forms.batch_options(fields)
+    if old is not None and old.job is not None:
+        changes = {name: options[name] for name in ("completion_window", "metadata")}
+        return values | {"job": old.job | changes}
+    source = _source(fields, old)
+    if source is not None:
+        values["input"] = source
+    endpoint = forms.prompt_options(fields)["endpoint"] if _of_prompts(fields) else fields.get("endpoint")
+    kept = None if old is None else old.batch.get("output_expires_after")
+    return values | {"batch": {**options, "endpoint": endpoint, "output_expires_after": kept}}
+
+
+def _of_prompts(fields: Mapping[str, str]) -> bool:
+    return fields.get("holds") == "prompts"
+
+
+def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] | None:
+    """Return the input that the form names; None if it is that of `old`. Raises RequestError."""
+    # Browsers send the line breaks of a text area as CR LF.
+    template = fields.get("template", "").replace("\r\n", "\n")
+    if _of_prompts(fields):
+        template, file_id = _requests(fields), ""
+    else:
+        file_id = fields.get("file_id", "")
+    if not template.strip() and not file_id and old is not None and not _shows_input(old):
+        return None
+    if bool(template.strip()) == bool(file_id):
+        raise RequestError("Choose a file, or write a template: one of them.", param="input.file_id")
+    if old is not None and (file_id or template) in (old.input["file_id"], _template(old)):
+        return None
+    return {"file_id": file_id} if file_id else {"template": template}
+
+
+def _requests(fields: Mapping[str, str]) -> str:
+    """Return the form's prompts as the lines of a batch file. Raises RequestError."""
+    options = validated(Start, forms.prompt_options(fields, "system", *PARAMETERS))
+    text = io.BytesIO(fields.get("text", "").encode())
+    kind: prompts.Format = "prompts" if fields.get("format") == "prompts" else "txt"
+    writer = start.requests_of(options, prompts.of_file(text, kind, None))
+    return current_context().artifacts.read(writer.sha256).decode()
+
+
+def problem_of(error: RequestError) -> Problem:
+    """Return a refusal with the field that it is about: the prompts, where the form makes the template of them."""
+    problem = Problem.of(error)
+    if problem.field in ("template", "file") and _of_prompts(flask.request.form):
+        return Problem(problem.message.replace("of the template: ", "of the prompts: "), "text")
+    return problem
+
+
+def _template(schedule: Schedule) -> str | None:
+    return run_templates.template(current_context(), schedule)
+
+
+def _shows_input(schedule: Schedule) -> bool:
+    """True if the form has the input of a schedule, so that its absence is a change."""
+    template = _template(schedule)
+    return schedule.input["kind"] != "artifact" and (template is None or len(template) <= SHOWN)
+
+
+def fields_of(schedule: Schedule) -> dict[str, str]:
+    """Return the fields in which a schedule stands as it is."""
+    fields = {name: getattr(schedule, name) for name in _SAME}
+    if schedule.job is not None:
+        return fields | forms.option_fields(schedule.job | {"post_process": []})
+    fields |= forms.option_fields(schedule.batch)
+    fields |= {"holds": "requests", "endpoint": schedule.batch["endpoint"], "file_id": schedule.input["file_id"] or ""}
+    template = _template(schedule)
+    if template is None or len(template) > SHOWN:
+        return fields
+    return fields | (_prompt_fields(template) or {"template": template})
+
+
+def _prompt_fields(template: str) -> dict[str, str] | None:
+    """Return the fields of prompts that make this template; None if none do."""
+    made_of = prompts.read_back(line.encode() for line in template.split("\n") if line.strip())
+    if made_of is None or made_of[0].parameters.keys() - set(PARAMETERS):
+        return None
+    common, kind, text = made_of
+    values = {name: value if name in _NUMBERS else json.dumps(value) for name, value in common.parameters.items()}
+    fields = {"holds": "prompts", "run": f"{common.endpoint} {common.model}", "format": kind, "text": text}
+    return fields | {"system": common.system or ""} | {name: str(value) for name, value in values.items()}
+
+
+_NUMBERS = ("temperature", "top_p", "max_tokens", "seed")
