@@ -95,6 +95,7 @@ class Capabilities(ABC):
         needs_source: models.toml must name the model's folder or hub id.
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
+        batch_argument: the key of `engine_args` that says how many requests run at once; None if there is none.
     """
 
     name: ClassVar[str]
@@ -103,6 +104,7 @@ class Capabilities(ABC):
     adds_replicas: ClassVar[bool] = False
     needs_source: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = None
+    batch_argument: ClassVar[str | None] = None
 
     @classmethod
     def gpus(cls, spec: ModelSpec) -> float:

@@ -68,6 +68,7 @@ class Echo(Engine):
     simulated: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False
     arguments: ClassVar[type[BaseModel] | None] = EchoArguments
+    batch_argument: ClassVar[str | None] = "slots"
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)

@@ -92,6 +92,7 @@ class Transformers(Engine):
 
     name: ClassVar[str] = "transformers"
     arguments: ClassVar[type[BaseModel] | None] = TransformersArguments
+    batch_argument: ClassVar[str | None] = "batch_size"
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)

@@ -27,6 +27,7 @@ class VLLM(Engine):
     """Requests go to vLLM one by one; it batches them while it runs (continuous batching, prefix caching)."""
 
     name: ClassVar[str] = "vllm"
+    batch_argument: ClassVar[str | None] = "max_num_seqs"
     has_processes: ClassVar[bool] = True
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:

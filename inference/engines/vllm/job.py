@@ -54,6 +54,7 @@ class VLLMJob(JobEngine):
     name: ClassVar[str] = "vllm-job"
     adds_replicas: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = JobArguments
+    batch_argument: ClassVar[str | None] = "max_num_seqs"
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:

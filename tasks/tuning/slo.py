@@ -1,0 +1,151 @@
+"""Service level objectives: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, bounds of a cell's medians."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchyard import durations
+from batchyard.wording import nearest, quoted
+
+SEED = "p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s"
+PRESETS = {"seed": SEED}
+_BOUND = re.compile(r"\s*([^<>=!~\s]+)\s*([<>=!~]+)\s*(.*?)\s*")
+_VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
+
+
+class Metric(NamedTuple):
+    """What a bound may bound: its better side, its units as factors, and how a value is written.
+
+    Attributes:
+        example: a value, for messages.
+    """
+
+    upper: bool
+    units: dict[str, float]
+    written: Callable[[float], str]
+    example: str
+
+
+def _rate(value: float) -> str:
+    return f"{round(value):,}/s" if value >= 100 else f"{value:.3g}/s"
+
+
+_SECONDS = Metric(True, {"ms": 0.001, "s": 1, "m": 60}, durations.brief, "5s")
+_RATE = Metric(False, {"/s": 1, "/min": 1 / 60, "/h": 1 / 3600}, _rate, "5/s")
+METRICS = {
+    "p50": _SECONDS,
+    "p95": _SECONDS,
+    "p99": _SECONDS,
+    "errors": Metric(True, {"%": 0.01}, lambda value: f"{100 * value:.3g} %", "5%"),
+    "tokens": _RATE,
+    "rows": _RATE,
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound of a metric. `limit` is in seconds, a share of 1, or a number in a second."""
+
+    metric: str
+    operator: str
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.operator} {self.written(self.limit)}"
+
+    def written(self, value: float | None) -> str:
+        """Format a value of the metric."""
+        return "unknown" if value is None else METRICS[self.metric].written(value)
+
+    def holds(self, value: float | None) -> bool:
+        """True if a value is within the bound. An unknown value is not."""
+        if value is None:
+            return False
+        if value == self.limit:
+            return self.operator.endswith("=")
+        return (value < self.limit) == METRICS[self.metric].upper
+
+    def excess(self, value: float | None) -> float:
+        """Return how many times the bound a value is, 1 at the bound, more beyond it."""
+        if value is None:
+            return math.inf
+        over, under = (value, self.limit) if METRICS[self.metric].upper else (self.limit, value)
+        if under == 0:
+            return 1.0 if over == 0 else math.inf
+        return over / under
+
+
+@dataclass(frozen=True)
+class SLO:
+    """Bounds that all have to hold."""
+
+    bounds: tuple[Bound, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.bounds))
+
+    def broken(self, measured: object) -> list[Bound]:
+        """Return the bounds that do not hold for an object with an attribute for each metric, such as Medians."""
+        return [bound for bound in self.bounds if not bound.holds(getattr(measured, bound.metric))]
+
+    def excess(self, measured: object) -> float:
+        """Return the largest `Bound.excess` of all bounds: the nearest to meeting the SLO has the smallest."""
+        return max(bound.excess(getattr(measured, bound.metric)) for bound in self.bounds)
+
+
+def parse(text: str) -> SLO:
+    """Return the SLO of a text, or of a preset's name.
+
+    Raises:
+        ValueError: it cannot be read; says the column, from 1, and the nearest name.
+    """
+    text = PRESETS.get(text.strip(), text)
+    bounds: list[Bound] = []
+    place = 0
+    for part in text.split(","):
+        column = place + len(part) - len(part.lstrip()) + 1
+        place += len(part) + 1
+        bound = _bound(part, column)
+        if any(other.metric == bound.metric for other in bounds):
+            raise ValueError(f"column {column}: {bound.metric} is bounded twice; leave one bound out")
+        bounds.append(bound)
+    return SLO(tuple(bounds))
+
+
+def _bound(part: str, column: int) -> Bound:
+    match = _BOUND.fullmatch(part)
+    if match is None:
+        word = part.strip()
+        if not word:
+            raise ValueError(f"column {column}: a bound is missing; write one, such as p95<=5s")
+        name = nearest(word, [*METRICS, *PRESETS], 0.5)
+        if name in PRESETS:
+            raise ValueError(f"column {column}: {quoted(word)} is no bound; did you mean '{name}'?")
+        name = name or "p95"
+        raise ValueError(f"column {column}: {quoted(word)} has no operator; write {_example(name)}")
+    name, operator, written = match.groups()
+    if name not in METRICS:
+        raise ValueError(f"column {column}: {quoted(name)} is no metric; did you mean {nearest(name, METRICS)}?")
+    metric = METRICS[name]
+    if operator not in (("<=", "<") if metric.upper else (">=", ">")):
+        better = "lower" if metric.upper else "higher"
+        column += match.start(2) - match.start(1)
+        raise ValueError(f"column {column}: {name} is better the {better} it is; write {_example(name)}")
+    column += match.start(3) - match.start(1)
+    value = _VALUE.fullmatch(written)
+    if value is None or value[2] not in metric.units:
+        units = " or ".join(metric.units)
+        raise ValueError(f"column {column}: {quoted(written)} is not a number with {units}; write {_example(name)}")
+    limit = float(value[1]) * metric.units[value[2]]
+    if limit == 0 and not metric.upper:
+        raise ValueError(f"column {column}: {name} is never below 0; write {_example(name)}")
+    return Bound(name, operator, limit)
+
+
+def _example(name: str) -> str:
+    metric = METRICS[name]
+    return f"{name}{'<=' if metric.upper else '>='}{metric.example}"
