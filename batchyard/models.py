@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,29 @@ def _check_keys(where: str, entry: Any) -> None:
     for key in entry:
         if key not in keys:
             raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest(key, keys)}?")
+
+
+def written(name: str, entry: Mapping[str, Any]) -> str:
+    """Return an entry as `read` reads it, as TOML: keys of their own first, then the table engine_args."""
+    plain = {key: value for key, value in entry.items() if key != "engine_args" and value is not None}
+    lines = [f"[models.{_key(name)}]", *(f"{_key(key)} = {_value(value)}" for key, value in plain.items())]
+    if arguments := entry.get("engine_args"):
+        lines += [f"[models.{_key(name)}.engine_args]"]
+        lines += [f"{_key(key)} = {_value(value)}" for key, value in arguments.items() if value is not None]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    """Return a value of JSON as TOML, which has no null: such members are left out."""
+    if isinstance(value, Mapping):
+        members = ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items() if each is not None)
+        return f"{{{members}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(each) for each in value if each is not None)}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value) if isinstance(value, float) else json.dumps(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from batchyard import models
 from batchyard.errors import ConfigurationError
 
 # Names as vLLM writes them; in `engine_args` they have underscores.
@@ -63,14 +63,8 @@ def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Pat
             "Qwen/Qwen2.5-0.5B-Instruct"
         )
     source = str(path.resolve()) if path.is_dir() else model
-    # Strings, numbers and booleans are written alike in JSON and TOML.
-    name = json.dumps(model, ensure_ascii=False)
     file = folder / "models.toml"
-    file.write_text(
-        f'[models.{name}]\nengine = "auto"\nsource = {json.dumps(source, ensure_ascii=False)}\n'
-        f"[models.{name}.engine_args]\n"
-        + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in engine_args.items())
-    )
+    file.write_text(models.written(model, {"engine": "auto", "source": source, "engine_args": engine_args}))
     return file
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tasks.comparison.reports import headline, number
+from tasks.comparison.reports import headline
+from tasks.comparison.tables import number
 
 WIDTH = 640
 ROW = 28
@@ -21,8 +22,8 @@ MOST_PLOTS = 12
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1a1a1a}.title{font-weight:600}.end{text-anchor:end}"
     ".middle{text-anchor:middle}line{stroke:#1a56a8;stroke-width:2}.rule{stroke:#ccc;stroke-width:1}"
-    "circle{fill:#1a56a8}@media(prefers-color-scheme:dark){text{fill:#eee}.rule{stroke:#555}"
-    "line:not(.rule){stroke:#8ab4f8}circle{fill:#8ab4f8}}"
+    "circle,rect{fill:#1a56a8}@media(prefers-color-scheme:dark){text{fill:#eee}.rule{stroke:#555}"
+    "line:not(.rule){stroke:#8ab4f8}circle,rect{fill:#8ab4f8}}"
 )
 
 
@@ -92,7 +93,11 @@ def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
             shapes.append(f'<line x1="{first}" x2="{last}" y1="{y:g}" y2="{y:g}"/>')
         shapes.append(f'<circle cx="{place(point.value)}" cy="{y:g}" r="4"/>')
         shapes.append(f'<text class="end" x="{WIDTH - 12}" y="{y + 4:g}">{number(point.value)}</text>')
-    height = bottom + 30
+    return drawing(title, shapes, bottom + 30)
+
+
+def drawing(title: str, shapes: Sequence[str], height: float) -> str:
+    """Return shapes as an SVG file of WIDTH, with the colours of a light or a dark page."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" aria-label="{escape(title, {chr(34): "&quot;"})}"><style>{STYLE}</style>{"".join(shapes)}</svg>\n'

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tasks.comparison.tables import NOTHING, number, table
 from tasks.comparison.values import OF_ITEMS
 
 Document = Mapping[str, Any]
 
-NOTHING = "-"
 USUAL = ("mean@", "pass@", "majority@", "acc/mean@")
 """Beginnings of the names of metrics of samples that readers look at first."""
 HASH = 12
@@ -22,13 +22,6 @@ MOST_METRICS = 24
 """Metrics in tables for readers. comparison.csv and comparison.json have all."""
 COLUMNS = ("metric", "variant", "n", "mean", "low", "high")
 DIFFERENCE_COLUMNS = ("pairs", "difference", "difference_low", "difference_high", "test", "p", "p_holm", "verdict")
-
-
-def number(value: float | None) -> str:
-    """Format a value with four digits, whole numbers as they are."""
-    if value is None:
-        return NOTHING
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def interval(ends: Sequence[float] | None) -> str:
@@ -75,16 +68,6 @@ def csv_of(document: Document) -> str:
     return file.getvalue()
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(_cell(value) for value in line) + " |" for line in lines] + [""]
-
-
-def _cell(value: object) -> str:
-    text = NOTHING if value is None or value == "" else str(value)
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
 _COMPARED = ["metric", "variant", "n", "mean", "interval", "difference", "its interval", "p", "p (Holm)", "verdict"]
 
 
@@ -129,7 +112,7 @@ def _verdicts(document: Document) -> list[str]:
     lines = []
     for title, kind in (("Expected", "expect"), ("To pass", "pass")):
         if document[kind]:
-            lines += [f"## {title}", "", *_table(_JUDGED, _judged(document[kind]))]
+            lines += [f"## {title}", "", *table(_JUDGED, _judged(document[kind]))]
     if document["passed"] is not None:
         lines += [f"The experiment has {'passed' if document['passed'] else 'not passed'}.", ""]
     return lines
@@ -139,10 +122,10 @@ def comparison(document: Document) -> str:
     """Return comparison.md."""
     shown = headline(document)
     lines = ["# Comparison", "", _method(document), "", *_verdicts(document), "## Metrics", ""]
-    lines += _table(_COMPARED, _compared(document, shown))
+    lines += table(_COMPARED, _compared(document, shown))
     whole = [name for name, metric in document["metrics"].items() if not metric["by_item"] and name not in shown]
     if whole:
-        lines += ["## Metrics without values by item", "", *_table(_COMPARED[:4], _whole(document, whole))]
+        lines += ["## Metrics without values by item", "", *table(_COMPARED[:4], _whole(document, whole))]
     lines += ["comparison.csv has all metrics.", ""]
     return "\n".join(lines)
 
@@ -211,15 +194,15 @@ def final(document: Document) -> str:
     if failed := [child for child in document["children"] if child["status"] != "completed"]:
         rows = [[child["key"], child["job_id"], child["status"], child["error"]] for child in failed]
         lines += ["## Failed", "", "Nothing of these is in the comparison.", ""]
-        lines += _table(["child", "job", "status", "error"], rows)
+        lines += table(["child", "job", "status", "error"], rows)
     lines += _verdicts(document)
-    lines += ["## Metrics", "", _method(document), "", *_table(_COMPARED, _compared(document, headline(document)))]
-    lines += ["## Seconds of requests", "", *_table(_LATENCY, _latency(document))]
+    lines += ["## Metrics", "", _method(document), "", *table(_COMPARED, _compared(document, headline(document)))]
+    lines += ["## Seconds of requests", "", *table(_LATENCY, _latency(document))]
     if errors := list(_errors(document)):
-        lines += ["## Requests that failed", "", *_table(["variant", "error", "requests"], errors)]
-    lines += ["## What ran", "", *_table(_RAN, _ran(document))]
+        lines += ["## Requests that failed", "", *table(["variant", "error", "requests"], errors)]
+    lines += ["## What ran", "", *table(_RAN, _ran(document))]
     columns = ["child", "configuration", "recipe", "input", "Batchyard", "started (UTC)", "seconds"]
-    lines += [*_table(columns, _hashes(document))]
+    lines += [*table(columns, _hashes(document))]
     lines += ["Every number is from the children's manifests, metrics, results and journals.", ""]
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.comparison.comparison import Comparison, compare
-from tasks.comparison.reports import number
+from tasks.comparison.tables import number
 from tests.tasks.comparison.made import scored
 from webapp.pages import charts
 

@@ -1,0 +1,25 @@
+"""Numbers and tables of reports, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+NOTHING = "-"
+
+
+def number(value: float | None) -> str:
+    """Format a value with four digits, whole numbers as they are."""
+    if value is None:
+        return NOTHING
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table, and an empty one."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(_cell(value) for value in line) + " |" for line in lines] + [""]
+
+
+def _cell(value: object) -> str:
+    text = NOTHING if value is None or value == "" else str(value)
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
