@@ -121,12 +121,14 @@ class Base:
     Attributes:
         entry: its entry in models.toml, as it is in force: no defaults filled in but what the catalog resolves.
         batch_argument: the key of `engine_args` that says how many requests run at once; None if its engine has none.
+        batch_default: its value where the entry has none; None if the engine decides it at start.
         size: bytes of its weights, None if unknown.
     """
 
     name: str
     entry: Mapping[str, Any]
     batch_argument: str | None = None
+    batch_default: int | None = None
     size: int | None = None
 
     @property
@@ -159,7 +161,7 @@ class Cell(BaseModel):
     repair_of: str | None = None
 
     def entry(self, base: Base) -> dict[str, Any]:
-        """Return the entry of the derived model: the base's with the overrides in it. A value of None takes a key out."""
+        """Return the entry of the derived model: the base's under the overrides. A value of None takes a key out."""
         entry = {**base.entry, "engine_args": dict(base.entry.get("engine_args") or {})}
         for key, value in self.overrides.items():
             first, *rest = config.path(key)
@@ -174,6 +176,13 @@ class Cell(BaseModel):
         if not entry["engine_args"]:
             del entry["engine_args"]
         return entry
+
+    def value(self, base: Base, key: str) -> Any:
+        """Return the value of a dotted key in the derived model's entry, None without one."""
+        value: Any = self.entry(base)
+        for name in config.path(key):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
 
     def identity(self, base: Base) -> str:
         """Return what is equal for cells that measure the same."""
@@ -253,7 +262,8 @@ def _product(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
         return
     for base in bases:
         for overrides in _overrides(options.set):
-            for batch in options.batch or [None]:
+            batches: Sequence[int | None] = options.batch or [None]
+            for batch in batches:
                 for concurrency in options.concurrency or [1]:
                     yield made(base, overrides, batch, concurrency)
 

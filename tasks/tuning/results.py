@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.tuning.cells import Cell
+from tasks.tuning.cells import Base, Cell
 
 STEADY = 5
 """Rows for each request at once, below which a repeat is mostly filling and draining the engine: it is not steady."""
@@ -54,8 +54,8 @@ class CellResult(BaseModel):
     """What became of a cell.
 
     Attributes:
-        state: `completed`: all repeats ran. `failed`: `error` says why. `over_budget`: the cell's own time ended before.
-            `not_run`: the time of all cells ended before it began.
+        state: `completed`: all repeats ran. `failed`: `error` says why. `over_budget`: the cell's own time ended
+            before. `not_run`: the time of all cells ended before it began.
         start_seconds: of the engine's start, None if it was warm or never ran.
         capacity: requests at once of all replicas, as the engine said; None if it never ran.
         peak_memory, peak_gpu_memory: bytes of the engine's processes at most; None if unknown.
@@ -92,7 +92,7 @@ class CellResult(BaseModel):
         return Medians(
             rows=_median(repeat.ok / repeat.seconds for repeat in self.repeats if repeat.seconds > 0),
             tokens=_median(repeat.tokens / repeat.seconds for repeat in self.repeats if repeat.seconds > 0),
-            errors=_median(1 - repeat.ok / repeat.rows for repeat in self.repeats if repeat.rows),
+            errors=_median((repeat.rows - repeat.ok) / repeat.rows for repeat in self.repeats if repeat.rows),
             p50=_median(repeat.p50 for repeat in self.repeats),
             p95=_median(repeat.p95 for repeat in self.repeats),
             p99=_median(repeat.p99 for repeat in self.repeats),
@@ -102,6 +102,12 @@ class CellResult(BaseModel):
     def at_once(self) -> int | None:
         """Requests that it ran at once, None if nobody knows."""
         return self.capacity or self.cell.batch
+
+    @property
+    def differing(self) -> list[str]:
+        """Keys at which the manifest says something else than the cell. None are known without a manifest."""
+        wanted = self.cell.overrides
+        return [key for key in wanted if self.overrides and self.overrides.get(key) != wanted[key]]
 
     @property
     def steady(self) -> bool | None:
@@ -132,3 +138,9 @@ class Medians:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+def batch_of(result: CellResult, base: Base) -> int | None:
+    """Return the value of `batch` that a cell had: its own, the entry's, the engine's. None if nobody knows."""
+    value = result.cell.value(base, base.batch_key)
+    return value if isinstance(value, int) else base.batch_default or result.capacity

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchyard import durations
 from batchyard.wording import nearest, quoted
 
 SEED = "p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s"
@@ -18,7 +17,7 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 
 
 class Metric(NamedTuple):
-    """What a bound may bound: its better side, its units as factors, and how a value is written.
+    """What a bound may bound: its better side, its units by how many make one, and how a value is written.
 
     Attributes:
         example: a value, for messages.
@@ -34,13 +33,17 @@ def _rate(value: float) -> str:
     return f"{round(value):,}/s" if value >= 100 else f"{value:.3g}/s"
 
 
-_SECONDS = Metric(True, {"ms": 0.001, "s": 1, "m": 60}, durations.brief, "5s")
-_RATE = Metric(False, {"/s": 1, "/min": 1 / 60, "/h": 1 / 3600}, _rate, "5/s")
+def _seconds(value: float) -> str:
+    return f"{1000 * value:.3g} ms" if value < 0.1 else f"{value:.4g} s"
+
+
+_SECONDS = Metric(True, {"ms": 1000, "s": 1, "m": 1 / 60}, _seconds, "5s")
+_RATE = Metric(False, {"/s": 1, "/min": 60, "/h": 3600}, _rate, "5/s")
 METRICS = {
     "p50": _SECONDS,
     "p95": _SECONDS,
     "p99": _SECONDS,
-    "errors": Metric(True, {"%": 0.01}, lambda value: f"{100 * value:.3g} %", "5%"),
+    "errors": Metric(True, {"%": 100}, lambda value: f"{100 * value:.3g} %", "5%"),
     "tokens": _RATE,
     "rows": _RATE,
 }
@@ -60,6 +63,16 @@ class Bound:
     def written(self, value: float | None) -> str:
         """Format a value of the metric."""
         return "unknown" if value is None else METRICS[self.metric].written(value)
+
+    def misses(self, value: float | None) -> str:
+        """Return how a value breaks the bound: `p95 is 7.2 s, not <= 5 s`."""
+        written, limit = self.written(value), self.written(self.limit)
+        return f"{self.metric} is {value if written == limit else written}, not {self.operator} {limit}"
+
+    @property
+    def is_lower(self) -> bool:
+        """True if values have to be above it."""
+        return not METRICS[self.metric].upper
 
     def holds(self, value: float | None) -> bool:
         """True if a value is within the bound. An unknown value is not."""
@@ -140,7 +153,7 @@ def _bound(part: str, column: int) -> Bound:
     if value is None or value[2] not in metric.units:
         units = " or ".join(metric.units)
         raise ValueError(f"column {column}: {quoted(written)} is not a number with {units}; write {_example(name)}")
-    limit = float(value[1]) * metric.units[value[2]]
+    limit = float(value[1]) / metric.units[value[2]]
     if limit == 0 and not metric.upper:
         raise ValueError(f"column {column}: {name} is never below 0; write {_example(name)}")
     return Bound(name, operator, limit)
