@@ -19,6 +19,7 @@ from batchyard.wording import nearest
 
 CAPACITY = 128
 """Requests that an engine runs at once, if it states no other number."""
+_DERIVED = re.compile(r".+~[0-9a-f]{8}", re.DOTALL)
 
 
 class ModelSpec(BaseModel):
@@ -55,6 +56,16 @@ class ModelSpec(BaseModel):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def derived_name(spec: ModelSpec) -> str:
+    """Return the name of a model with the configuration `spec`, which is derived from the model `spec.name`."""
+    return f"{spec.name}~{spec.config_sha256[:8]}"
+
+
+def is_derived(name: str) -> bool:
+    """True if a model of that name is derived from another one. No entry of models.toml has such a name."""
+    return _DERIVED.fullmatch(name) is not None
+
+
 def vllm_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
@@ -82,6 +93,11 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(entries, dict) or not entries:
         raise ConfigurationError(f"{path}: no models; add a table [models.<name>] with engine and source")
     for name, entry in entries.items():
+        if is_derived(name):
+            raise ConfigurationError(
+                f"{path}: models.{name}: a name with ~ and eight hexadecimal digits at its end is that of a model "
+                "which a job derives from another; choose another name"
+            )
         _check_keys(f"{path}: models.{name}", entry)
     return entries
 

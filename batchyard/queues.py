@@ -30,6 +30,7 @@ JOB_THREADS = 8
 
 ROUTES = {
     "batch.segment": {"queue": BATCHES},
+    "engine.*": {"queue": BATCHES},
     "batch.validate": {"queue": POST_PROCESSING},
     "batch.merge": {"queue": POST_PROCESSING},
     "batch.finish": {"queue": POST_PROCESSING},

@@ -73,6 +73,11 @@ class Options(BareOptions):
     timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")
     streaming: bool = Field(True, description="False: a stage begins when the stage before has ended")
 
+    @property
+    def shares_answers(self) -> bool:
+        """False if each request is computed, also one that equals another. A subclass may say so."""
+        return True
+
 
 class CompositeOptions(BareOptions):
     """The options of a composite: a subclass adds its own."""
@@ -455,7 +460,11 @@ class Child:
 
 @dataclass(frozen=True)
 class Recipe(Generic[O]):
-    """A recipe by name, see `recipe`. One with `children` is a composite, see `composite`."""
+    """A recipe by name, see `recipe`. One with `children` is a composite, see `composite`.
+
+    The items of one with `cells` are what `tasks.tuning` measures, one after the other. These are all that are known
+    before it begins, by its options and its models. Its jobs start and stop engines, so only administrators make them.
+    """
 
     name: str
     summary: str
@@ -471,6 +480,7 @@ class Recipe(Generic[O]):
     events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None
     expected: Callable[[O], Sequence[float]] | None = None
     children: Callable[[O], Sequence[Child]] | None = None
+    cells: Callable[[O, Sequence[Any]], Sequence[Any]] | None = None
 
     def __call__(self, item: Item, options: O) -> Flow:
         return self.flow(item, options)
@@ -545,6 +555,7 @@ def composite(
     check: Callable[[O], None] | None = None,
     finish: Callable[[Results, O], Report] | None = None,
     main: str = "results.jsonl",
+    cells: Callable[[O, Sequence[Any]], Sequence[Any]] | None = None,
 ) -> Callable[[Callable[[O], Sequence[Child]]], Recipe[O]]:
     """Make a recipe whose items are jobs of other recipes, of a function of the options that returns all of them.
 
@@ -555,7 +566,16 @@ def composite(
     def made(children: Callable[[O], Sequence[Child]]) -> Recipe[O]:
         summary = (children.__doc__ or "").strip().split("\n")[0]
         return Recipe(
-            name, summary, options, _no_flow, lambda _: [], check=check, finish=finish, main=main, children=children
+            name,
+            summary,
+            options,
+            _no_flow,
+            lambda _: [],
+            check=check,
+            finish=finish,
+            main=main,
+            children=children,
+            cells=cells,
         )
 
     return made

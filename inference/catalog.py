@@ -25,7 +25,18 @@ def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
         ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
             package adds an engine that cannot be used.
     """
-    return {name: _spec(path, name, entry, allow_simulated) for name, entry in models.read(path).items()}
+    entries = models.read(path)
+    return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
+
+
+def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
+    """Return the model that is derived from the served model `base`: its entry is `entry`.
+
+    Raises:
+        ConfigurationError: as `load`.
+    """
+    spec = _spec("", Path(), base, entry, allow_simulated=True)  # or the base would not be served
+    return spec.model_copy(update={"name": models.derived_name(spec)})
 
 
 def automatic_engine() -> str:
@@ -33,8 +44,14 @@ def automatic_engine() -> str:
     return "vllm" if models.vllm_installed() else "transformers"
 
 
-def _spec(path: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -> ModelSpec:
-    where = f"{path}: models.{name}"
+def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -> ModelSpec:
+    """Return the model of an entry.
+
+    Args:
+        place: what messages begin with.
+        folder: what a relative `source` is in.
+    """
+    where = f"{place}models.{name}"
     if entry.get("engine") == AUTO:
         entry = entry | {"engine": automatic_engine()}
     try:
@@ -54,11 +71,11 @@ def _spec(path: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -
     if "max_segments" not in entry and engine.starts_each_run:
         spec = spec.model_copy(update={"max_segments": 1})  # each further segment would start engines of its own
     if engine.needs_source or (spec.source and not engine.simulated):
-        spec = spec.model_copy(update={"source": _source(path, where, spec.source)})
+        spec = spec.model_copy(update={"source": _source(folder, where, spec.source)})
     try:
         registry.check_arguments(spec)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error.message}") from error
+        raise ConfigurationError(f"{place}{error.message}") from error
     return spec
 
 
@@ -70,13 +87,13 @@ def _engine(where: str, name: str) -> type[Capabilities]:
     return registry.capabilities(name)
 
 
-def _source(path: Path, where: str, source: str) -> str:
+def _source(beside: Path, where: str, source: str) -> str:
     """Return a local folder as an absolute path, or a hub id as it is."""
     if not source:
         raise ConfigurationError(
             f"{where}.source: missing; name a local folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
         )
-    folder = (path.parent / Path(source).expanduser()).resolve()
+    folder = (beside / Path(source).expanduser()).resolve()
     if (folder / "config.json").is_file():
         return str(folder)
     if folder.is_dir():

@@ -108,6 +108,11 @@ def run_segment(task: Task, segment_id: int, epoch: int) -> None:
     advance.run_segment(context(), segment_id, epoch, holder(task.request.id))
 
 
+@app.task(name="engine.stop")
+def stop_engine(model: str) -> None:
+    engine_status.stop(context(), model)
+
+
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
     if not finalize.merge(context(), batch_id, holder(task.request.id)):

@@ -87,3 +87,8 @@ def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
 
 def finish_job(job_id: str) -> None:
     _send(_message("job.finish", job_id), job_id=job_id)
+
+
+def stop_engine(model: str) -> None:
+    """Have the engines of a derived model stopped."""
+    _send(_message("engine.stop", model), model=model)

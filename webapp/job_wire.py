@@ -298,6 +298,15 @@ class DryRunStage(BaseModel):
     expected: int | None = Field(description="requests; null: they depend on the answers")
 
 
+class CellObject(BaseModel):
+    """A configuration that a tune would measure."""
+
+    name: str
+    model: str
+    overrides: dict[str, Any] = Field(description="{key of the model's entry: value}")
+    concurrency: int = Field(description="equal batches side by side")
+
+
 class DryRun(BaseModel):
     """What a job would be. It was not created."""
 
@@ -309,6 +318,7 @@ class DryRun(BaseModel):
     work_sha256: str
     same_as: str | None = Field(description="the newest job that is the same in everything")
     warnings: list[WarningObject]
+    cells: list[CellObject] = Field(description="of recipe `tune`; what fails may lead to further ones")
 
 
 class CreatedJob(RootModel[JobObject | DryRun]):

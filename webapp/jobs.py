@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Response
@@ -184,7 +185,7 @@ def create() -> job_wire.JobObject | job_wire.DryRun:
     owner, context = caller(), current_context()
     params = query(CreateQuery)
     body = parse_body(job_wire.CreateJob, bulk=True)
-    request = request_of(body)
+    request = replace(request_of(body), admin=owner.admin)
     if params.dry_run:
         return _dry_run(dry_run.run(context, owner.project_id, request))
     created = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
@@ -249,6 +250,10 @@ def _dry_run(outlook: Outlook) -> job_wire.DryRun:
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,
         warnings=_warnings(outlook.warnings),
+        cells=[
+            job_wire.CellObject(**cell.model_dump(include=set(job_wire.CellObject.model_fields)))
+            for cell in outlook.cells
+        ],
     )
 
 

@@ -164,6 +164,7 @@ def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> 
         completion_window=options.completion_window,
         metadata=options.metadata,
         post_process=options.post_process,
+        admin=caller().admin,
     )
     job = create_job_once(None, lambda: job_submission.draft(current_context(), caller().project_id, request)).record
     status_url = url_for("jobs.retrieve", job_id=job.id, _external=True)

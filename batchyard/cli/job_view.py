@@ -11,8 +11,8 @@ from batchyard.cli.output import lines_of, plain, when
 from batchyard.client.progress import bar, percent
 
 STATES = "completed/failed/stuck/total"
-EXPERIMENT = "experiment"
-"""The recipe whose items are jobs."""
+EXPERIMENT, TUNE = "experiment", "tune"
+"""The recipe whose items are jobs, and the one whose items are cells."""
 
 
 def facts(job: dict[str, Any]) -> str:
@@ -101,7 +101,7 @@ def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
 
 
 def _items(job: dict[str, Any]) -> str:
-    return "jobs" if job["recipe"] == EXPERIMENT else "items"
+    return {EXPERIMENT: "jobs", TUNE: "cells"}.get(job["recipe"], "items")
 
 
 def outlook(dry_run: dict[str, Any]) -> str:

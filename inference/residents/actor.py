@@ -29,6 +29,7 @@ from inference.engines.registry import capabilities, check_arguments, engine_cla
 from inference.residents import process
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import CLOSED, KeptReplies, Mailbox, Reply, reply
+from inference.residents.memory import Memory
 from inference.residents.session import EngineSession
 
 ENDED = "engine_died"
@@ -46,8 +47,6 @@ IDLE_SECONDS = 2.0
 """An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 RUN_SECONDS = 30.0
 """The same while a session is open: a caller that is silent for longer is dead."""
-MEMORY_SECONDS = 15.0
-"""Each segment looks at its engines every few seconds, and counting their memory takes 10 ms."""
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class EngineActor:
         self._started_at: float | None = None
         self._start_seconds: float | None = None
         self._process = process.identity()
-        self._memory_bytes, self._memory_until = 0, 0.0
+        self._memory = Memory()
         self._admission = AdmissionQueue(spec.in_flight())
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
@@ -270,12 +269,15 @@ class EngineActor:
     async def state(self) -> dict[str, Any]:
         """Return what the engine does and has, as `tasks.execution.engine_status.EngineState` names it."""
         engine = self._engine
+        await asyncio.to_thread(self._memory.look)
         return {
             "model": self._spec.name,
             "gpus": gpus(self._spec),
             "pid": self._process["pid"],
             "process": self._process,
-            "memory_bytes": await self._memory(),
+            "memory_bytes": self._memory.now,
+            "peak_memory_bytes": self._memory.most,
+            "peak_gpu_memory_bytes": self._memory.most_of_gpus,
             "started_at": self._started_at,
             "start_seconds": self._start_seconds,
             "requests": self._requests,
@@ -283,17 +285,11 @@ class EngineActor:
             "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
             "endpoints": engine.endpoints() if engine else [],
             "preemptions": engine.preemptions if engine else None,
+            "capacity": engine.capacity if engine else None,
             "cache_use": engine.cache_use if engine else None,
             "prefix_tokens": engine.prefix_tokens if engine else None,
             "prefix_hits": engine.prefix_hits if engine else None,
         }
-
-    async def _memory(self) -> int:
-        """Return the resident bytes of the engine and its processes, measured every MEMORY_SECONDS at most."""
-        if time.monotonic() >= self._memory_until:
-            self._memory_until = time.monotonic() + MEMORY_SECONDS
-            self._memory_bytes = await asyncio.to_thread(process.memory)
-        return self._memory_bytes
 
     async def stop(self) -> None:
         """End the engine and its processes. The caller then kills the actor."""

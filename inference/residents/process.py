@@ -1,4 +1,4 @@
-"""The process of an engine: whether it is still there, and how much memory it has."""
+"""The process of an engine: whether it is still there."""
 
 from __future__ import annotations
 
@@ -41,15 +41,3 @@ def is_gone(process: dict[str, Any]) -> bool:
         return other or alive.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def memory() -> int:
-    """Return the resident bytes of this process and of those that it has started."""
-    own = psutil.Process()
-    size = 0
-    for member in (own, *own.children(recursive=True)):
-        try:
-            size += member.memory_info().rss
-        except psutil.Error:  # it has just ended
-            continue
-    return size

@@ -1,13 +1,18 @@
-"""Composites: the jobs that another job has started, and completed jobs of the same configuration."""
+"""Composites: the jobs that another job has started, their models, completed jobs of the same configuration."""
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import String, cast, select
 from sqlalchemy.orm import Session
 
+from batchyard.models import is_derived
+from batchyard.statuses import JOB_RUNNING
 from store.files import live
 from store.jobs.records import Job, JobArtifact
-from store.records import File, now
+from store.records import Batch, File, Segment, now
 
 MANIFEST = "manifest.json"
 
@@ -27,3 +32,16 @@ def completed(session: Session, project_id: str, config_sha256: str) -> Job | No
     )
     same = (Job.project_id == project_id, Job.config_sha256 == config_sha256, Job.status == "completed")
     return session.scalar(select(Job).where(*same, manifest.exists()).order_by(Job.id.desc()).limit(1))
+
+
+def derived_models(session: Session) -> dict[str, dict[str, Any]]:
+    """Return the configurations of the derived models of all jobs that have not ended, by name."""
+    some = cast(Job.models, String).contains("~")
+    configurations = select(Job.models).where(Job.status.in_(JOB_RUNNING), Job.parent_id.is_not(None), some)
+    return {name: spec for own in session.scalars(configurations) for name, spec in own.items() if is_derived(name)}
+
+
+def segment_errors(session: Session, job_ids: Sequence[str]) -> list[str]:
+    """Return why segments of these jobs have failed last, each reason once."""
+    errors = select(Segment.error).join(Batch, Batch.id == Segment.batch_id).where(Batch.job_id.in_(job_ids))
+    return sorted({str(error) for error in session.scalars(errors.where(Segment.error.is_not(None)))})

@@ -7,30 +7,23 @@ killed. All that a tick decides is committed in one transaction, which the epoch
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.recipes import Child, CompositeOptions
 from batchyard.statuses import TERMINAL
-from store.formats import job_chunks
-from store.jobs import composites, lifecycle, reading
-from store.jobs import stages as stage_records
+from store.jobs import composites, reading
 from store.jobs.records import Job
 from store.leases import Lease
-from tasks import messages
+from tasks.composites import tuning
+from tasks.composites.commit import commit
 from tasks.composites.plan import Start, plan
 from tasks.composites.reading import Entry, recorded
 from tasks.context import AppContext
-from tasks.jobs import advance, finish, identity, progress, submission
+from tasks.jobs import advance, identity, submission
 from tasks.jobs.submission import ChildInput, JobDraft
-
-log = logging.getLogger(__name__)
 
 ENDED_BY_THE_PARENT = ("expired", "cancelled")
 """Statuses of children that a composite has ended: they have no end of their own, and get that of the composite."""
@@ -44,6 +37,9 @@ def run(context: AppContext, job_id: str, holder: str) -> None:
 def _tick(context: AppContext, lease: Lease, job: Job) -> None:
     recipe = context.recipes.recipe(job.recipe)
     options = recipe.options.model_validate(job.options)
+    if recipe.cells is not None:
+        tuning.tick(context, lease, job, options)
+        return
     children = list(recipe.children(options)) if recipe.children else []
     with context.database.read() as session:
         jobs = composites.children(session, job.id)
@@ -80,7 +76,7 @@ def _tick(context: AppContext, lease: Lease, job: Job) -> None:
             else:
                 rows.append(_row(children, start.child.key, "failed", prepared))
     if ending or rows or drafts:
-        _commit(context, lease, job, rows, drafts, ending=ending, begun=len(jobs.keys() | ends.keys()))
+        commit(context, lease, job, rows, drafts, ending=ending, begun=jobs.keys() | ends.keys())
     if problem is not None:
         raise UnavailableError(problem)
 
@@ -169,51 +165,3 @@ def _row(
         "started_at": float(job.in_progress_at or job.created_at) if job else at,
         "ended_at": float(job.finalizing_at or job.failed_at or at) if job else at,
     }
-
-
-def _commit(
-    context: AppContext,
-    lease: Lease,
-    job: Job,
-    rows: Sequence[Mapping[str, Any]],
-    drafts: Sequence[JobDraft],
-    *,
-    ending: bool,
-    begun: int,
-) -> None:
-    """Write what the tick has decided, in one transaction. Raises LeaseLost if another process has the composite."""
-    table = pa.Table.from_pylist(list(rows), job_chunks.RESULT)
-    sha256 = job_chunks.write(context.artifacts, table) if rows else ""
-    new: list[Job] = []
-    with context.database.write() as session:
-        lease.guard(session)
-        record = session.get_one(Job, job.id)
-        changed = (record.status, record.outcome) != (job.status, job.outcome)
-        if not changed:
-            if rows:
-                stage_records.add_chunk(session, job.id, "result", sha256, len(rows))
-            record.completed += sum(row["state"] == "completed" for row in rows)
-            record.failed += sum(row["state"] == "failed" for row in rows)
-            if taken := sum(json.loads(row["result"])["taken"] for row in rows):
-                record.counters = dict(Counter(record.counters) + Counter(taken=taken))
-            if record.paused_at is None:
-                new = [submission.submit(context, session, draft) for draft in drafts]
-            never_begun = sum(json.loads(row["result"])["job_id"] is None for row in rows)
-            record.admitted = max(record.admitted, min(begun + len(new) + never_begun, record.total))
-            session.flush()
-            if ending:
-                record.cancelled_items = record.unended
-            done = ending or record.completed + record.failed == record.total
-            if done and record.status == "in_progress":
-                values = {} if ending else {"outcome": "completed"}
-                lifecycle.transition(session, job.id, "in_progress", "finalizing", **values)
-            if done:
-                lease.release(session, attempts=0, attempt_error=None)
-    for child in new:
-        submission.send(child)
-        log.info("child started", extra={"job_id": child.id, "parent_id": job.id, "key": child.child_key})
-    progress.publish(context, job.id)
-    if not lease.held:
-        finish.start_ready(context)
-    elif rows or changed:  # what was recorded may let others start, and what has changed may end it
-        messages.wake_job(context.redis, job.id)

@@ -63,6 +63,8 @@ def children(context: AppContext, job: Job) -> list[ChildRow]:
         return []
     with context.database.read() as session:
         jobs = composites.children(session, job.id)
+    if recipe.cells is not None:
+        return [_of_cell(key, child) for key, child in jobs.items()]
     try:
         ends = recorded(context, job.id)
     except ArtifactMissing:  # the composite has ended long ago, and only its artifacts have them
@@ -85,3 +87,10 @@ def children(context: AppContext, job: Job) -> list[ChildRow]:
             )
         )
     return rows
+
+
+def _of_cell(key: str, child: Job) -> ChildRow:
+    """Return a job of a tune's cell: `round` says which of those that run side by side."""
+    variant, repeat, copy = key.rsplit("/", 2)
+    problem = next((error["message"] for error in child.errors or ()), None)
+    return ChildRow(key, variant, int(repeat), int(copy), child.status, child.id, False, child.metrics or {}, problem)

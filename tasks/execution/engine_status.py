@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,13 @@ from typing import Any, Literal, cast
 
 import redis
 
+from batchyard.errors import Stopped
 from batchyard.models import ModelSpec
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
 from inference.residents import process
-from tasks import published
+from tasks import derived, published
 from tasks.context import AppContext
 from tasks.scheduling.states import Engines
 
@@ -51,7 +53,9 @@ class EngineState:
         process: see `inference.residents.process.identity`.
         started_at: since when it is up, in Unix seconds; None before, and of engines that earlier versions started.
         start_seconds: how long its start took.
-        memory_bytes: resident memory of its processes.
+        capacity: requests that it runs at once.
+        memory_bytes, peak_memory_bytes: resident memory of its processes, now and the most that was seen.
+        peak_gpu_memory_bytes: the most that its GPUs were seen to hold.
         gpus: how many it has.
         cache_use, prefix_tokens, prefix_hits: see `inference.engine.Engine`.
     """
@@ -68,7 +72,10 @@ class EngineState:
     process: dict[str, Any] = field(default_factory=dict)
     started_at: float | None = None
     start_seconds: float | None = None
+    capacity: int | None = None
     memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    peak_gpu_memory_bytes: int | None = None
     gpus: float = 0
     cache_use: float | None = None
     prefix_tokens: int | None = None
@@ -132,6 +139,25 @@ def read(context: AppContext) -> list[EngineState]:
         if engine.idle_seconds + now - engine.seen_at <= limit and not process.is_gone(engine.process)
     ]
     return sorted(alive, key=lambda engine: engine.name)
+
+
+def stop(context: AppContext, model: str) -> None:
+    """Stop the engines of a derived model, in a process that runs segments, unless a job is still on that model."""
+    from inference.ray import cluster
+    from inference.residents import directory
+
+    with context.database.read() as session:
+        if model in derived.running(context, session):
+            return
+    stopped = threading.Event()
+    stopped.set()  # a cluster that is away is not waited for: who has sent the message sends it again
+    try:
+        cluster.connect(context.settings.ray_address, stopped)
+    except Stopped:
+        return
+    names = directory.stop_all(model)
+    log.info("engines of a derived model stopped", extra={"model": model, "engines": len(names)})
+    publish(context, directory.states(timeout=1.0))
 
 
 def known(context: AppContext) -> Engines | None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from batchyard import output_lines
 from batchyard.backoff import Backoff
 from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, Stopped, UnavailableError
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, is_derived
 from inference.engines.registry import capabilities
 from store import batches, holds, segments
 from store.formats import chunks, plan
@@ -185,9 +185,7 @@ def _answer(
     duplicates, to_run = Duplicates(rows), rows.filter(pc.is_null(rows["same_as"]))
     error = _no_engine(context, segment)
     if error is not None:
-        writer = ChunkWriter(context, segment, stopped)  # no meter: no engine answers these
-        writer.add(_engine_error(rows, *error))
-        writer.flush()
+        _refuse(context, segment, stopped, rows, *error)
         return None
     meter = ThroughputMeter(segment, spec)
     terms: dict[str, Any] = {
@@ -236,6 +234,14 @@ def _answer(
             if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
                 published_at = time.monotonic()
                 engine_status.publish(context, directory.states(timeout=1.0))
+    except EngineStartError as failure:
+        if engine is not None or not is_derived(spec.name):
+            raise
+        # Nobody will mend what a job has derived for itself, so its requests need not wait for that.
+        log.warning("engine of a derived model not started: %s", failure, extra={"model": spec.name})
+        with context.database.write() as session:
+            holds.release(session, spec.name)
+        _refuse(context, segment, stopped, rows, "engine_unavailable", failure.message)
     except Stopped:
         log.info("segment stopped", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
     finally:
@@ -292,6 +298,15 @@ def _no_engine(context: AppContext, segment: segments.SegmentLease) -> tuple[str
         message = f"The model '{segment.model['name']}' was removed from this deployment before it ran this request."
         return "model_not_found", message
     return None
+
+
+def _refuse(
+    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, rows: pa.Table, *error: str
+) -> None:
+    """Append an error line with this code and message for each of the requests."""
+    writer = ChunkWriter(context, segment, stopped)  # no meter: no engine answers these
+    writer.add(_engine_error(rows, *error))
+    writer.flush()
 
 
 def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:

@@ -22,16 +22,16 @@ from inference.engines import registry
 from inference.requests import bodies, media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
-from store import batches
+from store import batches, speeds
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import Lease
 from store.records import Batch
+from tasks import derived
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
 from tasks.intake.lines import LineError, custom_id, parse, parse_with_body
-from tasks.scheduling.throughput import measured_throughputs
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
@@ -145,18 +145,19 @@ def _reject_missing(context: AppContext, batch: Batch, lease: Lease) -> None:
 def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     """Return the segment size of each model: SEGMENT_SECONDS of work once its speed is known."""
     limit = context.settings.segment_requests
-    sizes = dict.fromkeys(context.models, SegmentSize(min(limit, UNMEASURED_REQUESTS)))
     with context.database.read() as session:
-        throughputs = measured_throughputs(context, session)
+        specs = derived.running(context, session)
+        throughputs = speeds.throughputs(session, specs)
+    sizes = dict.fromkeys(specs, SegmentSize(min(limit, UNMEASURED_REQUESTS)))
     for (name, _), throughput in throughputs.items():
         if throughput.measurements < MEASUREMENTS:
             continue
-        spec = context.models[name]
+        spec = specs[name]
         minimum = SEGMENT_FILLS * spec.in_flight() * spec.replicas
         speed, _ = throughput.speed(throughput.limit)
         requests = max(minimum, int(speed / throughput.work_per_request * SEGMENT_SECONDS))
         sizes[name] = SegmentSize(min(limit, requests))
-    jobs = {name for name, spec in context.models.items() if registry.capabilities(spec.engine).starts_each_run}
+    jobs = {name for name, spec in specs.items() if registry.capabilities(spec.engine).starts_each_run}
     return sizes | dict.fromkeys(jobs, JOB_SIZE)
 
 

@@ -204,7 +204,7 @@ def _rebuilt(context: AppContext, job: Job, step: Step) -> State:
         items=LiveItems(
             recipe,
             options,
-            Preparer(specs, context.settings.max_requests).prepare,
+            Preparer(specs, context.settings.max_requests, shares_answers=options.shares_answers).prepare,
             inline=judged,
             reuse=_reuse(context, job),
             max_requests=context.settings.max_item_requests,

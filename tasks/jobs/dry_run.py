@@ -22,6 +22,7 @@ from tasks.jobs.submission import JobDraft, JobRequest
 from tasks.scheduling import deadlines, dispatch, forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
+from tasks.tuning.cells import Cell
 
 Warnings = list[tuple[str, str]]
 """Code and message of each."""
@@ -45,6 +46,7 @@ class Outlook:
         items: rows of the input that it would take; None if the input cannot be read, or is not there yet.
         seconds: until it would be done; None if nobody can know, and `warnings` say why.
         same: the id of the newest job of the project with this `config_sha256`.
+        cells: of a tune, those that are known before it begins.
     """
 
     items: int | None
@@ -54,6 +56,7 @@ class Outlook:
     work_sha256: str
     same: str | None
     warnings: Warnings
+    cells: Sequence[Cell] = ()
 
 
 def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
@@ -61,7 +64,8 @@ def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
     new = submission.draft(context, project_id, request)
     with context.database.read() as session:
         same = reading.same(session, project_id, new.columns["config_sha256"])
-    items = _count(context, new)
+    cells = _cells(context, new)
+    items = len(cells) or _count(context, new)
     stages = [
         StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
         for stage, each in zip(new.stages, new.expected, strict=True)
@@ -75,7 +79,15 @@ def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
         work_sha256=new.columns["work_sha256"],
         same=same,
         warnings=[*submission.warnings(context, new.columns["models"]), *unknown],
+        cells=cells,
     )
+
+
+def _cells(context: AppContext, new: JobDraft) -> list[Cell]:
+    recipe, columns = context.recipes.recipe(new.columns["recipe"]), new.columns
+    if recipe.cells is None:
+        return []
+    return submission.cells(recipe, recipe.options.model_validate(columns["options"]), columns["models"])
 
 
 def _count(context: AppContext, new: JobDraft) -> int | None:

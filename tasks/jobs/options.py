@@ -42,7 +42,7 @@ def parse(recipe: Recipe[Any], values: Mapping[str, Any]) -> Options:
         options: Options = recipe.options.model_validate(values)
     except ValidationError as error:
         raise _refusal(recipe.options, error.errors(include_url=False)) from None
-    _called(recipe, "check", recipe.check, options)
+    called(recipe, "check", recipe.check, options)
     return options
 
 
@@ -87,7 +87,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
-def _called(recipe: Recipe[Any], name: str, function: Any, options: Options) -> Any:
+def called(recipe: Recipe[Any], name: str, function: Any, options: Any) -> Any:
     """Call a function of the recipe's author. Raises RequestError for what it raises."""
     if function is None:
         return None
@@ -106,7 +106,7 @@ def _called(recipe: Recipe[Any], name: str, function: Any, options: Options) -> 
 
 def stages(recipe: Recipe[Any], options: Options) -> list[Stage]:
     """Return the stages of a job. Raises RequestError if the recipe has none for these options."""
-    stages: list[Stage] = _called(recipe, "stages", recipe.stages_of, options)
+    stages: list[Stage] = called(recipe, "stages", recipe.stages_of, options)
     unknown = [stage.endpoint for stage in stages if stage.endpoint not in CONTENT]
     if not stages or unknown or len({stage.name for stage in stages}) < len(stages):
         reason = f"the endpoint {unknown[0]!r}" if unknown else "no stage, or one twice"
@@ -117,7 +117,7 @@ def stages(recipe: Recipe[Any], options: Options) -> list[Stage]:
 
 def expected(recipe: Recipe[Any], options: Options, stages: Sequence[Stage]) -> list[float | None]:
     """Return how many requests an item makes in each stage, None where the recipe does not say. Raises RequestError."""
-    counts: list[float | None] = list(_called(recipe, "expected", recipe.expected, options) or ())
+    counts: list[float | None] = list(called(recipe, "expected", recipe.expected, options) or ())
     return (counts + [None] * len(stages))[: len(stages)]
 
 
@@ -128,7 +128,7 @@ def shares(
 
     A stage without an example asks the models of the stage before it. Empty if several may be, and nothing says which.
     """
-    examples = _called(recipe, "probe", recipe.probe, options) or ()
+    examples = called(recipe, "probe", recipe.probe, options) or ()
     names = list(models)
     share: dict[str, float] = {names[0]: 1.0} if len(names) == 1 else {}
     by_stage = []
@@ -163,10 +163,10 @@ def models(
         elif kind == "gate":
             catalogue.gate(name, path)
         else:
-            _check_model(context, name, path)
+            check_model(context, name, path)
     asks: list[Ask] = []
     endpoints = {stage.name: stage.endpoint for stage in stages}
-    for want in _called(recipe, "probe", recipe.probe, options) or ():
+    for want in called(recipe, "probe", recipe.probe, options) or ():
         if isinstance(want, Ask):
             _check_ask(context, recipe, values, want, endpoints)
             asks.append(want)
@@ -211,7 +211,8 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def _check_model(context: AppContext, name: str, param: str) -> None:
+def check_model(context: AppContext, name: str, param: str) -> None:
+    """Raise RequestError, with `param`, for a model that is not served."""
     if name not in context.models:
         served = cut(", ".join(sorted(context.models)), MAX_LIST)
         message = (
@@ -241,7 +242,7 @@ def _check_ask(
     if endpoint is None:
         message = f"The probe of recipe {recipe.name!r} asks in stage {ask.stage!r}; its author has to look."
         raise RequestError(message, code="recipe_error", param=ROOT)
-    _check_model(context, ask.model, _place_of(options, ask.model) or ROOT)
+    check_model(context, ask.model, _place_of(options, ask.model) or ROOT)
     content: Any = ask.content
     if endpoint == CHAT and isinstance(content, str):
         content = [{"role": "user", "content": content}]

@@ -54,9 +54,10 @@ class Pending:
 class Preparer:
     """Makes the core's requests of a recipe's, for one job."""
 
-    def __init__(self, models: Mapping[str, ModelSpec], max_requests: int) -> None:
+    def __init__(self, models: Mapping[str, ModelSpec], max_requests: int, *, shares_answers: bool = True) -> None:
         self._models = dict(models)
         self._max_requests = max_requests
+        self._shares_answers = shares_answers
         self._validators: dict[str, Validator] = {}
         self._context_lengths: dict[str, ContextLength] = {}
 
@@ -96,7 +97,7 @@ class Preparer:
             ask=_digest(request, body),
             output_tokens=bodies.output_limit(request.endpoint, body),
             order_key=ordering.order_key(request.endpoint, body),
-            fingerprint=fingerprint(request.endpoint, body),
+            fingerprint=fingerprint(request.endpoint, body) if self._shares_answers else None,
         )
 
     def _add_structure(self, request: Request, body: dict[str, Any]) -> None:

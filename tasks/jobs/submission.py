@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import orjson
 from sqlalchemy.orm import Session
 
-from batchyard.errors import ConflictError, NotFoundError, RequestError
+from batchyard.errors import ConfigurationError, ConflictError, NotFoundError, PermissionDeniedError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import BareOptions, Child, Recipe, Stage
 from batchyard.statuses import TERMINAL
@@ -20,14 +20,17 @@ from store.jobs import dependencies as records
 from store.jobs import lifecycle
 from store.jobs.records import Job
 from store.records import File
-from tasks import messages
+from tasks import derived, messages
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
 from tasks.jobs import dependencies, identity, journal, reading, rows
 from tasks.jobs import options as job_options
+from tasks.recipes import tune
+from tasks.recipes.tune import Tune
 from tasks.steps import registry
+from tasks.tuning.cells import Cell
 
 PURPOSES = ("user_data", "batch")
 Uncompleted = Literal["failed", "stuck", "expired", "cancelled"]
@@ -53,6 +56,7 @@ class JobRequest:
         input: a file or its id, an artifact, stored content, or rows.
         output_expires_after: seconds.
         depends_on: `id` and `when` (tasks.jobs.dependencies.When) of jobs and batches.
+        admin: an administrator wants it.
     """
 
     recipe: str
@@ -66,6 +70,7 @@ class JobRequest:
     answers_from: str | None = None
     depends_on: Sequence[Mapping[str, Any]] = ()
     post_process: Sequence[dict[str, Any]] = ()
+    admin: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,10 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
 
     Raises:
         RequestError: something in the request is unknown or invalid; `param` says what.
+        PermissionDeniedError: the recipe is for administrators.
     """
     recipe, options, stages, specs = check(
-        context, request.recipe, request.options, completion_window=request.completion_window
+        context, request.recipe, request.options, completion_window=request.completion_window, admin=request.admin
     )
     with context.database.read() as session:
         dependencies.check(session, project_id, request.depends_on)
@@ -325,20 +331,60 @@ def _check_source(context: AppContext, project_id: str, job_id: str, columns: Ma
 
 
 def check(
-    context: AppContext, recipe_name: str, values: Mapping[str, Any], *, completion_window: str
+    context: AppContext, recipe_name: str, values: Mapping[str, Any], *, completion_window: str, admin: bool = False
 ) -> tuple[Recipe[Any], Any, list[Stage], dict[str, ModelSpec]]:
     """Return a job's recipe, options, stages and models; those of all its children for a composite.
 
+    Args:
+        admin: an administrator wants it.
+
     Raises:
         RequestError: something is unknown or invalid; `param` says what.
+        PermissionDeniedError: the recipe is for administrators.
     """
     submission.check_window(context.settings, completion_window)
     recipe = context.recipes.recipe(recipe_name)
-    options = job_options.parse(recipe, values)
+    if recipe.cells is not None and not admin:
+        message = f"Recipe '{recipe_name}' starts and stops engines, so it needs an admin key, and has no schedule."
+        raise PermissionDeniedError(message, param="recipe")
+    options: Any = job_options.parse(recipe, values)
+    if recipe.cells is not None:
+        return recipe, options, [], _check_cells(context, recipe, options, completion_window)
     if recipe.children is not None:
         return recipe, options, [], _check_children(context, recipe.children(options), options, completion_window)
     stages = job_options.stages(recipe, options)
     return recipe, options, stages, job_options.models(context, context.recipes, recipe, options, stages)
+
+
+def cells(recipe: Recipe[Any], options: Any, models: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a tune that are known before it begins. `models`: configurations. Raises RequestError."""
+    bases = derived.bases(models, options.models)
+    chosen: list[Cell] = job_options.called(recipe, "cells", lambda own: recipe.cells(own, bases), options)  # type: ignore[misc]
+    return chosen
+
+
+def _check_cells(
+    context: AppContext, recipe: Recipe[Any], options: Tune, completion_window: str
+) -> dict[str, ModelSpec]:
+    """Check each cell of a tune as a job on its derived model. Return the models that it tunes. Raises RequestError."""
+    for index, name in enumerate(options.models):
+        job_options.check_model(context, name, f"options.models.{index}")
+    models = {name: context.models[name] for name in options.models}
+    configurations = {name: spec.model_dump(mode="json") for name, spec in models.items()}
+    bases = {base.name: base for base in derived.bases(configurations, options.models)}
+    for cell in cells(recipe, options, configurations):
+        try:
+            spec = derived.spec_of(cell, bases[cell.model])
+        except ConfigurationError as error:
+            message = f"Cell '{cell.name}': {error.message}"
+            raise RequestError(message, code="invalid_value", param="options.set") from None
+        own = tune.requests(options, spec.name)
+        try:
+            check(derived.knowing(context, spec), tune.RECIPE, own, completion_window=completion_window)
+        except RequestError as error:
+            place = (error.param or "").replace("options.", "options.options.", 1)
+            raise RequestError(f"Cell '{cell.name}': {error.message}", code=error.code, param=place) from None
+    return models
 
 
 def _check_children(

@@ -29,10 +29,11 @@ from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.intake.lines import LineError
 from tasks.intake.validation import Report
-from tasks.jobs import item_events, progress
+from tasks.jobs import item_events, progress, submission
 from tasks.jobs.requests import Preparer
 from tasks.jobs.rows import RowError, rows
 from tasks.steps import registry
+from tasks.tuning.cells import Cell
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,10 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         report = Report()
         recipe = context.recipes.recipe(job.recipe)
-        if recipe.children is not None:
+        if recipe.cells is not None:
+            options = recipe.options.model_validate(job.options)
+            items_sha256, total = write_cells(context, submission.cells(recipe, options, job.models))
+        elif recipe.children is not None:
             items_sha256, total = _write_children(context, recipe.children(recipe.options.model_validate(job.options)))
         else:
             checker = Checker(context, job, recipe, report)
@@ -98,6 +102,16 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
     if report.count:
         messages.wake_parent(context.redis, job.parent_id)
     return True
+
+
+def write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
+    """Write the items file of a tune: its cells. Return its SHA-256 and their number."""
+    with context.artifacts.create() as target:
+        writer = items_file.Writer(target)
+        for number, cell in enumerate(cells):
+            writer.add(number, cell.name, orjson.dumps(cell.model_dump(mode="json")))
+        writer.close()
+    return target.sha256, writer.total
 
 
 def _write_children(context: AppContext, children: Sequence[Child]) -> tuple[str, int]:

@@ -102,16 +102,22 @@ def check(options: _Experiment) -> None:
 
 def options_of(options: _Experiment, variant: str) -> Values:
     """Return the options of a variant's children: those of all, those of the variant over them, tiers as models."""
+    own: Values = nested(options.options, options.variants[variant])
+    served: Values = _served(own, options.tiers, is_model=False)
+    return served
+
+
+def nested(*layers: Values) -> Values:
+    """Return options whose keys are paths as nested options, those of later layers over those of earlier ones."""
     merged: Values = {}
-    for values in (options.options, options.variants[variant]):
+    for values in layers:
         for key, value in values.items():
             *above, last = config.path(key)
-            nested: Values = {last: value}
+            inner: Values = {last: value}
             for name in reversed(above):
-                nested = {name: nested}
-            merged = _merged(merged, nested)
-    served: Values = _served(merged, options.tiers, is_model=False)
-    return served
+                inner = {name: inner}
+            merged = _merged(merged, inner)
+    return merged
 
 
 def _merged(below: Any, above: Any) -> Any:

@@ -31,8 +31,8 @@ NAME = re.compile(r"[a-z][a-z0-9-]*")
 # fmt: off
 COMMANDS = frozenset({
     "audit", "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open",
-    "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "tune",
-    "up", "webhook",
+    "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
+    "webhook",
 })
 # fmt: on
 """Commands of the terminal. A recipe has a command of its own name, so it cannot take one of these."""
@@ -56,10 +56,12 @@ RECIPES: Registry[Recipe[Any]] = Registry(
     "recipe",
     "batchyard.recipes",
     {
+        "batch": "tasks.recipes.batch:batch",
         "experiment": "tasks.recipes.experiment:experiment",
         "panel": "tasks.recipes.panel:panel",
         "refine": "tasks.recipes.refine:refine",
         "rollout": "tasks.recipes.rollout:rollout",
+        "tune": "tasks.recipes.tune:tune",
     },
     _checked(Recipe),
 )

@@ -16,7 +16,7 @@ from store.jobs import lifecycle
 from store.jobs.records import Job
 from store.records import Batch, Sla
 from store.speeds import Throughput
-from tasks import published
+from tasks import derived, published
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast, states
 from tasks.scheduling.forecast import Forecast
@@ -67,13 +67,14 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         jobs = queue.jobs(session)
         backlog, unserved = queue.backlog(session), holds.unserved(session)
         backlog += [entry for job in jobs for entry in queue.backlog_of_job(job, JOB_SEGMENT)]
+        models = derived.running(context, session).keys()
         # Those on hold wait, and hold up none.
-        entries = [entry for entry in backlog if entry.model not in held and entry.model in context.models]
+        entries = [entry for entry in backlog if entry.model not in held and entry.model in models]
         throughputs = measured_throughputs(context, session)
         limits = dispatch.limits(context, session)
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
         finishes = {batch.id: expected_finish(session, batch.post_process, batch.total) for batch in unfinished}
-    _hold_unserved(context, {entry.model for entry in backlog}, unserved)
+    _hold_unserved(context, models, {entry.model for entry in backlog}, unserved)
     answered = forecast.answered(unfinished)
     answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
     of_chains = forecast.with_ends(answers, entries, throughputs, engines, now, drains=False) if jobs else {}
@@ -146,13 +147,14 @@ def _of_jobs(
     return forecasts
 
 
-def _hold_unserved(context: AppContext, waiting: Set[str], unserved: Set[str]) -> None:
+def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], unserved: Set[str]) -> None:
     """Hold the models with waiting requests that are not in models.toml any more; release those that are back.
 
     Args:
+        models: those that may run.
         unserved: the models on hold for that reason.
     """
-    gone, back = waiting - context.models.keys() - unserved, unserved & context.models.keys()
+    gone, back = waiting - models - unserved, unserved & models
     if not gone and not back:
         return
     with context.database.write() as session:

@@ -16,14 +16,14 @@ from typing import cast
 
 import redis
 
-from store import queue
+from store import queue, speeds
 from store.queue import BacklogEntry
 from store.speeds import Throughput
+from tasks import derived
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, forecast
 from tasks.scheduling.forecast import Answered
 from tasks.scheduling.policy import Limits, RecentUsage
-from tasks.scheduling.throughput import measured_throughputs
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,8 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
     with context.database.read() as session:
         answered = forecast.answered(queue.unfinished(session))
         entries = queue.backlog(session)
-        throughputs = measured_throughputs(context, session)
+        specs = derived.running(context, session)
+        throughputs = speeds.throughputs(session, specs)
         limits = dispatch.limits(context, session)
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
     try:
@@ -112,7 +113,7 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
         # Nothing is measured while no replica is there, so the last speed is that of the last replicas.
         measured_with = {
             name: running.get(name) or before.get(name, {}).get("measured_with") or spec.replicas
-            for name, spec in context.models.items()
+            for name, spec in specs.items()
         }
         of_one = {
             key: replace(speed, work_per_second=speed.work_per_second / measured_with[key[0]])

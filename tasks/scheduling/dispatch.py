@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from batchyard import queues
 from batchyard.errors import UnavailableError
+from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
 from store import holds, projects, segments, speeds
 from store.segments import PendingSegment
-from tasks import messages
+from tasks import derived, messages
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.gpu_sharing import Demand
 from tasks.scheduling.policy import Limits, RecentUsage, choose
-from tasks.scheduling.throughput import measured_throughputs
 
 log = logging.getLogger(__name__)
 
@@ -98,27 +98,26 @@ def recent_usage(session: Session, project_ids: Collection[str], now: float) -> 
 
 
 def limits(context: AppContext, session: Session) -> Limits:
-    """Return the limits of the deployment, of each served model, and of each project that has one."""
+    """Return the limits of the deployment, of each model that may run, and of each project that has one."""
     total = context.settings.max_segments
+    specs = derived.running(context, session)
     # Each run of a job has engines of its own, which are full until its end.
-    jobs = {name for name, spec in context.models.items() if capabilities(spec.engine).starts_each_run}
+    jobs = {name for name, spec in specs.items() if capabilities(spec.engine).starts_each_run}
     return Limits(
         total=total,
-        models={name: spec.max_segments for name, spec in context.models.items()},
+        models={name: spec.max_segments for name, spec in specs.items()},
         projects=projects.max_segments(session),
         min_share=context.settings.fair_share,
-        fills={name: fill for name, fill in _fills(context, session).items() if name not in jobs},
-        engines={name: context.models[name].max_segments for name in jobs},
+        fills={name: fill for name, fill in _fills(specs, session).items() if name not in jobs},
+        engines={name: specs[name].max_segments for name in jobs},
         running=queues.segment_threads(total),
     )
 
 
-def _fills(context: AppContext, session: Session) -> dict[str, float]:
+def _fills(specs: Mapping[str, ModelSpec], session: Session) -> dict[str, float]:
     """Return the unanswered requests of each model below which its engine may run dry."""
-    fills: dict[str, float] = {
-        name: ENGINE_FILLS * spec.in_flight() * spec.replicas for name, spec in context.models.items()
-    }
-    for (name, _), throughput in measured_throughputs(context, session).items():
+    fills: dict[str, float] = {name: ENGINE_FILLS * spec.in_flight() * spec.replicas for name, spec in specs.items()}
+    for (name, _), throughput in speeds.throughputs(session, specs).items():
         requests_per_second = throughput.work_per_second / throughput.work_per_request
         fills[name] = max(fills[name], DRAIN_SECONDS * requests_per_second)
     return fills

@@ -23,6 +23,7 @@ from batchyard.models import ModelSpec
 from store import segments, speeds
 from store.records import Batch
 from store.speeds import Expected, Measurement, Throughput
+from tasks import derived
 from tasks.context import AppContext
 
 LEAST_SECONDS = 0.001
@@ -31,8 +32,8 @@ START_SECONDS = 1.0
 
 
 def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
-    """Return the measured speed of each served model in its present configuration, by model and request class."""
-    return speeds.throughputs(session, context.models)
+    """Return the measured speed of each model that may run, in its present configuration, by model and class."""
+    return speeds.throughputs(session, derived.running(context, session))
 
 
 def measure_finish(session: Session, batch: Batch, seconds: float) -> None:

@@ -191,8 +191,8 @@ def _method(document: Document) -> str:
     slo = f" The SLO is {document['slo']}." if document["slo"] else " No SLO was set."
     return (
         f"Figures are medians of {repeats} repeats, fewer if a cell's time ended, after a warm-up that is not counted. "
-        f"Batches side by side share the engine. A cell is steady if each repeat has {STEADY} rows for each request that "
-        f"the engine runs at once.{slo}"
+        f"Batches side by side share the engine. A cell is steady if each repeat has {STEADY} rows for each request "
+        f"that the engine runs at once.{slo}"
     )
 
 

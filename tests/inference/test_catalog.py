@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from batchyard.errors import ConfigurationError
+from batchyard.models import is_derived
 from inference import catalog
 from inference.engines.echo import Echo
 from inference.engines.registry import ENGINES
@@ -86,3 +87,17 @@ def test_a_change_of_defaults_changes_no_hash(tmp_path: Path) -> None:
         "b": "78bd4137e4fe35c3",
         "c": "5857ace8d940f979",
     }
+
+
+def test_a_derived_model_has_the_name_of_its_base_with_the_hash_of_its_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text("[models.a]\nengine='echo'")
+    base = catalog.load(file, allow_simulated=True)["a"]
+    same, other = catalog.derived("a", {"engine": "echo"}), catalog.derived("a", {"engine": "echo", "replicas": 2})
+    assert same.name == f"a~{base.config_sha256[:8]}" != other.name
+    assert (other.replicas, is_derived(other.name), is_derived("a")) == (2, True, False)
+    with pytest.raises(ConfigurationError, match=r"^models\.a\.engine_args\.slot: .* did you mean slots"):
+        catalog.derived("a", {"engine": "echo", "engine_args": {"slot": 1}})
+    file.write_text(f"[models.'{other.name}']\nengine='echo'")
+    with pytest.raises(ConfigurationError, match="choose another name"):
+        catalog.load(file, allow_simulated=True)

@@ -49,6 +49,7 @@ NOT_RUN = {
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
     ("docs/recipes.md", "batchyard panel examples/panel.jsonl"): "tests/system/test_panel.py runs a panel on a stack",
     ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
+    ("docs/recipes.md", "batchyard tune examples"): "tests/system/test_tune.py runs one on a stack",
     ("docs/recipes.md", "batchyard refine examples/rollout.jsonl"): "tests/system/test_refine.py runs it on a stack",
     ("docs/recipes.md", "BATCHYARD_RECIPES="): "tests/batchyard/cli/test_jobs.py runs a recipe of a folder",
     ("docs/recipes.md", "batchyard job stuck JOB"): "tests/system/test_jobs.py replies to items of a job",

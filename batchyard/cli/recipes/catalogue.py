@@ -74,7 +74,9 @@ def _fingerprint(folder: str) -> str:
     """Return a hash of the state of all that recipes come from: this package, those that are installed, the folder."""
     root = Path(batchyard.__file__).parents[1]
     own = [
-        file for name in ("recipes", "rewards", "gates", "measures") for file in (root / "tasks" / name).glob("*.py")
+        file
+        for name in ("recipes", "rewards", "gates", "measures", "tuning")
+        for file in (root / "tasks" / name).glob("*.py")
     ]
     files = [root / "batchyard/recipes.py", *own, *(Path(folder).resolve().glob("*.py") if folder else ())]
     # Installing a package changes its folder. The working folder changes all the time.

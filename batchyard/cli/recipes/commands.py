@@ -26,9 +26,9 @@ def parameters(function: Callable[..., None]) -> list[click.Parameter]:
     return list(reversed(getattr(function, "__click_params__", [])))
 
 
-_source = click.argument("source", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+source_argument = click.argument("source", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 overrides_argument = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
-_files = click.option(
+files_option = click.option(
     *("-c", "--config", "files"),
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
@@ -66,11 +66,11 @@ _extend = click.option(
 )
 
 
-@_source
+@source_argument
 @overrides_argument
 @output_option
 @artifacts_option
-@_files
+@files_option
 @seed_option
 @name_option
 @_extend
@@ -169,9 +169,9 @@ def one_shot(
     jobs.check_success(job)
 
 
-@_source
+@source_argument
 @overrides_argument
-@_files
+@files_option
 @seed_option
 @name_option
 @_extend
@@ -214,7 +214,7 @@ def create(
 
 
 @overrides_argument
-@_files
+@files_option
 @data_option
 @json_option
 def show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_json: bool) -> None:

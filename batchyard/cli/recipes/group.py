@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from batchyard.config import Layer, Schema, Setting
 
 BUILT_IN = {
+    "batch": "Answer each row once, as one flat batch.",
     "experiment": "Run variants of a recipe's options over one input, and compare them.",
     "rollout": "Ask for n answers to each prompt and score them.",
     "panel": "Let agents propose, criticise and revise, and rank what they propose.",
     "refine": "Check and review answers, and try again on higher tiers until they are accepted.",
+    "tune": "Find the best configuration of a model for an input, by measuring some.",
 }
 """What `--help` says of the recipes that are always there."""
 _HELP = {"-h", "--help"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchyard.cli import job_view
-from batchyard.cli.recipes import commands, experiment
+from batchyard.cli.recipes import commands, experiment, tune
 from batchyard.cli.recipes.group import RecipeCommand, RecipeGroup
 
 
@@ -11,6 +11,8 @@ def one_shot(name: str) -> RecipeCommand:
     """Return the command that runs a recipe from the first row to the last artifact: `batchyard rollout`."""
     if name == job_view.EXPERIMENT:
         return experiment.run
+    if name == job_view.TUNE:
+        return tune.run
     return RecipeCommand(name, commands.answer, commands.parameters(commands.answer), complete=True)
 
 

@@ -116,8 +116,8 @@ def test_the_table_shows_what_has_to_be_set_yet(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("debat rows.jsonl", "No such command 'debat'. Did you mean 'debate'?"),
-        ("job create debat rows.jsonl", "No such command 'debat'. Did you mean 'debate'?"),
+        ("debates rows.jsonl", "No such command 'debates'. Did you mean 'debate'?"),
+        ("job create debates rows.jsonl", "No such command 'debates'. Did you mean 'debate'?"),
         ("debate rows.jsonl", "model is missing: set it in a file, by a flag, or with model=VALUE"),
         ("debate nowhere.jsonl --model m", "File 'nowhere.jsonl' does not exist"),
         ("debate rows.jsonl --model m -n 1", "--n: 1 is not a whole number, at least 2, at most 9"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from batchyard.models import ModelSpec
 from inference.engine import Answer
 from inference.engines.echo import Echo
-from inference.residents import actor
+from inference.residents import actor, memory
 from inference.residents.kept_replies import CLOSED
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
@@ -79,5 +81,27 @@ def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it()
         assert (await resident.state())["in_flight"] == 0
         again = await resident.exchange(session, "caller", "/v1/chat/completions", [request])
         assert again is None, "a caller that runs on sends nothing more"
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_an_engine_says_how_long_it_started_how_much_it_runs_at_once_and_the_most_memory_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.0)
+
+    async def scene() -> None:
+        resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"slots": 3}), 120.0)
+        await resident.ready(60)
+        state = await resident.state()
+        assert state["capacity"] == 3 and 0 <= state["start_seconds"] < 20
+        assert state["peak_memory_bytes"] >= 10_000_000 and state["peak_gpu_memory_bytes"] is None
+        held = bytearray(200_000_000)
+        held[::4096] = b"x" * len(held[::4096])
+        grown = (await resident.state())["peak_memory_bytes"]
+        del held
+        assert grown > state["peak_memory_bytes"] + 150_000_000
+        later = await resident.state()
+        assert later["peak_memory_bytes"] >= grown and later["memory_bytes"] < grown - 150_000_000
 
     asyncio.run(asyncio.wait_for(scene(), 20))

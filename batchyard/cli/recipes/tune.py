@@ -1,0 +1,123 @@
+"""`batchyard tune`: cells of a matrix measured one after the other, and the best one as an entry for models.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchyard.cli import background, completion, job_view, requests
+from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.output import json_option, lines_of, say
+from batchyard.cli.recipes import commands, flags
+from batchyard.cli.recipes.group import RecipeCommand
+from batchyard.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from batchyard.client.api import Client
+    from batchyard.config import Layer, Schema, Setting
+
+REPORT = "report.md"
+
+
+class _TuneCommand(RecipeCommand):
+    """The command takes dimensions of the matrix as `--set KEY=VALUE,…`, beside those with flags of their own."""
+
+    def files(self, schema: Schema, params: dict[str, Any]) -> list[Layer]:
+        from batchyard.config import Layer, Origin
+
+        dimensions: dict[str, list[Any]] = {}
+        for text in params.pop("dimensions"):
+            key, values = _dimension(text)
+            dimensions.setdefault(key, []).extend(values)
+        own = [Layer(Origin("flag", "--set"), {"set": dimensions})] if dimensions else []
+        return [*super().files(schema, params), *own]
+
+
+def _dimension(text: str) -> tuple[str, list[Any]]:
+    """Return key and values of `replicas=1,2`. Raises ConfigurationError if it is not written so."""
+    import yaml
+
+    key, separator, values = text.partition("=")
+    if not separator or not values.strip():
+        raise ConfigurationError(f"--set {text}: write KEY=VALUE,VALUE, as in engine_args.max_num_seqs=32,64")
+    try:
+        return key.strip(), list(yaml.safe_load(f"[{values}]"))
+    except yaml.YAMLError:
+        raise ConfigurationError(f"--set {text}: {values} are no values; put texts in quotes") from None
+
+
+_model = click.option(
+    *("--model", f"{flags.PREFIX}models"),
+    multiple=True,
+    shell_complete=completion.models,
+    help="A model to tune, by its name in models.toml; may be given several times.",
+)
+_set = click.option(
+    *("--set", "dimensions"),
+    multiple=True,
+    metavar="KEY=VALUE,…",
+    help="Values of a key of the model's entry: engine_args.max_num_seqs=32,64. May be given several times.",
+)
+
+
+@commands.source_argument
+@commands.overrides_argument
+@_model
+@_set
+@commands.files_option
+@commands.output_option
+@commands.artifacts_option
+@commands.seed_option
+@commands.name_option
+@requests.window_option
+@commands.again_option
+@commands.dry_run_option
+@data_option
+@models_option
+@json_option
+def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, dry_run: bool, **fields: Any) -> None:
+    """FILE is .parquet, .jsonl, .csv or .txt, a row a request. KEY=VALUE sets any option: options.limit=500.
+
+    Needs an admin key. Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL
+    names a server. The same command again, also after Ctrl-C or a crash, goes on where it was: no cell that has ended
+    is measured twice.
+    """
+    from batchyard import config
+
+    options = config.options(settings)
+    if dry_run:
+        in_force = load_settings(data=fields["data"], models=fields["models"])
+        body = {"recipe": recipe["name"], "options": options, "completion_window": fields["window"]}
+        with background.server(in_force.data, in_force.models) as server:
+            outlook = server.create_job(dry_run=True, **body, input_file_id=server.upload(source, "user_data"))
+        return say(outlook, _cells(outlook), fields["as_json"])
+    commands.one_shot(recipe, options, source, **fields, summary=_summary)
+
+
+def _cells(outlook: dict[str, Any]) -> str:
+    """The cells that would be measured, as a table."""
+    rows = [
+        (
+            cell["name"],
+            cell["model"],
+            cell["concurrency"],
+            ", ".join(f"{key}={value}" for key, value in cell["overrides"].items()),
+        )
+        for cell in outlook["cells"]
+    ]
+    warnings = [f"Warning: {warning['message']}" for warning in outlook["warnings"]]
+    return "\n".join([lines_of(["cell", "model", "side by side", "overrides"], rows), *warnings])
+
+
+def _summary(server: Client, job: dict[str, Any]) -> str:
+    """The report, how the cells ended, and where all else is."""
+    files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
+    report = server.content(files[REPORT]).decode() if REPORT in files else ""
+    return "\n\n".join(
+        part for part in (report.strip(), f"{job_view.ended(job)}\nReport: {server.page(job['id'])}") if part
+    )
+
+
+run = _TuneCommand(job_view.TUNE, _run, commands.parameters(_run), complete=True)
