@@ -238,7 +238,7 @@ def test_a_cell_ends_with_its_time_and_all_of_them_with_theirs(tunes: Tunes) -> 
 def test_the_next_cell_waits_until_the_engines_of_the_last_one_are_stopped(
     tunes: Tunes, stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = {"capacity": 4, "start_seconds": 1.5, "peak_memory_bytes": 1000}
+    known: dict[str, Any] = {"capacity": 4, "start_seconds": 1.5, "peak_memory_bytes": 1000}
     alive = [EngineState("engine:x", "x", "idle", 9, 0, 1.0, time.time(), **known)]
     monkeypatch.setattr(measuring, "engines", lambda *_: alive)
     tune = tunes.started(repeats=1)
