@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.comparison.tables import NOTHING, number, table
+from tasks.comparison.tables import NOTHING, interval, number, table
 from tasks.comparison.values import OF_ITEMS
 
 Document = Mapping[str, Any]
@@ -22,10 +22,6 @@ MOST_METRICS = 24
 """Metrics in tables for readers. comparison.csv and comparison.json have all."""
 COLUMNS = ("metric", "variant", "n", "mean", "low", "high")
 DIFFERENCE_COLUMNS = ("pairs", "difference", "difference_low", "difference_high", "test", "p", "p_holm", "verdict")
-
-
-def interval(ends: Sequence[float] | None) -> str:
-    return NOTHING if ends is None else f"{number(ends[0])} to {number(ends[1])}"
 
 
 def headline(document: Document) -> list[str]:

@@ -14,6 +14,11 @@ def number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
+def interval(ends: Sequence[float] | None) -> str:
+    """Format the ends of an interval."""
+    return NOTHING if ends is None else f"{number(ends[0])} to {number(ends[1])}"
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a table, and an empty one."""
     lines = [columns, ["---"] * len(columns), *rows]

@@ -82,6 +82,7 @@ class TuneOptions(BareOptions):
     set: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="{key of a model's entry: [values]}, as in engine_args.max_num_batched_tokens or replicas"
     )
+    default: bool = Field(False, description="Measure each model as it is, too, to compare with")
     repeats: int = Field(3, ge=1, le=100, description="Measurements of each cell; its figures are their medians")
     budget: Duration | None = Field(None, description="Time for all cells, such as 2h; no cell starts after it")
     cell_budget: Duration = Field("30m", description="Time for one cell, its start included")
@@ -203,7 +204,7 @@ def cells(options: TuneOptions, bases: Sequence[Base]) -> list[Cell]:
     by_name = {base.name: base for base in bases}
     chosen: list[Cell] = []
     seen: dict[str, str] = {}
-    for cell in _product(options, bases):
+    for cell in (*_defaults(options, bases), *_product(options, bases)):
         cell = named(cell, [other.name for other in chosen])
         identity = cell.identity(by_name[cell.model])
         if identity in seen:
@@ -251,6 +252,13 @@ def _check(options: TuneOptions, bases: Sequence[Base]) -> None:
         if base.name not in used:
             names = " and ".join(repr(name) for name in sorted(used))
             raise ValueError(f"models.{index}: matrix '{options.matrix}' runs on {names}; leave out {base.name!r}")
+
+
+def _defaults(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
+    """Yield the models as they are, with as many batches side by side as the first of the cells that they are not."""
+    if options.default and (options.matrix or options.batch or options.set):
+        for base in bases:
+            yield made(base, {}, None, (options.concurrency or [1])[0])
 
 
 def _product(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:

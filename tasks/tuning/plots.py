@@ -15,6 +15,8 @@ LEFT = 84.0
 RIGHT = WIDTH - 24.0
 BOTTOM = 340.0
 CELL = 32.0
+LINE = 14.0
+"""Height of a line of text."""
 
 
 def of(document: Mapping[str, Any]) -> dict[str, str]:
@@ -53,22 +55,37 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
     for one, other in pairwise(front):
         (x1, y1), (x2, y2) = place(one), place(other)
         shapes.append(f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>')
-    for row in rows:
+    labels = _Labels()
+    for row in sorted(rows, key=lambda row: (row["cell"]["name"] != recommended, not row["pareto"])):
         x, y = place(row)
-        name = row["cell"]["name"]
-        chosen = name == recommended
+        name = escape(row["cell"]["name"])
+        chosen = row["cell"]["name"] == recommended
         opacity = "" if row["pareto"] else ' fill-opacity="0.4"'
-        text = escape(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…")
-        shapes.append(
-            f'<circle cx="{x}" cy="{y}" r="{7 if chosen else 4}"{opacity}><title>{escape(name)}</title></circle>'
-        )
+        shapes.append(f'<circle cx="{x}" cy="{y}" r="{7 if chosen else 4}"{opacity}><title>{name}</title></circle>')
         if row["pareto"] or chosen:
-            kind = "title end" if chosen else "end"
-            left = float(x) < LEFT + CHARACTER * len(text) + 12
-            anchor = kind.replace(" end", "").replace("end", "") if left else kind
-            at = f"{float(x) + 10:.1f}" if left else f"{float(x) - 10:.1f}"
-            shapes.append(f'<text class="{anchor}" x="{at}" y="{float(y) - 6:.1f}">{text}</text>')
+            shapes.append(labels.of(row["cell"]["name"], float(x), float(y), kind="title" if chosen else ""))
     return drawing(title, shapes, BOTTOM + 34)
+
+
+class _Labels:
+    """Names beside dots, where there is room for them."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float, float]] = []
+        """Left end, right end and baseline of each name."""
+
+    def of(self, name: str, x: float, y: float, kind: str) -> str:
+        """Return a name beside its dot, on the first side on which it covers no other; empty without such a side."""
+        text = name if len(name) <= LABEL else f"{name[: LABEL - 1]}…"
+        width = CHARACTER * len(text)
+        for left, line in ((x - 8 - width, y - 6), (x + 8, y + 14), (x + 8, y - 6), (x - 8 - width, y + 14)):
+            right = left + width
+            covers = any(left < end and start < right and abs(line - base) < LINE for start, end, base in self._taken)
+            if covers or left < 0 or right > WIDTH:
+                continue
+            self._taken.append((left, right, line))
+            return f'<text class="{kind}" x="{left:.1f}" y="{line:.1f}">{escape(text)}</text>'
+        return ""
 
 
 def _heat_map(block: Mapping[str, Any]) -> str:

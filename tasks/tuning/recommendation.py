@@ -110,7 +110,7 @@ def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
             None, None, (Sentence("No cell was measured to its end, so none is recommended.", names),)
         )
     nearest, medians = min(there, key=lambda pair: (slo.excess(pair[1]), -(pair[1].tokens or 0)))
-    broken = ", ".join(bound.misses(getattr(medians, bound.metric)) for bound in slo.broken(medians))
+    broken = ", ".join(bound.broken_by(getattr(medians, bound.metric)) for bound in slo.broken(medians))
     sentences = (
         Sentence(
             f"No cell of {len(there)} meets the SLO ({slo}), so none is recommended.",
@@ -148,11 +148,11 @@ def _reasons(
     ]
     times = "1 repeat" if len(chosen.repeats) == 1 else f"{len(chosen.repeats)} repeats"
     yield Sentence(f"Its medians over {times}: {', '.join(parts)}.", (name,))
-    plain = next((result for result in candidates if _is_plain(result, chosen)), None)
+    plain = _plain(candidates, chosen)
     if plain is not None and plain is not chosen:
-        ratio = _tokens(chosen) / _tokens(plain)
         yield Sentence(
-            f"That is {ratio:.3g} times the tokens/s of {plain.cell.name}, the model as it is.", (name, plain.cell.name)
+            f"That is {_ratio(chosen, plain)} the tokens/s of {plain.cell.name}, the model as it is.",
+            (name, plain.cell.name),
         )
     if chosen.cell.concurrency > 1:
         yield Sentence(f"It was measured with {chosen.cell.concurrency} equal batches side by side.", (name,))
@@ -180,10 +180,21 @@ def _tokens(result: CellResult) -> float:
     return (medians.tokens or 0.0) if medians else 0.0
 
 
-def _is_plain(result: CellResult, chosen: CellResult) -> bool:
-    """True if a cell is the chosen one's model without overrides, with as many batches side by side."""
-    one, other = result.cell, chosen.cell
-    return not one.overrides and (one.model, one.concurrency) == (other.model, other.concurrency)
+def _plain(results: Sequence[CellResult], chosen: CellResult) -> CellResult | None:
+    """Return the cell of the same model without overrides; of several, one with as many batches side by side."""
+    plain = [result for result in results if not result.cell.overrides and result.cell.model == chosen.cell.model]
+    return min(plain, key=lambda result: result.cell.concurrency != chosen.cell.concurrency, default=None)
+
+
+def _ratio(chosen: CellResult, plain: CellResult) -> str:
+    """Return how many times as fast a cell is, and the least and the most of any two repeats."""
+    ratio = f"{_tokens(chosen) / _tokens(plain):.3g} times"
+    own, other = chosen.tokens_range, plain.tokens_range
+    if min(len(chosen.repeats), len(plain.repeats)) < 2 or own is None or other is None or not other[0]:
+        return ratio
+    low, high = own[0] / other[1], own[1] / other[0]
+    apart = "" if low > 1 or high < 1 else ", which does not tell them apart"
+    return f"{ratio} ({low:.3g} to {high:.3g} by the repeats{apart})"
 
 
 def _overrides(result: CellResult) -> str:

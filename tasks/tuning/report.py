@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tasks.comparison.tables import number, table
+from tasks.comparison.tables import interval, number, table
 from tasks.tuning.cells import Base, TuneOptions
 from tasks.tuning.diagnosis import diagnose
 from tasks.tuning.recommendation import measured, meets, objective, pareto, recommend
@@ -21,6 +21,8 @@ from tasks.tuning.slo import SLO
 
 Document = Mapping[str, Any]
 MIB = 2**20
+MOST_NAMED = 8
+"""Cells that reports name beside a sentence. tune.json has all."""
 COLUMNS = (
     "cell",
     "model",
@@ -33,6 +35,8 @@ COLUMNS = (
     "repeats",
     "rows_per_second",
     "tokens_per_second",
+    "tokens_per_second_low",
+    "tokens_per_second_high",
     "p50",
     "p95",
     "p99",
@@ -92,11 +96,14 @@ def _cell(result: CellResult, base: Base, slo: SLO | None, front: Sequence[str])
         **result.model_dump(mode="json"),
         "entry": result.cell.entry(base),
         "medians": None if medians is None else asdict(medians),
+        "tokens_range": None if result.tokens_range is None else list(result.tokens_range),
         "at_once": result.at_once,
         "steady": result.steady,
         "differing": result.differing,
         "meets_slo": meets(result, slo) if slo is not None and whole is not None else None,
-        "broken": [bound.misses(getattr(whole, bound.metric)) for bound in slo.broken(whole)] if slo and whole else [],
+        "broken": [bound.broken_by(getattr(whole, bound.metric)) for bound in slo.broken(whole)]
+        if slo and whole
+        else [],
         "pareto": result.cell.name in front,
         "diagnosis": None if diagnosis is None else diagnosis.document(),
     }
@@ -135,7 +142,10 @@ def csv_of(document: Document) -> str:
                 _overrides(cell["overrides"]),
                 row["state"],
                 len(row["repeats"]),
-                *(medians.get(name) for name in ("rows", "tokens", "p50", "p95", "p99", "errors")),
+                medians.get("rows"),
+                medians.get("tokens"),
+                *(row["tokens_range"] or (None, None)),
+                *(medians.get(name) for name in ("p50", "p95", "p99", "errors")),
                 *(row[name] for name in ("steady", "meets_slo", "pareto", "start_seconds")),
                 row["peak_memory"],
                 row["peak_gpu_memory"],
@@ -156,7 +166,7 @@ def markdown(document: Document) -> str:
         lines += ["Answers, and so speeds, are simulated.", ""]
     lines += ["## Recommendation", ""]
     lines += [
-        f"* {text} ({_names(cells)})" if len(cells) <= MOST_NAMED else f"* {text} ({len(cells)} cells)"
+        f"* {text}" + ("" if all(name in text for name in cells) else f" ({_names(cells)})")
         for text, cells in _sentences(document)
     ]
     lines += [""]
@@ -182,17 +192,13 @@ def markdown(document: Document) -> str:
     return "\n".join(lines)
 
 
-MOST_NAMED = 8
-"""Cells that a sentence of report.md names one by one."""
-
-
 def _method(document: Document) -> str:
     repeats = document["options"]["repeats"]
     slo = f" The SLO is {document['slo']}." if document["slo"] else " No SLO was set."
     return (
         f"Figures are medians of {repeats} repeats, fewer if a cell's time ended, after a warm-up that is not counted. "
-        f"Batches side by side share the engine. A cell is steady if each repeat has {STEADY} rows for each request "
-        f"that the engine runs at once.{slo}"
+        "Batches side by side share the engine. A cell is steady if each repeat has "
+        f"{STEADY} rows for each request that the engine runs at once.{slo}"
     )
 
 
@@ -202,14 +208,27 @@ def _sentences(document: Document) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _names(cells: Sequence[str]) -> str:
-    return ", ".join(cells) or "no cell"
+    return ", ".join(cells) if len(cells) <= MOST_NAMED else f"{len(cells)} cells: {', '.join(cells[:MOST_NAMED])}, …"
 
 
 def _overrides(overrides: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} = {json.dumps(value)}" for key, value in overrides.items())
 
 
-_MEASURED = ["cell", "overrides", "side by side", "rows/s", "tokens/s", "p50", "p95", "p99", "errors", "steady", "SLO"]
+_MEASURED = [
+    "cell",
+    "overrides",
+    "side by side",
+    "rows/s",
+    "tokens/s",
+    "range",
+    "p50",
+    "p95",
+    "p99",
+    "errors",
+    "steady",
+    "SLO",
+]
 
 
 def _measured(document: Document) -> Iterator[list[str]]:
@@ -220,7 +239,10 @@ def _measured(document: Document) -> Iterator[list[str]]:
             _marked(document, row),
             _overrides(cell["overrides"]),
             number(cell["concurrency"]),
-            *(number(medians.get(name)) for name in ("rows", "tokens", "p50", "p95", "p99")),
+            number(medians.get("rows")),
+            number(medians.get("tokens")),
+            interval(row["tokens_range"]),
+            *(number(medians.get(name)) for name in ("p50", "p95", "p99")),
             number(None) if errors is None else f"{100 * errors:.3g} %",
             _yes(row["steady"]),
             "; ".join(row["broken"]) or (_yes(row["meets_slo"]) if row["state"] == "completed" else row["state"]),

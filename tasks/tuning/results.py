@@ -99,6 +99,12 @@ class CellResult(BaseModel):
         )
 
     @property
+    def tokens_range(self) -> tuple[float, float] | None:
+        """The least and the most tokens/s of a repeat, None without any."""
+        values = [repeat.tokens / repeat.seconds for repeat in self.repeats if repeat.seconds > 0]
+        return (min(values), max(values)) if values else None
+
+    @property
     def at_once(self) -> int | None:
         """Requests that it ran at once, None if nobody knows."""
         return self.capacity or self.cell.batch

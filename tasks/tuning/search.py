@@ -66,7 +66,7 @@ def _higher(options: TuneOptions, bases: Mapping[str, Base], results: Sequence[C
     series: dict[str, list[CellResult]] = {}
     for result in results:
         cell, base = result.cell, bases[result.cell.model]
-        if cell.repair_of is None:
+        if cell.repair_of is None and not (options.batch and cell.batch is None):
             fixed = {"overrides": _without_batch(cell, base)} if raises_batch else {"concurrency": 0}
             series.setdefault(cell.model_copy(update=fixed).identity(base), []).append(result)
     for own in series.values():

@@ -64,10 +64,10 @@ class Bound:
         """Format a value of the metric."""
         return "unknown" if value is None else METRICS[self.metric].written(value)
 
-    def misses(self, value: float | None) -> str:
-        """Return how a value breaks the bound: `p95 is 7.2 s, not <= 5 s`."""
-        written, limit = self.written(value), self.written(self.limit)
-        return f"{self.metric} is {value if written == limit else written}, not {self.operator} {limit}"
+    def broken_by(self, value: float | None) -> str:
+        """Return how a value breaks the bound: `7.2 s breaks p95 <= 5 s`."""
+        written = self.written(value)
+        return f"{value if written == self.written(self.limit) else written} breaks {self}"
 
     @property
     def is_lower(self) -> bool:

@@ -27,6 +27,15 @@ def test_a_matrix_is_the_product_of_its_dimensions() -> None:
     assert len({json.dumps(cell.entry(MINI), sort_keys=True) for cell in chosen if cell.model == "mini"}) == 4
 
 
+def test_models_as_they_are_can_be_measured_too_and_only_once() -> None:
+    chosen = the_cells(NANO, MINI, batch=[8], concurrency=[2, 4], default=True)
+    assert [cell.name for cell in chosen] == [
+        "nano-x2", "mini-x2", "nano-8x2", "nano-8x4", "mini-8x2", "mini-8x4",
+    ]  # fmt: skip
+    assert [cell.name for cell in the_cells(MINI, default=True)] == ["mini"]
+    assert len(the_cells(MINI, matrix="seed", default=True)) == 1 + len(SEED)
+
+
 def test_a_model_without_dimensions_is_one_cell_as_it_is() -> None:
     [cell] = the_cells(MINI)
     assert (cell.name, cell.overrides, cell.concurrency) == ("mini", {}, 1)

@@ -71,7 +71,7 @@ def test_no_cell_is_recommended_where_none_meets_the_slo_and_the_nearest_is_name
     assert (recommendation.cell, recommendation.nearest, recommendation.entry) == (None, "cell-50-2", None)
     [first, second] = recommendation.sentences
     assert first.text == "No cell of 3 meets the SLO (p95 <= 5 s, errors <= 5 %), so none is recommended."
-    assert second.text == "cell-50-2 is nearest to it: p95 is 5.5 s, not <= 5 s."
+    assert second.text == "cell-50-2 is nearest to it: 5.5 s breaks p95 <= 5 s."
 
 
 def test_nothing_is_recommended_where_nothing_was_measured() -> None:
@@ -85,6 +85,20 @@ def test_what_is_simulated_or_not_steady_is_said() -> None:
     [cell] = the_cells(MINI, batch=[900])
     texts = [each.text for each in recommend(options(), [MINI], [result(cell, simulated=True)]).sentences]
     assert any("not steady" in text for text in texts) and any("simulated" in text for text in texts)
+
+
+def test_a_ratio_has_its_range_over_the_repeats_and_says_if_that_holds_one() -> None:
+    [plain], [tuned] = the_cells(MINI), the_cells(MINI, batch=[64])
+    slow, fast = (
+        result(plain, repeat(100), repeat(110), repeat(90)),
+        result(tuned, repeat(200), repeat(220), repeat(198)),
+    )
+    texts = [each.text for each in recommend(options(), [MINI], [slow, fast]).sentences]
+    assert "That is 2 times (1.8 to 2.44 by the repeats) the tokens/s of mini, the model as it is." in texts
+    near = result(tuned, repeat(102), repeat(108), repeat(95))
+    assert any(
+        "which does not tell them apart" in each.text for each in recommend(options(), [MINI], [slow, near]).sentences
+    )
 
 
 # Any results

@@ -95,6 +95,12 @@ def test_a_search_without_a_batch_begins_at_the_engines_own() -> None:
     assert batches(results) == [None, 256]
 
 
+def test_a_model_as_it_is_is_no_part_of_a_search_over_batches() -> None:
+    values = options(models=["echo"], batch=[4], default=True, search="up", slo="p95<=1s")
+    results = run(values, ECHO, lambda cell: result(cell, repeat(p95=(cell.batch or 0) / 5)))
+    assert batches(results) == [None, 4, 8, 16]
+
+
 def test_each_series_is_searched_for_itself() -> None:
     values = options(batch=[8], set={"replicas": [1, 2]}, search="up", slo="p95<=1s")
 

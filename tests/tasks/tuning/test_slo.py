@@ -64,9 +64,9 @@ def test_a_value_at_the_bound_meets_it_unless_the_bound_is_strict() -> None:
 
 def test_what_breaks_a_bound_is_said_with_both_numbers_though_they_are_close() -> None:
     bound = parse("p95<=5s").bounds[0]
-    assert bound.misses(7.25) == "p95 is 7.25 s, not <= 5 s"
-    assert bound.misses(5.000001) == "p95 is 5.000001, not <= 5 s"
-    assert bound.misses(None) == "p95 is unknown, not <= 5 s"
+    assert bound.broken_by(7.25) == "7.25 s breaks p95 <= 5 s"
+    assert bound.broken_by(5.000001) == "5.000001 breaks p95 <= 5 s"
+    assert bound.broken_by(None) == "unknown breaks p95 <= 5 s"
 
 
 @given(st.text(alphabet="p95<=>s,% ./0ertoknsw", max_size=20))
