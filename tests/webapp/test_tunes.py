@@ -15,6 +15,7 @@ from store.jobs import composites, lifecycle
 from store.jobs.records import Job
 from tasks import derived, messages
 from tasks.composites import advance, measuring
+from tasks.composites.measuring import Wave
 from tasks.context import AppContext
 from tasks.execution.engine_status import EngineState
 from tasks.jobs import finish
@@ -211,6 +212,28 @@ def test_a_cell_of_which_no_row_is_answered_is_recorded_with_its_reason_and_the_
     assert cells["echo+slots-4"]["error"] == "no row of the warm-up was answered; no_answer: None."
     assert cells["echo+slots-4"]["evidence"] == ["no_answer: None."]
     assert tunes.look(tune)["status"] == "completed"
+
+
+@on_sqlite
+def test_the_remedy_of_a_failed_cell_is_tried_as_one_more_cell(
+    tunes: Tunes, stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Wave, "evidence", lambda *_: ("engine_unavailable: torch.OutOfMemoryError: CUDA out of memory",)
+    )
+    tune = tunes.started(repair=True, repeats=1, set={}, batch=[6])
+    assert tune["request_counts"]["total"] == 1
+    tune = tunes.run(tune, "failed")
+    counts = tune["request_counts"]
+    assert (tune["status"], counts["total"], counts["failed"]) == ("in_progress", 2, 1)
+    tune = tunes.tick(tune)
+    (key,) = tunes.running(tune)
+    while tune["status"] == "in_progress":
+        tune = tunes.tick(tunes.run(tune))
+    failed, repaired = (line["result"]["cell"] for line in tunes.results(tune).values())
+    assert repaired["cell"]["name"] == key.split("/")[0]
+    assert (repaired["cell"]["repair_of"], repaired["overrides"]) == (failed["cell"]["name"], {"engine_args.slots": 3})
+    assert (failed["state"], repaired["state"], len(set(stopped))) == ("failed", "completed", 2)
 
 
 def test_a_cell_ends_with_its_time_and_all_of_them_with_theirs(tunes: Tunes) -> None:
