@@ -8,7 +8,7 @@ from typing import Any
 
 from batchyard import durations, models
 from tasks.tuning.cells import Base, TuneOptions
-from tasks.tuning.results import CellResult, Medians
+from tasks.tuning.results import STEADY, CellResult, Medians, is_steady
 from tasks.tuning.slo import METRICS, SLO, parse
 
 MARGIN = 0.01
@@ -90,14 +90,14 @@ def recommend(options: TuneOptions, bases: Sequence[Base], results: Sequence[Cel
     chosen = best(results, slo)
     if chosen is None:
         return _none(slo, results)
-    base = next(base for base in bases if base.name == chosen.cell.model)
+    by_name = {base.name: base for base in bases}
     window = durations.seconds(options.window)
     rows = int((chosen.medians.rows or 0) * window) if chosen.medians else 0
     return Recommendation(
         chosen.cell.name,
         None,
-        tuple(_reasons(slo, chosen, results, options.window, rows)),
-        models.written(chosen.cell.model, chosen.cell.entry(base)),
+        tuple(_reasons(slo, chosen, by_name, results, options.window, rows)),
+        models.written(chosen.cell.model, chosen.cell.entry(by_name[chosen.cell.model])),
         rows,
     )
 
@@ -122,7 +122,12 @@ def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
 
 
 def _reasons(
-    slo: SLO | None, chosen: CellResult, results: Sequence[CellResult], window: str, rows: int
+    slo: SLO | None,
+    chosen: CellResult,
+    bases: Mapping[str, Base],
+    results: Sequence[CellResult],
+    window: str,
+    rows: int,
 ) -> Iterator[Sentence]:
     name, figures = chosen.cell.name, chosen.medians
     assert figures is not None  # the cell was measured
@@ -160,11 +165,11 @@ def _reasons(
         f"At its {_rate(figures.rows or 0)} rows/s, a window of {window} has room for {rows:,} rows like these.",
         (name,),
     )
-    unsteady = [result.cell.name for result in candidates if result.steady is False]
+    unsteady = [result.cell.name for result in candidates if is_steady(result, bases[result.cell.model]) is False]
     if unsteady:
         whose = "Its figures are" if name in unsteady else "Figures of other cells are"
         yield Sentence(
-            f"{whose} not steady: a cell needs 5 rows for each request at once; measure with more rows.",
+            f"{whose} not steady: a cell needs {STEADY} rows for each request at once; measure with more rows.",
             tuple(unsteady),
         )
     if chosen.simulated:

@@ -16,7 +16,7 @@ from tasks.comparison.tables import interval, number, table
 from tasks.tuning.cells import Base, TuneOptions
 from tasks.tuning.diagnosis import diagnose
 from tasks.tuning.recommendation import measured, meets, objective, pareto, recommend
-from tasks.tuning.results import STEADY, CellResult
+from tasks.tuning.results import STEADY, CellResult, at_once, is_steady
 from tasks.tuning.slo import SLO
 
 Document = Mapping[str, Any]
@@ -97,8 +97,8 @@ def _cell(result: CellResult, base: Base, slo: SLO | None, front: Sequence[str])
         "entry": result.cell.entry(base),
         "medians": None if medians is None else asdict(medians),
         "tokens_range": None if result.tokens_range is None else list(result.tokens_range),
-        "at_once": result.at_once,
-        "steady": result.steady,
+        "at_once": at_once(result, base),
+        "steady": is_steady(result, base),
         "differing": result.differing,
         "meets_slo": meets(result, slo) if slo is not None and whole is not None else None,
         "broken": [bound.broken_by(getattr(whole, bound.metric)) for bound in slo.broken(whole)]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.tuning.cells import Base, Cell
+from tasks.tuning.cells import IN_FLIGHT, Base, Cell
 
 STEADY = 5
 """Rows for each request at once, below which a repeat is mostly filling and draining the engine: it is not steady."""
@@ -105,22 +105,18 @@ class CellResult(BaseModel):
         return (min(values), max(values)) if values else None
 
     @property
-    def at_once(self) -> int | None:
-        """Requests that it ran at once, None if nobody knows."""
-        return self.capacity or self.cell.batch
-
-    @property
     def differing(self) -> list[str]:
-        """Keys at which the manifest says something else than the cell. None are known without a manifest."""
-        wanted = self.cell.overrides
-        return [key for key in wanted if self.overrides and self.overrides.get(key) != wanted[key]]
+        """Keys at which the manifest says something else than the cell. None are known without a manifest.
 
-    @property
-    def steady(self) -> bool | None:
-        """True if each repeat had STEADY rows for each request at once. None without repeats, or if that is unknown."""
-        if not self.repeats or self.at_once is None:
-            return None
-        return min(repeat.rows for repeat in self.repeats) >= STEADY * self.at_once
+        A key of the entry that the cell takes out has its default there.
+        """
+        return [
+            key
+            for key, value in self.cell.overrides.items()
+            if self.overrides
+            and self.overrides.get(key) != value
+            and (value is not None or key.startswith("engine_args."))
+        ]
 
 
 @dataclass(frozen=True)
@@ -150,3 +146,19 @@ def batch_of(result: CellResult, base: Base) -> int | None:
     """Return the value of `batch` that a cell had: its own, the entry's, the engine's. None if nobody knows."""
     value = result.cell.value(base, base.batch_key)
     return value if isinstance(value, int) else base.batch_default or result.capacity
+
+
+def at_once(result: CellResult, base: Base) -> int | None:
+    """Return the requests that all replicas of a cell ran at once, None if nobody knows."""
+    replicas, most = result.cell.value(base, "replicas") or 1, result.cell.value(base, IN_FLIGHT)
+    batch = result.cell.value(base, base.batch_key) or base.batch_default
+    limits = [batch and batch * replicas, most and most * replicas, None if batch else result.capacity]
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+
+
+def is_steady(result: CellResult, base: Base) -> bool | None:
+    """True if each repeat had STEADY rows for each request at once. None without repeats, or if that is unknown."""
+    requests = at_once(result, base)
+    if not result.repeats or requests is None:
+        return None
+    return min(repeat.rows for repeat in result.repeats) >= STEADY * requests

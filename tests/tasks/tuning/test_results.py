@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from statistics import median
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.tuning.results import CellResult, batch_of
-from tests.tasks.tuning.made import ECHO, MINI, failed, repeat, result, the_cells
+from tasks.tuning.cells import Base
+from tasks.tuning.results import CellResult, at_once, batch_of, is_steady
+from tests.tasks.tuning.made import ECHO, MINI, REMOTE, failed, repeat, result, the_cells
 
 [CELL] = the_cells(MINI, batch=[100])
 
@@ -42,18 +44,36 @@ def test_embeddings_have_their_inputs_tokens_as_throughput() -> None:
 
 @pytest.mark.parametrize(("rows", "steady"), [(499, False), (500, True)])
 def test_a_cell_is_steady_with_five_rows_for_each_request_at_once(rows: int, steady: bool) -> None:
-    assert result(CELL, repeat(), repeat(rows=rows, ok=rows)).steady is steady
-    assert result(CELL, repeat(rows=rows, ok=rows), capacity=200).steady is False
+    assert is_steady(result(CELL, repeat(), repeat(rows=rows, ok=rows)), MINI) is steady
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "requests"),
+    [
+        (MINI, {"batch": [100]}, 100),
+        (MINI, {"batch": [100], "set": {"replicas": [2]}}, 200),
+        (MINI, {"batch": [100], "set": {"replicas": [2], "max_in_flight": [30]}}, 60),
+        (ECHO, {}, 128),
+        (MINI, {}, 256),
+        (REMOTE, {"batch": [7]}, 7),
+    ],
+)
+def test_the_requests_at_once_are_those_of_all_replicas(base: Base, values: dict[str, Any], requests: int) -> None:
+    """An engine that says 256 is one whose entry leaves that to it."""
+    [cell] = the_cells(base, **values)
+    assert at_once(result(cell, capacity=256), base) == requests
 
 
 def test_nobody_knows_what_was_not_measured() -> None:
     nothing = failed(CELL, "it ended")
-    assert (nothing.medians, nothing.steady, nothing.differing) == (None, None, [])
+    assert (nothing.medians, is_steady(nothing, MINI), nothing.differing) == (None, None, [])
 
 
 def test_a_manifest_that_says_something_else_is_noticed() -> None:
     assert result(CELL, overrides={"engine_args.max_num_seqs": 100}).differing == []
     assert result(CELL, overrides={"engine_args.max_num_seqs": 64}).differing == ["engine_args.max_num_seqs"]
+    [default] = the_cells(MINI, set={"replicas": [None]})
+    assert result(default, overrides={"replicas": 1}).differing == []
 
 
 def test_batch_is_the_cells_or_the_entrys_or_the_engines() -> None:
