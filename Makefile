@@ -72,6 +72,7 @@ bench: dev
 	$(BIN)/python benchmarks/eta_bound.py
 	$(BIN)/python benchmarks/jobs.py --beside 50000
 	$(BIN)/python benchmarks/rollout.py
+	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/throughput.py
 
 screenshots: dev
