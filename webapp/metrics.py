@@ -77,6 +77,7 @@ class EngineObject(BaseModel):
     start_seconds: float | None = Field(description="how long its start took")
     memory_bytes: int | None = Field(description="resident memory of its processes")
     gpus: float
+    gpu_ids: list[str] = Field(description="those of its node that it has")
     cache_use: float | None = Field(description="share of its KV cache that requests have; null: it does not say")
     prefix_tokens: int | None = Field(description="tokens of prompts that it has looked for in its prefix cache")
     prefix_hits: int | None = Field(description="those of them that were there")

@@ -273,6 +273,7 @@ class EngineActor:
         return {
             "model": self._spec.name,
             "gpus": gpus(self._spec),
+            "gpu_ids": ray.get_runtime_context().get_accelerator_ids().get("GPU", []),
             "pid": self._process["pid"],
             "process": self._process,
             "memory_bytes": self._memory.now,

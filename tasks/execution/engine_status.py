@@ -56,7 +56,7 @@ class EngineState:
         capacity: requests that it runs at once.
         memory_bytes, peak_memory_bytes: resident memory of its processes, now and the most that was seen.
         peak_gpu_memory_bytes: the most that its GPUs were seen to hold.
-        gpus: how many it has.
+        gpus, gpu_ids: how many it has, and which of its node.
         cache_use, prefix_tokens, prefix_hits: see `inference.engine.Engine`.
     """
 
@@ -77,6 +77,7 @@ class EngineState:
     peak_memory_bytes: int | None = None
     peak_gpu_memory_bytes: int | None = None
     gpus: float = 0
+    gpu_ids: list[str] = field(default_factory=list)
     cache_use: float | None = None
     prefix_tokens: int | None = None
     prefix_hits: int | None = None

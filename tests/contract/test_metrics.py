@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import Any
 
 import httpx
 import openai
@@ -85,6 +87,21 @@ def test_the_queue_of_another_project_has_nothing_of_this_one(
     assert sum(theirs["batches"].values()) == 0
     stack.client.batches.cancel(batch.id)
     stack.wait(batch)
+
+
+def test_an_engine_says_since_when_it_is_up_and_how_much_memory_it_has(stack: RunningStack, http: httpx.Client) -> None:
+    said: dict[str, Any] = {}
+
+    def has_answered() -> bool:
+        stack.wait(stack.submit([a_chat("id-0", "x", model="echo")]))
+        engines = http.get("/v1/queue").json()["engines"]
+        said.update(next((engine for engine in engines if engine["model"] == "echo"), {}))
+        return said.get("started_at") is not None
+
+    until(has_answered)
+    assert said["started_at"] <= time.time() and said["start_seconds"] >= 0
+    assert said["memory_bytes"] > 1_000_000 and (said["gpus"], said["gpu_ids"]) == (0, [])
+    assert (said["cache_use"], said["prefix_tokens"], said["prefix_hits"]) == (None, None, None)
 
 
 def test_the_queue_needs_a_key(http: httpx.Client) -> None:

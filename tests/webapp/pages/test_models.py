@@ -119,6 +119,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
         start_seconds=24.0,
         memory_bytes=3 << 30,
         gpus=2.0,
+        gpu_ids=["0", "3"],
         cache_use=0.25,
         prefix_tokens=200,
         prefix_hits=50,
@@ -132,7 +133,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     for part in (
         *("State busy", "Up since 1 min ago start took 24 s", "Requests in it 3 7 asked so far"),
-        *("Memory 3.0 GiB", "GPUs 2", "KV cache in use 25.0 %", "Prefix hits 25.0 %", "Preemptions 4"),
+        *("Memory 3.0 GiB", "GPUs 2 number 0, 3", "KV cache in use 25.0 %", "Prefix hits 25.0 %", "Preemptions 4"),
         "Prefix hits 60.0 % of all input tokens",
     ):
         assert part in words, words
