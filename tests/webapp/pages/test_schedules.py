@@ -14,7 +14,7 @@ import openai
 import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import expect
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from batchyard import cron
 from store import files, keys
@@ -229,6 +229,16 @@ def test_a_run_says_how_its_batch_ended(client: FlaskClient, context: AppContext
     for path in ("/schedules", f"/schedules/{schedule.id}"):
         page = client.get(path).text
         assert f'href="/batches/{batch_id}"' in page and "completed, 2 failed" in page
+
+
+def test_the_batches_of_two_runs_are_a_click_from_being_compared(client: FlaskClient, context: AppContext) -> None:
+    schedule = create_schedule(client, context)
+    for _ in range(2):
+        client.post(f"/schedules/{schedule.id}/run", data={"csrf": csrf_of(client)})
+    with context.database.read() as session:
+        older, newer = session.scalars(select(Batch.id).order_by(Batch.id))
+    page = client.get(f"/schedules/{schedule.id}").text
+    assert page.count("compare with the run before") == 1 and f'href="/compare?a={older}&amp;b={newer}"' in page
 
 
 @pytest.mark.parametrize(

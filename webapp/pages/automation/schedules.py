@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -58,14 +58,17 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
     schedule = get_schedule(schedule_id)
     with context.database.read() as session:
         runs, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
+    variables = _of_runs(runs)
+    batch_ids = [run.batch_id for run in runs if run.batch_id in variables["made"]]
     return flask.render_template(
         "schedule.html",
+        before=dict(pairwise(batch_ids)),
         schedule=to_wire([schedule])[0],
         runs=runs,
         has_more=has_more,
         limit=params.limit,
         template=run_templates.template(context, schedule),
-        **_of_runs(runs),
+        **variables,
     )
 
 
