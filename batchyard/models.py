@@ -8,18 +8,53 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import Endpoint
+from batchyard.tariffs import CURRENCY, MICRO, PLACES, Prices
 from batchyard.wording import nearest
 
 CAPACITY = 128
 """Requests that an engine runs at once, if it states no other number."""
 _DERIVED = re.compile(r".+~[0-9a-f]{8}", re.DOTALL)
+
+
+Price = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=PLACES)]
+
+
+class Tariff(BaseModel):
+    """The prices of a model: of a million tokens, and of an hour in which its engines answer, however many run.
+
+    `cached_input` is that of input tokens from the prefix cache, by default that of all input.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    currency: str
+    input: Price | None = None
+    cached_input: Price | None = None
+    output: Price | None = None
+    hour: Price | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.input is None) != (self.output is None):
+            raise ValueError("input and output go together; set the other one, too, to 0 if it costs nothing")
+        if self.cached_input is not None and self.input is None:
+            raise ValueError("cached_input needs input and output")
+        if self.input is None and self.hour is None:
+            raise ValueError("set input and output, or hour")
+        return self
+
+    def prices(self) -> Prices:
+        cached = self.input if self.cached_input is None else self.cached_input
+        prices = (self.input, cached, self.output, self.hour)
+        return Prices(self.currency, *(int((price or Decimal(0)) * MICRO) for price in prices))
 
 
 class ModelSpec(BaseModel):
@@ -37,6 +72,7 @@ class ModelSpec(BaseModel):
     max_in_flight: PositiveInt | None = Field(None, description="requests in one replica at once; see in_flight")
     num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
     engine_args: dict[str, Any] = Field(default_factory=dict)
+    price: Tariff | None = Field(None, description="what its tokens or its time cost; unset: nobody counts that")
 
     @field_validator("max_replicas")
     @classmethod
@@ -51,8 +87,9 @@ class ModelSpec(BaseModel):
 
     @property
     def config_sha256(self) -> str:
-        """SHA-256 over all fields as canonical JSON. It is the key of measured speeds and of cached answers."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """SHA-256 over all fields but the price as canonical JSON: the key of measured speeds and of cached answers."""
+        fields = self.model_dump(mode="json", exclude={"price"})
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -86,9 +123,12 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
-    stray = [key for key in document if key != "models"]
+    stray = [key for key in document if key not in ("models", "currency")]
     if stray:
         raise ConfigurationError(f"{path}: unknown key {stray[0]!r}; models are tables named [models.<name>]")
+    currency = document.get("currency")
+    if currency is not None and not (isinstance(currency, str) and CURRENCY.fullmatch(currency)):
+        raise ConfigurationError(f'{path}: currency: not three capital letters; write one such as "EUR"')
     entries = document.get("models")
     if not isinstance(entries, dict) or not entries:
         raise ConfigurationError(f"{path}: no models; add a table [models.<name>] with engine and source")
@@ -99,7 +139,24 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
                 "which a job derives from another; choose another name"
             )
         _check_keys(f"{path}: models.{name}", entry)
-    return entries
+    return {name: _with_currency(path, name, entry, currency) for name, entry in entries.items()}
+
+
+def _with_currency(path: Path, name: str, entry: dict[str, Any], currency: str | None) -> dict[str, Any]:
+    """Return an entry with the file's currency in its price, if it has one."""
+    price = entry.get("price")
+    if not isinstance(price, dict):
+        return entry
+    where = f"{path}: models.{name}.price"
+    keys = [field for field in Tariff.model_fields if field != "currency"]
+    for key in price:
+        if key == "currency":
+            raise ConfigurationError(f"{where}.currency: all prices have one currency; set it once, above the tables")
+        if key not in keys:
+            raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest(key, keys)}?")
+    if currency is None:
+        raise ConfigurationError(f'{where}: in no currency; set one above the first table, such as currency = "EUR"')
+    return entry | {"price": {**price, "currency": currency}}
 
 
 def _check_keys(where: str, entry: Any) -> None:

@@ -340,6 +340,37 @@ class Duration(Base):
     seconds_squared: Mapped[float]
 
 
+class Usage(Base):
+    """What engines have computed of a batch's requests to a model on one day, with the prices at that time.
+
+    `day` counts days of UTC since 1970. Amounts are those of batchyard.tariffs.Amounts, prices those of its Prices, all
+    null without a tariff. There is no foreign key to the batch, which is deleted sooner. `key_id` is that of the key
+    which has created the batch or its job; a schedule's batch has none.
+    """
+
+    __tablename__ = "usage"
+    batch_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(256), primary_key=True)
+    day: Mapped[int] = mapped_column(primary_key=True, index=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    job_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    key_id: Mapped[str | None] = mapped_column(String(64))
+    requests: Mapped[int]
+    failed: Mapped[int]
+    shared_requests: Mapped[int]
+    input_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    bytes: Mapped[int]
+    milliseconds: Mapped[int]
+    currency: Mapped[str | None] = mapped_column(String(3))
+    input_price: Mapped[int | None]
+    cached_price: Mapped[int | None]
+    output_price: Mapped[int | None]
+    hour_price: Mapped[int | None]
+    __table_args__ = (Index(None, "project_id", "day"),)
+
+
 class CachedAnswer(Base):
     """An answer that equal requests of the same project get without running (store.cache).
 

@@ -15,7 +15,9 @@ from sqlalchemy.orm import Session
 
 from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, Status, priority_name
+from batchyard.tariffs import Cost
 from store import batches, holds, schedules, segments
+from store.accounting import usage
 from store.records import Artifact, Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
@@ -54,6 +56,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
         retries = batches.retries(session, ids)
         scheduled = schedules.of_batches(session, ids)
         held = holds.of_batches(session, ids)
+        costs = usage.costs(session, ids)
     running = [batch.id for batch in records if batch.status in ("validating", "in_progress", "finalizing")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
     in_queue = states.read(context, running)
@@ -67,6 +70,7 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
             schedule_id=scheduled.get(batch.id),
             hold=held.get(batch.id),
             in_queue=in_queue.get(batch.id),
+            cost=costs.get(batch.id),
         )
         for batch in records
     ]
@@ -82,6 +86,7 @@ def _object(
     schedule_id: str | None = None,
     hold: Hold | None = None,
     in_queue: State | None = None,
+    cost: Cost | None = None,
 ) -> wire.BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
@@ -109,6 +114,7 @@ def _object(
                 input_tokens=batch.shared_input_tokens,
                 output_tokens=batch.shared_output_tokens,
             ),
+            cost=to_wire_cost(cost),
             simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
             **eta(None if paused else forecast),
@@ -137,6 +143,12 @@ def _object(
             stage=batch.stage,
         ),
     )
+
+
+def to_wire_cost(cost: Cost | None) -> wire.Cost | None:
+    """Return a cost as it crosses the wire, null without a tariff."""
+    document = cost and cost.document
+    return None if document is None else wire.Cost.model_validate(document)
 
 
 def eta(forecast: Forecast | None) -> dict[str, float | None]:

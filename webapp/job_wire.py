@@ -259,6 +259,9 @@ class JobExtension(BaseModel):
     variant: str | None
     children: list[str]
     schedule_id: str | None = Field(description="the schedule that has made it")
+    cost: wire.Cost | None = Field(
+        description="of its batches and of the jobs that it has started, so far; null: no tariff, or several currencies"
+    )
     warnings: list[WarningObject]
 
 

@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL, JobStatus
+from batchyard.tariffs import Cost
 from store import events, schedules
+from store.accounting import usage as accounts
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.reading import NO_TOKENS, Tokens
@@ -25,7 +27,7 @@ from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp import idempotency, job_wire, wire
-from webapp.batches import eta
+from webapp.batches import eta, to_wire_cost
 from webapp.document import operation
 from webapp.events import EventPage, ListEvents
 from webapp.events import to_wire as events_to_wire
@@ -70,6 +72,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
         usage = job_records.usage(session, ids)
         retries = job_records.retries(session, ids)
         scheduled = schedules.of_jobs(session, ids)
+        costs = accounts.job_costs(session, ids)
     forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
     return [
         _object(
@@ -81,6 +84,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
             usage=usage[job.id],
             retries=retries[job.id],
             schedule_id=scheduled.get(job.id),
+            cost=costs.get(job.id),
         )
         for job in records
     ]
@@ -110,6 +114,7 @@ def _object(
     usage: Tokens = NO_TOKENS,
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
+    cost: Cost | None = None,
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job."""
     expected = submission.expected(current_context(), job) if stages else {}
@@ -142,6 +147,7 @@ def _object(
             children=list(children),
             retries=list(retries),
             schedule_id=schedule_id,
+            cost=to_wire_cost(cost),
             warnings=_warnings(submission.job_warnings(current_context(), job)),
         ),
     )

@@ -206,6 +206,14 @@ class Shared(BaseModel):
     output_tokens: int
 
 
+class Cost(BaseModel):
+    """What answers have cost, by the tariffs of models.toml at the time of the batch. Shared answers cost nothing."""
+
+    amount: str = Field(description="a decimal number, exact", examples=["0.00120405"])
+    currency: str
+    unpriced_requests: int = Field(description="requests to models without a tariff, whose cost nobody knows")
+
+
 class Percentiles(BaseModel):
     """How long requests were in an engine, in seconds, to 2 %. Half of them took at most `p50`."""
 
@@ -272,6 +280,7 @@ class Extension(BaseModel):
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
     shared: Shared = Field(description="what no engine computed, because another request's answer served")
+    cost: Cost | None = Field(description="so far; null: no model with a tariff has answered yet")
     simulated: bool
     rows_per_second: float | None
     tokens_per_second: float | None

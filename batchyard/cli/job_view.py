@@ -31,6 +31,7 @@ def facts(job: dict[str, Any]) -> str:
             ("expired, cancelled", f"{counts['expired']}, {counts['cancelled']}"),
             ("waiting for a verdict", ours["waiting_for_verdict"] or None),
             ("tokens in, out", f"{usage['input_tokens']}, {usage['output_tokens']}"),
+            ("cost", view.cost(ours)),
             ("eta", view.paused(job) or view.remaining(job)),
             ("sla", f"{ours['sla']}, {view.due(job)}".replace("_", " ")),
             ("created", when(job["created_at"])),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
-from batchyard import durations
+from batchyard import durations, tariffs
 from batchyard.cli.output import lines_of, painted, plain, when
 from batchyard.client.progress import bar, counts, percent, problems
 from batchyard.statuses import TERMINAL
@@ -29,6 +30,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("answered/failed/total", counts(batch)),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
+            ("cost", cost(ours)),
             ("rows/s, tokens/s", f"{rate(ours['rows_per_second'])}, {rate(ours['tokens_per_second'])}"),
             *_latencies(ours.get("latency")),
             ("eta", paused(batch) or remaining(batch)),
@@ -40,6 +42,15 @@ def facts(batch: dict[str, Any]) -> str:
             ("artifacts", ", ".join(artifact["name"] for artifact in ours["artifacts"]) or None),
         ],
     )
+
+
+def cost(ours: dict[str, Any]) -> str | None:
+    """What a batch or a job has cost so far; None without a tariff."""
+    cost = ours.get("cost")
+    if cost is None:
+        return None
+    unpriced = f", without {cost['unpriced_requests']} requests of no tariff" if cost["unpriced_requests"] else ""
+    return tariffs.text(Fraction(cost["amount"]), cost["currency"]) + unpriced
 
 
 def overview(batches: Sequence[dict[str, Any]]) -> str:

@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 from batchyard import histogram, output_lines
 from batchyard.backoff import Backoff
 from batchyard.errors import UnavailableError
+from batchyard.tariffs import Amounts
 from store import segments
+from store.accounting import usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks import messages
@@ -101,6 +103,7 @@ class ChunkWriter:
 
     def _append(self, table: pa.Table, seconds: Sequence[float]) -> ResultChunk:
         completed, shared = _sum(table["ok"]), table.filter(table["shared"])
+        computed = table.filter(pc.invert(table["shared"]))
         chunk = ResultChunk(
             batch_id=self._segment.batch_id,
             segment_id=self._segment.lease.id,
@@ -115,10 +118,22 @@ class ChunkWriter:
         )
         with self._context.database.write() as session:
             # A COMMIT whose outcome was unclear may have added the chunk already.
-            added = segments.append(session, self._segment, chunk, histogram.of(seconds))
-            if added and self._throughput_meter is not None:
-                self._throughput_meter.measure(session, table.filter(pc.invert(table["shared"])))
+            if segments.append(session, self._segment, chunk, histogram.of(seconds)):
+                meter = self._throughput_meter
+                busy = 0.0 if meter is None else meter.measure(session, computed)
+                usage.add(session, self._segment, self._used(chunk, computed, busy))
         return chunk
+
+    def _used(self, chunk: ResultChunk, computed: pa.Table, busy: float) -> Amounts:
+        """Return what a chunk has used. `computed`: its answers that an engine computed, in `busy` seconds."""
+        return Amounts(
+            requests=chunk.completed + chunk.failed,
+            failed=chunk.failed,
+            shared_requests=chunk.shared_requests,
+            **{name: _sum(computed[name]) for name in TOKENS},
+            bytes=self._segment.bytes * computed.num_rows // self._segment.requests,
+            milliseconds=round(1000 * busy),
+        )
 
 
 def _sum(column: pa.ChunkedArray) -> int:

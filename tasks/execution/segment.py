@@ -271,14 +271,15 @@ def _configuration(context: AppContext, segment: segments.SegmentLease) -> Model
     """Return the model's configuration.
 
     A batch keeps the one it was validated with. If its engine could not be started and has answered nothing of the
-    batch, the deployment's present one takes its place, since that is where the fault was mended.
+    batch, the deployment's present one takes its place, since that is where the fault was mended; the price stays.
     """
     spec, current = ModelSpec.model_validate(segment.model), context.models.get(segment.model["name"])
-    if segment.held is None or current is None or current == spec:
+    if segment.held is None or current is None or current.config_sha256 == spec.config_sha256:
         return spec
     with context.database.write() as session:
         if segments.answered(session, segment.batch_id, spec.name):
             return spec
+        current = current.model_copy(update={"price": spec.price})
         batches.set_model(session, segment.batch_id, spec.name, current.model_dump(mode="json"))
     log.info("batch takes the model's present configuration", extra={"batch_id": segment.batch_id, "model": spec.name})
     return current

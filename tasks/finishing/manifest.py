@@ -7,6 +7,7 @@ import json
 from batchyard import __version__, latency
 from batchyard.models import ModelSpec
 from store import batches, segments
+from store.accounting import usage
 from store.records import AMOUNTS, Batch, File
 from tasks.context import AppContext
 
@@ -19,6 +20,7 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
         engines = segments.engines(session, batch.id)
         artifacts = batches.artifacts(session, [batch.id])[batch.id]
         source = session.get(File, batch.input_file_id)
+        cost = usage.costs(session, [batch.id]).get(batch.id)
     document = {
         "batch_id": batch.id,
         "status": status,
@@ -47,6 +49,7 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
         "post_process": batch.post_process,
         "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
         "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
+        "cost": cost and cost.document,
         "latency": latency.summary(batch.latencies),
         "timings": {
             name: getattr(batch, name)

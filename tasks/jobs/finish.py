@@ -21,6 +21,8 @@ from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report
 from batchyard.statuses import TERMINAL
+from batchyard.tariffs import Cost
+from store.accounting import usage as accounts
 from store.artifacts import Artifacts, Writer
 from store.formats import items as items_file
 from store.formats import job_chunks
@@ -33,7 +35,7 @@ from store.jobs.records import Job, JobReply
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
-from tasks.jobs import journal, progress, replay
+from tasks.jobs import identity, journal, progress, replay
 from tasks.jobs.rows import tables
 from tasks.steps import registry
 
@@ -94,6 +96,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             own = stage_records.chunks(session, job_id)
             stages = replay.stage_records(session, job_id)
             usage = job_records.usage(session, [job_id])[job_id]
+            cost = accounts.job_costs(session, [job_id]).get(job_id)
             item_replies = replies.after(session, job_id, 0)
         if job.status not in ("finalizing", "cancelling") and not (job.status in TERMINAL and job.unwritten):
             return False
@@ -114,7 +117,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             steps = job.post_process
             if job.total and outcome != "cancelled":  # then the client wants no more work on it
                 steps = [_run_step(context.artifacts, ended, job, registry.request(entry)) for entry in steps]
-            _write_manifest(ended, job, outcome, usage)
+            _write_manifest(ended, job, outcome, usage, cost)
         with context.database.write() as session:
             lease.guard(session)
             record = session.get_one(Job, job_id)
@@ -187,7 +190,7 @@ def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str,
     return entry | {"status": "completed"}
 
 
-def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens) -> None:
+def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens, cost: Cost | None) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -212,6 +215,7 @@ def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens) -> 
             **{NEVER_ENDED[outcome]: job.unended},
         },
         "usage": {f"{name}_tokens": tokens for name, tokens in usage._asdict().items()},
+        "cost": cost and cost.document,
         "created_at": job.created_at,
         "started_at": job.in_progress_at,
         "ended_at": job.finalizing_at or job.cancelling_at,
@@ -229,7 +233,7 @@ def configuration(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "input_sha256": job.input_sha256,
         **({"items_sha256": job.items_sha256} if job.retry_of else {}),
-        "models": job.models,
+        "models": identity.unpriced(job.models),
     }
 
 

@@ -42,7 +42,7 @@ def hashes(
         "options": dict(options),
         "seed": seed,
         "input_sha256": input_sha256,
-        "models": dict(models),
+        "models": unpriced(models),
     }
     if items_sha256 is not None:
         identity["items_sha256"] = items_sha256
@@ -50,6 +50,11 @@ def hashes(
         "config_sha256": hashlib.sha256(canonical(identity)).hexdigest(),
         "work_sha256": hashlib.sha256(canonical(identity | {"options": working(schema, options)})).hexdigest(),
     }
+
+
+def unpriced(models: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the models' configurations by name, without prices: nothing that a job does depends on them."""
+    return {name: {key: value for key, value in spec.items() if key != "price"} for name, spec in models.items()}
 
 
 def working(schema: type[BareOptions], options: Mapping[str, Any]) -> dict[str, Any]:

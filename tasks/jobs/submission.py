@@ -318,9 +318,9 @@ def _check_source(context: AppContext, project_id: str, job_id: str, columns: Ma
             source = lifecycle.get(session, project_id, job_id)
     except NotFoundError as error:
         raise RequestError(error.message, code="invalid_value", param="answers_from") from None
-    differs = [
-        name for name in ("recipe", "seed", "input_sha256", "models") if getattr(source, name) != columns.get(name)
-    ]
+    differs = [name for name in ("recipe", "seed", "input_sha256") if getattr(source, name) != columns.get(name)]
+    if identity.unpriced(source.models) != identity.unpriced(columns["models"]):
+        differs.append("models")
     if source.status not in TERMINAL or differs:
         reason = f"has another {differs[0].removesuffix('_sha256')}" if differs else "has not ended"
         raise RequestError(

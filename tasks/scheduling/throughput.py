@@ -109,24 +109,29 @@ class ThroughputMeter:
         """Set the number of requests that the engine will get, at first all of the segment, and how many it holds."""
         self._unanswered, self._limit = requests, limit
 
-    def measure(self, session: Session, answers: pa.Table) -> None:
+    def measure(self, session: Session, answers: pa.Table) -> float:
         """Record a measurement since the last chunk, in the transaction that adds this one.
 
         Args:
             answers: those of the chunk that the engine has computed.
+
+        Returns:
+            Seconds of the model's time that these took. No second counts for two chunks.
         """
         now = time.time()
         passed = max(LEAST_SECONDS, now - self._at - self._excluded)
         speeds.add_usage(session, self._segment.project_id, passed)
         if self._start is not None:
             speeds.measure_duration(session, "start", *self._key[:2], self._start)
+        busy = 0.0
         if answers.num_rows:
-            self._measure(session, answers, now, passed)
+            busy = self._measure(session, answers, now, passed)
             self._unanswered -= answers.num_rows
         # Without such answers, all are from the cache, and the engine's lead begins now.
         self._at, self._excluded, self._start = time.time(), 0.0, None
+        return busy
 
-    def _measure(self, session: Session, answers: pa.Table, now: float, passed: float) -> None:
+    def _measure(self, session: Session, answers: pa.Table, now: float, passed: float) -> float:
         amounts = _Amounts.of(answers)
         answered, unanswered = segments.beside(session, self._segment)
         unanswered += self._unanswered
@@ -144,12 +149,13 @@ class ThroughputMeter:
             speeds.begin(session, *self._key, began_at, min(self._limit, unanswered))
         if not began_at:
             speeds.measure(session, *self._key, self._measurement(amounts, seconds, min(self._limit, unanswered)))
-            return
+            return seconds
         # All these requests began after the engine got the first of them, so their seconds say how many were in it.
         seconds = max(LEAST_SECONDS, seconds)
         first_ones = self._measurement(amounts, seconds, amounts.seconds / seconds or amounts.requests)
         full = unanswered - answers.num_rows >= self._limit  # whatever has ended was replaced
         speeds.measure_first(session, *self._key, first_ones, full=full and not first)
+        return seconds
 
     def _answering(
         self, session: Session, answers: pa.Table, amounts: _Amounts, passed: float, *, alone: bool

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from batchyard.errors import ConfigurationError
-from batchyard.models import is_derived
+from batchyard.models import ModelSpec, is_derived
 from inference import catalog
 from inference.engines.echo import Echo
 from inference.engines.registry import ENGINES
@@ -100,4 +100,50 @@ def test_a_derived_model_has_the_name_of_its_base_with_the_hash_of_its_configura
         catalog.derived("a", {"engine": "echo", "engine_args": {"slot": 1}})
     file.write_text(f"[models.'{other.name}']\nengine='echo'")
     with pytest.raises(ConfigurationError, match="choose another name"):
+        catalog.load(file, allow_simulated=True)
+
+
+PRICED = """
+currency = "EUR"
+[models.a]
+engine = "echo"
+[models.a.price]
+input = 0.15
+cached_input = 0.075
+output = 0.6
+"""
+
+
+def test_a_price_is_exact_and_no_part_of_the_configurations_hash(file: Path) -> None:
+    file.write_text(PRICED)
+    priced = catalog.load(file, allow_simulated=True)["a"]
+    assert priced.price is not None
+    assert priced.price.prices() == ("EUR", 150_000, 75_000, 600_000, 0)
+    assert ModelSpec.model_validate(priced.model_dump(mode="json")) == priced, "as a batch keeps it"
+    file.write_text("[models.a]\nengine='echo'")
+    assert catalog.load(file, allow_simulated=True)["a"].config_sha256 == priced.config_sha256
+    file.write_text('currency = "USD"\n[models.a]\nengine = "echo"\nprice.hour = 2')
+    by_hour = catalog.load(file, allow_simulated=True)["a"].price
+    assert by_hour is not None and by_hour.prices() == ("USD", 0, 0, 0, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('currency = "EUR"', "", r"models\.a\.price: in no currency; set one above the first table"),
+        ('"EUR"', '"euro"', r"currency: not three capital letters"),
+        ("[models.a.price]", '[models.a.price]\ncurrency = "EUR"', r"models\.a\.price\.currency: .* set it once"),
+        ("output = 0.6", "", r"models\.a\.price: .*input and output go together"),
+        ("input = 0.15\n", "", r"models\.a\.price: .*input and output go together"),
+        ("output =", "outputs =", r"models\.a\.price\.outputs: unknown key; did you mean output\?"),
+        ("0.15", "-1", r"models\.a\.price\.input: Input should be greater than or equal to 0"),
+        ("0.15", "0.0000001", r"models\.a\.price\.input: .*no more than 6 decimal places"),
+        ("0.15", "nan", r"models\.a\.price\.input: Input should be a finite number"),
+        ("[models.a.price]", "[models.b]\nengine = 'echo'\nprice = 3\n[models.a.price]", r"models\.b\.price: "),
+    ],
+)
+def test_an_unusable_price_is_refused_with_its_place(file: Path, old: str, new: str, complaint: str) -> None:
+    assert old in PRICED
+    file.write_text(PRICED.replace(old, new))
+    with pytest.raises(ConfigurationError, match=rf"^{file}: {complaint}"):
         catalog.load(file, allow_simulated=True)

@@ -80,3 +80,23 @@ def test_events_and_their_deliveries_stay_and_refer_to_each_other(older: Databas
     with pytest.raises(IntegrityError), older.write() as session:
         session.execute(text("UPDATE events SET batch_id = 'batch_nope'"))
     older.close()
+
+
+def test_what_batches_of_one_model_have_used_is_listed_without_a_cost(older: Database) -> None:
+    upgrade(older, "0019")
+    amounts = (
+        "completed = 5, failed = 1, input_tokens = 30, cached_tokens = 25, output_tokens = 9, completed_at = 86401"
+    )
+    shared = "shared_requests = 2, shared_input_tokens = 10, shared_output_tokens = 3"
+    with older.write() as session:
+        session.execute(text(f"UPDATE batches SET model = 'mini', {amounts}, {shared} WHERE id = 'batch_1'"))
+    older.upgrade()
+    with older.read() as session:
+        rows = session.execute(
+            text(
+                "SELECT batch_id, model, day, project_id, requests, failed, shared_requests, input_tokens,"
+                " cached_tokens, output_tokens, currency FROM usage"
+            )
+        ).all()
+    assert [tuple(row) for row in rows] == [("batch_1", "mini", 1, "proj_1", 6, 1, 2, 20, 20, 6, None)]
+    older.close()

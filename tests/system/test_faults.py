@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import redis
 from celery import Celery
 from sqlalchemy import select
 
+from batchyard import tariffs
 from store import segments
 from store.database import Database
 from store.records import Segment
@@ -45,9 +47,11 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def faulty(start_stack: Callable[..., RunningStack], calls: Path) -> Iterator[RunningStack]:
     """A stack whose processes are killed. Its leases are short."""
     models = f"""
+currency = "EUR"
 [models.logged]
 engine = "echo"
 max_in_flight = 32
+price = {{ input = 1, output = 2 }}
 [models.logged.engine_args]
 latency_ms = 150
 call_log = "{calls}"
@@ -103,6 +107,14 @@ def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(fau
     counts = Counter(call for call in calls.read_text().splitlines() if call in contents)
     assert set(counts) == contents
     twice = sum(count > 1 for count in counts.values())
+    # Who pays for these tokens pays for each request once, whatever was computed twice: the first time gave no answer.
+    tokens = sum(len(content.split()) for content in contents)
+    cost = {"amount": tariffs.decimal(Fraction(3 * tokens, 10**6)), "currency": "EUR", "unpriced_requests": 0}
+    assert batch.batchyard["cost"] == cost
+    computed = sum(count * len(content.split()) for content, count in counts.items())
+    assert (
+        computed - twice * len(lines[0]["body"]["messages"][0]["content"].split()) == tokens == batch.usage.input_tokens
+    )
     # Two segments were in flight. Requests whose answers they had not yet appended are run again, no others.
     assert twice <= 2 * SEGMENT
     assert answered_before > SEGMENT

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from fractions import Fraction
 
 from flask import Flask
 from markupsafe import Markup
 
-from batchyard import durations
+from batchyard import durations, tariffs
+from webapp.wire import Cost
 
 NOTHING = "\N{EN DASH}"
 """Shown for a value that was not measured yet."""
@@ -56,6 +58,11 @@ def size(number: float | None) -> str:
     return f"{number:.1f} GiB"
 
 
+def money(cost: Cost) -> str:
+    """Format an amount as `12.50 EUR`, a small one as `0.0012 EUR`."""
+    return tariffs.text(Fraction(cost.amount), cost.currency)
+
+
 def duration(seconds: float | None) -> str:
     """Format seconds as `3 h 20 min`."""
     return NOTHING if seconds is None else durations.text(seconds)
@@ -98,7 +105,7 @@ def shown_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-FILTERS = (count, rate, figure, percent, size, duration, brief, timestamp, ago, short, shown_json)
+FILTERS = (count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short, shown_json)
 
 
 def register(app: Flask) -> None:
