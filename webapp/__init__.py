@@ -23,18 +23,17 @@ from webapp import (
     files,
     health,
     jobs,
-    keys,
     limits,
     metrics,
     models,
     pages,
-    projects,
     recipes,
     requests,
     schedules,
     start,
     webhooks,
 )
+from webapp.accounts import keys, projects
 
 SWITCH_SECONDS = 0.0005
 MODULES = (

@@ -17,19 +17,18 @@ from flask import Blueprint, Flask, Response, current_app
 from batchyard.local_state import local_state
 from webapp.errors import is_page
 from webapp.pages import (
-    audit,
     batches,
     files,
     formats,
     items,
     jobs,
-    keys,
     new,
     overview,
     rows,
     selection,
     sessions,
 )
+from webapp.pages.accounts import audit, keys
 from webapp.pages.automation import schedules, webhooks
 from webapp.pages.comparison import compare
 from webapp.pages.deployment import models

@@ -16,9 +16,9 @@ from batchyard.errors import RequestError
 from store import keys, projects
 from store.keys import Key
 from store.records import now
-from webapp.keys import CreateKey, end, make
+from webapp.accounts.keys import CreateKey, end, make
+from webapp.accounts.projects import SettleProject
 from webapp.pages.forms import PageParams, Problem
-from webapp.projects import SettleProject
 from webapp.requests import administrator, current_context, query, validated
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")

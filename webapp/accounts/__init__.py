@@ -1,0 +1,1 @@
+"""Who may use the deployment: API keys and projects, for administrators."""

@@ -1,0 +1,1 @@
+"""Pages of keys and projects, and of who did what."""
