@@ -16,6 +16,7 @@ METRICS_SECONDS = 10.0
 EVICTION_SECONDS = 60.0
 COLLECTION_SECONDS = 10.0
 PURGE_SECONDS = 60.0
+BUDGET_SECONDS = 15.0
 
 broker_url = _settings.broker_url
 broker_connection_retry_on_startup = True
@@ -63,6 +64,7 @@ beat_schedule = {
     "metrics": _every("housekeeping.metrics", METRICS_SECONDS),
     "cache": _every("housekeeping.evict", EVICTION_SECONDS),
     "retention": _every("housekeeping.purge", PURGE_SECONDS),
+    "budgets": _every("housekeeping.budgets", BUDGET_SECONDS),
     "garbage": _every("housekeeping.collect", COLLECTION_SECONDS, COLLECTION_SECONDS),
 }
 # Beat's tasks, two a second, send Flower no events: they would fill its list, and say nothing about a batch.

@@ -16,7 +16,8 @@ from store.jobs.records import Job
 from store.keys import Caller
 from store.records import Batch, Event, new_id, now
 
-# The first four are OpenAI's webhook events; the others are Batchyard's. The last two are of a job's single items.
+# The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
+# items, those of budgets of a whole project.
 Type = Literal[
     "batch.completed",
     "batch.failed",
@@ -37,10 +38,14 @@ Type = Literal[
     "job.gate_pending",
     "deliberation.completed",
     "deliberation.failed",
+    "budget.warning",
+    "budget.exceeded",
 ]
 TYPES: tuple[str, ...] = get_args(Type)
 
 Action = Literal[
+    "budget.settled",
+    "budget.removed",
     "batch.created",
     "batch.paused",
     "batch.resumed",
@@ -68,15 +73,17 @@ Action = Literal[
 
 def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> Event:
     """Record an event of a batch or a job and its deliveries. `data` goes into the event's data, beside the id."""
-    event = Event(
-        id=new_id("evt_"),
-        project_id=subject.project_id,
-        batch_id=subject.id if isinstance(subject, Batch) else None,
-        job_id=subject.id if isinstance(subject, Job) else None,
-        type=type_,
-        data={"id": subject.id, **data},
-        created_at=now(),
-    )
+    own = {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
+    return _deliver(session, Event(**own, project_id=subject.project_id, type=type_, data={"id": subject.id, **data}))
+
+
+def announce(session: Session, project_id: str, type_: str, **data: Any) -> Event:
+    """Record an event of a project, whose id is in the event's data with `data`, and its deliveries."""
+    return _deliver(session, Event(project_id=project_id, type=type_, data={"id": project_id, **data}))
+
+
+def _deliver(session: Session, event: Event) -> Event:
+    event.id, event.created_at = new_id("evt_"), now()
     session.add(event)
     session.flush()
     webhooks.deliver_to_all(session, event)

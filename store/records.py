@@ -371,6 +371,21 @@ class Usage(Base):
     __table_args__ = (Index(None, "project_id", "day"),)
 
 
+class Budget(Base):
+    """What a project may spend in a month: `amount` in millionths of `currency` (store.accounting.budgets).
+
+    `warn_at` is in percent. `when_exceeded`: what runs then is to `finish`, or to `pause`.
+    """
+
+    __tablename__ = "budgets"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    amount: Mapped[int]
+    currency: Mapped[str] = mapped_column(String(3))
+    warn_at: Mapped[int]
+    when_exceeded: Mapped[str] = mapped_column(String(8))
+    notice: Mapped[str | None] = mapped_column(String(32))
+
+
 class CachedAnswer(Base):
     """An answer that equal requests of the same project get without running (store.cache).
 

@@ -99,7 +99,7 @@ def jobs(session: Session, before: float) -> list[Old]:
 def others(now: float, before: float) -> list[Old]:
     """Return files, runs that created nothing and keys that were over before `before`, and sessions before `now`.
 
-    And what clients did to anything but batches and jobs before `before`.
+    And what happened, or clients did, to anything but batches and jobs before `before`.
     """
     unused = and_(
         ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
@@ -115,7 +115,11 @@ def others(now: float, before: float) -> list[Old]:
         Old(File, File.expires_at < before, unused),
         Old(File, output, unused),
         Old(ScheduleRun, and_(ScheduleRun.id < first_id("run_", before), without)),
-        Old(Event, and_(Event.id < first_id("evt_", before), Event.batch_id.is_(None), Event.job_id.is_(None))),
+        Old(
+            Event,
+            and_(Event.id < first_id("evt_", before), Event.batch_id.is_(None), Event.job_id.is_(None)),
+            ~select(Delivery.id).where(Delivery.event_id == Event.id).exists(),
+        ),
         Old(WebSession, WebSession.expires_at <= now),
         Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
     ]

@@ -23,6 +23,7 @@ from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
+from tasks.intake import budgets
 from tasks.jobs import finish as job_finish
 from tasks.jobs import validation as job_validation
 from tasks.recurring import schedules
@@ -185,6 +186,11 @@ def purge_old_records() -> None:
 @app.task(name="housekeeping.evict")
 def evict_cached_answers() -> None:
     result_cache.evict(context())
+
+
+@app.task(name="housekeeping.budgets")
+def announce_budgets() -> None:
+    budgets.tick(context())
 
 
 @app.task(name="webhook.ring")

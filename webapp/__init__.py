@@ -33,7 +33,7 @@ from webapp import (
     start,
     webhooks,
 )
-from webapp.accounts import keys, projects
+from webapp.accounts import budgets, keys, projects
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
@@ -47,6 +47,7 @@ MODULES = (
     models,
     keys,
     projects,
+    budgets,
     start,
     metrics,
     health,

@@ -182,7 +182,7 @@ _COPIED = [name for name in wire.BatchObject.model_fields if name not in _COMPUT
 
 
 @routes.post("/v1/batches")
-@operation(wire.BatchObject, json=wire.CreateBatch, headers=Idempotent, refusals=(409, 413))
+@operation(wire.BatchObject, json=wire.CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
 def create() -> wire.BatchObject:
     """Make a batch of an uploaded file. One of a file that does not exist is made too, and fails in validation.
 
@@ -354,7 +354,9 @@ def list_segments(batch_id: str) -> wire.SegmentPage:
 
 
 @routes.post("/v1/batches/<batch_id>/retry")
-@operation(wire.BatchObject, json=wire.RetryBatch, body_optional=True, headers=Idempotent, refusals=(404, 409, 413))
+@operation(
+    wire.BatchObject, json=wire.RetryBatch, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413)
+)
 def retry(batch_id: str) -> wire.BatchObject:
     """Make a batch of the requests that failed, expired or were cancelled in one that has ended, which stays as it is.
 

@@ -182,7 +182,9 @@ def _warnings(warnings: Sequence[tuple[str, str]]) -> list[job_wire.WarningObjec
 
 
 @routes.post("/v1/jobs")
-@operation(job_wire.CreatedJob, query=CreateQuery, json=job_wire.CreateJob, headers=Idempotent, refusals=(409, 413))
+@operation(
+    job_wire.CreatedJob, query=CreateQuery, json=job_wire.CreateJob, headers=Idempotent, refusals=(403, 409, 413)
+)
 def create() -> job_wire.JobObject | job_wire.DryRun:
     """Make a job of a recipe and an input. With `dry_run` nothing is made, and the answer says what it would be.
 
@@ -327,7 +329,7 @@ def resume(job_id: str) -> job_wire.JobObject:
 
 
 @routes.post("/v1/jobs/<job_id>/rescore")
-@operation(job_wire.CreatedJob, json=job_wire.Rescore, headers=Idempotent, refusals=(404, 409, 413))
+@operation(job_wire.CreatedJob, json=job_wire.Rescore, headers=Idempotent, refusals=(403, 404, 409, 413))
 def rescore(job_id: str) -> job_wire.JobObject:
     """Judge the answers of an ended job anew, as a new job with other options that only judge. No engine is asked."""
     owner, context = caller(), current_context()
@@ -341,7 +343,7 @@ def rescore(job_id: str) -> job_wire.JobObject:
 
 @routes.post("/v1/jobs/<job_id>/retry")
 @operation(
-    job_wire.CreatedJob, json=job_wire.RetryJob, body_optional=True, headers=Idempotent, refusals=(404, 409, 413)
+    job_wire.CreatedJob, json=job_wire.RetryJob, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413)
 )
 def retry(job_id: str) -> job_wire.JobObject:
     """Make a job of the items that did not complete in one that has ended, which stays as it is.

@@ -103,7 +103,7 @@ class StartForm(Start):
 
 
 @routes.post("/start")
-@operation(StartAnswer, status=202, query=StartQuery, json=Start, form=StartForm, refusals=(413,))
+@operation(StartAnswer, status=202, query=StartQuery, json=Start, form=StartForm, refusals=(403, 413))
 def start() -> tuple[dict[str, Any], int]:
     """Start a batch from prompts, sent as JSON or as a form; or a job of a recipe.
 

@@ -1,4 +1,4 @@
-"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set`, `migrate`."""
+"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set|budget`, `migrate`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard import durations
+from batchyard import durations, tariffs
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
 
 if TYPE_CHECKING:
     from store import keys
+    from store.accounting.budgets import WhenExceeded
     from store.database import Database
     from store.records import Project
 
@@ -204,6 +205,51 @@ def set_project(
     limit = "no limit" if record.max_segments is None else record.max_segments
     cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"
     say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}", as_json)
+
+
+@project.command("budget")
+@click.argument("name")
+@click.argument("amount", required=False)
+@click.option("--warn-at", type=click.IntRange(1, 100), default=80, show_default=True, help="Percent of it.")
+@click.option(
+    "--when-exceeded",
+    type=click.Choice(["finish", "pause"]),
+    default="finish",
+    show_default=True,
+    help="What runs then runs to its end, or is paused.",
+)
+@data_option
+@json_option
+def set_budget(
+    name: str, amount: str | None, warn_at: int, when_exceeded: WhenExceeded, data: Path | None, as_json: bool
+) -> None:
+    """Set what the project NAME may spend in a month: AMOUNT such as "100 EUR", or none. Without AMOUNT, show it.
+
+    Once that is spent, by the tariffs of models.toml, its new batches and jobs are refused until the next month.
+    """
+    from store import keys, projects
+    from store.accounting import budgets
+
+    try:
+        money = None if amount in (None, "none") else tariffs.parse_money(amount)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="AMOUNT") from None
+    with _database(data) as database, database.write() as session:
+        project_id = projects.named(session, name)
+        by = keys.terminal(session, name)
+        if amount == "none":
+            budgets.remove(session, by, project_id)
+        if money is not None:
+            terms: dict[str, Any] = {"warn_at": warn_at, "when_exceeded": when_exceeded}
+            budgets.settle(session, by, project_id, amount=money[0], currency=money[1], **terms)
+        standing = budgets.standing(session, project_id)
+    if standing is None:
+        return say({}, f"{name}: no budget", as_json)
+    currency = standing.budget.currency
+    spent, limit = (tariffs.text(value, currency) for value in (standing.spent, standing.amount))
+    then = {"finish": "runs to its end", "pause": "is paused"}[standing.budget.when_exceeded]
+    text = f"{name}: {limit} a month, warning at {standing.budget.warn_at} %, then what runs {then}; {spent} spent"
+    say(standing.document, f"{text} in {standing.month}", as_json)
 
 
 @click.command()

@@ -1,1 +1,1 @@
-"""What was used and what it cost, by batch, model and day. No tariffs: models.toml has them."""
+"""What was used and what it cost, by batch, model and day, and budgets of projects. No tariffs."""

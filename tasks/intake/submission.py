@@ -25,6 +25,7 @@ from store.records import Batch, File
 from store.speeds import Expected, RequestClass, Throughput
 from tasks.context import AppContext
 from tasks.execution import engine_status
+from tasks.intake import budgets
 from tasks.intake.lines import LineError, parse
 from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
@@ -122,8 +123,10 @@ def admit(context: AppContext, session: Session, project_id: str, size: int) -> 
 
     Raises:
         RateLimitError: the project would have too many bytes in flight.
+        PermissionDeniedError: it has spent its budget.
     """
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
+    budgets.check(session, project_id, project.name)
     limit = context.settings.max_bytes_in_flight
     in_flight = batches.bytes_in_flight(session, project_id) + jobs.bytes_in_flight(session, project_id)
     if in_flight + size > limit:

@@ -1,4 +1,4 @@
-"""what engines have computed of each batch by model and day, with its tariff"""
+"""what engines have computed of each batch by model and day, with its tariff, and budgets of projects"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -26,6 +26,17 @@ def upgrade() -> None:
     op.create_index(op.f("ix_usage_day"), "usage", ["day"])
     op.create_index(op.f("ix_usage_job_id"), "usage", ["job_id"])
     op.create_index(op.f("ix_usage_project_id_day"), "usage", ["project_id", "day"])
+    op.create_table(
+        "budgets",
+        sa.Column("project_id", sa.String(64), nullable=False),
+        sa.Column("amount", sa.BigInteger(), nullable=False),
+        sa.Column("currency", sa.String(3), nullable=False),
+        sa.Column("warn_at", sa.BigInteger(), nullable=False),
+        sa.Column("when_exceeded", sa.String(8), nullable=False),
+        sa.Column("notice", sa.String(32), nullable=True),
+        sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_budgets_project_id")),
+        sa.PrimaryKeyConstraint("project_id", name=op.f("pk_budgets")),
+    )
     # Of several models nobody knows any more which one has computed what.
     op.execute(
         "INSERT INTO usage (batch_id, model, day, project_id, job_id, key_id, requests, failed, shared_requests,"

@@ -1,0 +1,78 @@
+"""Administrators set what a project may spend; once it has, its new batches and jobs are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from store.accounting.months import Month
+from store.records import Project
+from tasks.context import AppContext
+from tests.support.spending import spend
+from tests.support.stacks import a_chat
+from tests.support.webapps import client_of, upload
+
+
+@pytest.fixture
+def admin(context: AppContext) -> FlaskClient:
+    return client_of(context, admin=True, project="staff")
+
+
+@pytest.fixture
+def project(context: AppContext, client: FlaskClient) -> str:
+    """The id of the client's project."""
+    with context.database.read() as session:
+        return session.query(Project).filter_by(name="default").one().id
+
+
+def test_an_administrator_sets_shows_and_removes_a_budget(
+    context: AppContext, client: FlaskClient, admin: FlaskClient, project: str
+) -> None:
+    path = f"/v1/projects/{project}/budget"
+    assert admin.get(path).status_code == 404
+    settled = admin.post(path, json={"amount": "10.5", "currency": "EUR"}).get_json()
+    assert (settled["amount"], settled["warn_at"], settled["when_exceeded"]) == ("10.50", 80, "finish")
+    spend(context.database, project, 9)
+    shown = admin.get(path).get_json()
+    assert (shown["spent"], shown["state"], shown["month"]) == ("9.00", "warning", str(Month.of()))
+    assert client.get(path).status_code == client.delete(path).status_code == 403
+    assert client.post(path, json={"amount": 1, "currency": "EUR"}).status_code == 403
+    assert admin.delete(path).get_json()["deleted"] is True
+    assert admin.get(path).status_code == 404
+    assert admin.post("/v1/projects/proj_nope/budget", json={"amount": 1, "currency": "EUR"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"amount": -1}, {"amount": "0.0000001"}, {"amount": "much"}, {"amount": None}, {"currency": "euro"}),
+        *({"warn_at": 0}, {"when_exceeded": "stop"}, {"ammount": 1}),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(admin: FlaskClient, project: str, wrong: dict[str, Any]) -> None:
+    path = f"/v1/projects/{project}/budget"
+    assert admin.post(path, json={"amount": 1, "currency": "EUR", **wrong}).status_code == 400
+    assert admin.get(path).status_code == 404
+
+
+def test_a_spent_budget_refuses_batches_and_jobs_of_its_project_only(
+    context: AppContext, client: FlaskClient, admin: FlaskClient, project: str
+) -> None:
+    other = client_of(context, project="other")
+    lines = (json.dumps(a_chat("a", "hello")) + "\n").encode()
+    body = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    own, others = ({**body, "input_file_id": upload(one, lines).get_json()["id"]} for one in (client, other))
+    assert client.post("/v1/batches", json=own).status_code == 200
+    admin.post(f"/v1/projects/{project}/budget", json={"amount": 1, "currency": "EUR"})
+    spend(context.database, project, 1)
+    panel = {"recipe": "panel", "options": {"model": "echo"}, "input": {"prompts": ["hello"]}}
+    for answer in (
+        client.post("/v1/batches", json=own),
+        client.post("/start", json={"model": "echo", "prompts": ["hello"]}),
+        client.post("/v1/jobs", json=panel),
+    ):
+        assert (answer.status_code, answer.get_json()["error"]["code"]) == (403, "budget_exceeded"), answer.text
+    assert other.post("/v1/batches", json=others).status_code == 200
