@@ -168,6 +168,14 @@ def named(session: Session, project_id: str, key_ids: Collection[str]) -> dict[s
     return {record.id: _key(record, project).name for record in records}
 
 
+def labels(session: Session, project_id: str | None, key_ids: Collection[str]) -> dict[str, str]:
+    """Return what people call the keys with these ids, of a project or of all (None), by id."""
+    statement = select(ApiKey).where(ApiKey.id.in_(key_ids))
+    if project_id is not None:
+        statement = statement.where(ApiKey.project_id == project_id)
+    return {record.id: name_of(record) for record in session.scalars(statement)}
+
+
 def caller_of(record: ApiKey) -> Caller:
     """Return the caller that a key belongs to."""
     unnoted = (record.last_used_at or 0) <= now() - USE_SECONDS

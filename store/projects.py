@@ -40,9 +40,11 @@ def get_or_create(session: Session, name: str) -> Project:
     return record
 
 
-def named(session: Session, name: str) -> str:
-    """Return the id of the project of that name. Raises NotFoundError."""
+def named(session: Session, name: str, *, only: str | None = None) -> str:
+    """Return the id of the project of that name. `only`: the id that it has to have. Raises NotFoundError."""
     project_id = session.scalar(select(Project.id).where(Project.name == name))
+    if only is not None and project_id != only:
+        project_id = None
     if project_id is None:
         raise NotFoundError(f"There is no project '{name}'; 'batchyard project list' shows those there are.")
     return project_id

@@ -253,10 +253,12 @@ def stack(
 ) -> Iterator[RunningStack]:
     """The stack that most tests share: simulated models, `nano` on engine transformers, and recipes."""
     models = f"""
+currency = "EUR"
 [models.echo]
 engine = "echo"
 [models.other]
 engine = "echo"
+price = {{ input = 1, output = 2 }}
 [models.vectors]
 engine = "echo"
 endpoints = ["/v1/embeddings"]

@@ -33,7 +33,7 @@ from webapp import (
     start,
     webhooks,
 )
-from webapp.accounts import budgets, keys, projects
+from webapp.accounts import budgets, keys, projects, usage
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
@@ -48,6 +48,7 @@ MODULES = (
     keys,
     projects,
     budgets,
+    usage,
     start,
     metrics,
     health,

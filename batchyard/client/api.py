@@ -102,6 +102,14 @@ class Client:
         """Yield what clients have done, newest first."""
         return self._list("/audit")
 
+    def usage(self, **query: str | None) -> dict[str, Any]:
+        """Return what was used in a month. `query`: `month`, `by`, `project`."""
+        return self._call("GET", "/usage", None, **_filled(query))
+
+    def usage_csv(self, **query: str | None) -> str:
+        """Return what was used in a month as csv."""
+        return self._send("GET", "/usage", params={**_filled(query), "format": "csv"}).text
+
     def results(self, batch_id: str, after: int) -> bytes:
         """Return the output lines so far, in the order of their answers, without the first `after`."""
         return self._lines(f"/batches/{batch_id}/results", after)
@@ -337,6 +345,10 @@ def connect(data: Path, **settings: Any) -> Client:
         ConfigurationError: there is no key to send.
     """
     return Client(*address(data), **settings)
+
+
+def _filled(query: Mapping[str, str | None]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def _message(response: httpx.Response) -> str:

@@ -15,9 +15,10 @@ from sqlalchemy import insert, select
 
 from batchyard import settings
 from store import batches, files, keys
+from store.accounting.months import Month
 from store.batches import PlannedSegment
 from store.formats import rows
-from store.records import Batch, File, Project, new_id, now
+from store.records import Batch, File, Project, Usage, new_id, now
 from tasks.context import AppContext, build
 from tasks.finishing.finalize import ERRORS, OUTPUT
 from tests.support.batches import create_batch
@@ -41,6 +42,7 @@ def fill(context: AppContext, number: int) -> str:
             for end in (ENDS[index % len(ENDS)] for index in range(number))
         ]
         session.execute(insert(Batch), ended)
+        session.execute(insert(Usage), [_usage(number, row) for number, row in enumerate(ended)])
         for _ in range(20):
             running = create_batch(session, source, metadata=METADATA)
             segment = PlannedSegment("echo", 1000, 100_000)
@@ -48,6 +50,23 @@ def fill(context: AppContext, number: int) -> str:
                 session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
             )
         return _large(context, session, project_id)
+
+
+def _usage(number: int, batch: dict[str, Any]) -> dict[str, Any]:
+    """What a batch has used, in this month, with one of five models and ten keys."""
+    month = Month.of()
+    amounts = dict.fromkeys(("failed", "shared_requests", "cached_tokens", "bytes", "milliseconds"), 3)
+    prices = {"currency": "EUR", "input_price": 150_000, "cached_price": 75_000, "output_price": 600_000}
+    return {
+        "batch_id": batch["id"],
+        "model": f"model-{number % 5}",
+        "day": month.first + number % (month.end - month.first),
+        "project_id": batch["project_id"],
+        "job_id": None,
+        "key_id": f"key-{number % 10}",
+        **amounts,
+        **{"requests": 100, "input_tokens": 50_000, "output_tokens": 9_000, **prices, "hour_price": 0},
+    }
 
 
 def _models() -> dict[str, dict[str, Any]]:

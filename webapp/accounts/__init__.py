@@ -1,1 +1,1 @@
-"""Who may use the deployment: API keys and projects, for administrators."""
+"""Who may use the deployment and how much: API keys, projects, budgets; and what was used."""

@@ -15,6 +15,8 @@ import flask
 from flask import Blueprint, Flask, Response, current_app
 
 from batchyard.local_state import local_state
+from store.accounting import budgets
+from store.accounting.budgets import State
 from webapp.errors import is_page
 from webapp.pages import (
     batches,
@@ -28,15 +30,15 @@ from webapp.pages import (
     selection,
     sessions,
 )
-from webapp.pages.accounts import audit, keys
+from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
 from webapp.pages.comparison import compare
 from webapp.pages.deployment import models
-from webapp.requests import current_context
+from webapp.requests import caller, current_context
 
 MODULES = (
     *(sessions, overview, selection, compare, batches, rows, jobs, items, new, files, models, schedules, webhooks),
-    *(keys, audit),
+    *(usage, keys, audit),
 )
 NAVIGATION = {
     "Batches and jobs": "pages.overview.show",
@@ -45,6 +47,7 @@ NAVIGATION = {
     "Models": "pages.models.show",
     "Schedules": "pages.schedules.show",
     "Webhooks": "pages.webhooks.show",
+    "Usage": "pages.usage.show",
 }
 """The links on every page: label and endpoint."""
 ADMINISTRATION = {"Keys": "pages.keys.show", "Audit": "pages.audit.show"}
@@ -70,7 +73,19 @@ def _add_variables() -> dict[str, Any]:
     """Return the variables of every template."""
     visitor = sessions.visitor()
     navigation = NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {})
-    return {"navigation": navigation, "visitor": visitor, "csrf_token": sessions.csrf_token, "flower": _flower}
+    return {
+        "navigation": navigation,
+        "visitor": visitor,
+        "csrf_token": sessions.csrf_token,
+        "flower": _flower,
+        "budget_state": _budget_state,
+    }
+
+
+def _budget_state() -> State:
+    """Return what was announced of the visitor's project's budget in this month."""
+    with current_context().database.read() as session:
+        return budgets.noticed(session, caller().project_id)
 
 
 def _flower() -> str | None:

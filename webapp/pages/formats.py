@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ from flask import Flask
 from markupsafe import Markup
 
 from batchyard import durations, tariffs
+from webapp.accounts.usage import Money
 from webapp.wire import Cost
 
 NOTHING = "\N{EN DASH}"
@@ -58,9 +60,10 @@ def size(number: float | None) -> str:
     return f"{number:.1f} GiB"
 
 
-def money(cost: Cost) -> str:
-    """Format an amount as `12.50 EUR`, a small one as `0.0012 EUR`."""
-    return tariffs.text(Fraction(cost.amount), cost.currency)
+def money(cost: Mapping[str, str] | Cost | Money) -> str:
+    """Format what has an amount and a currency as `12.50 EUR`, a small one as `0.0012 EUR`."""
+    own = cost if isinstance(cost, Mapping) else vars(cost)
+    return tariffs.text(Fraction(own["amount"]), own["currency"])
 
 
 def duration(seconds: float | None) -> str:

@@ -33,6 +33,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, str]:
 @pytest.mark.parametrize(
     "path",
     [
+        *("/usage", "/usage?project=default"),
         *("/?q=LARGE", "/?attention=1&model=echo&sort=failures"),
         *("/", "/?limit=100", "/sign-in", "/batches/{}", "/batches/{}/requests", "/batches/{}/requests/49999"),
         *("/batches/{}/requests?state=failed", "/batches/{}/requests?code=code_3&after=20001"),

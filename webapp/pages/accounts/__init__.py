@@ -1,1 +1,1 @@
-"""Pages of keys and projects, and of who did what."""
+"""Pages of keys and projects, of usage and budgets, and of who did what."""

@@ -1,0 +1,186 @@
+"""/v1/usage: what was used in a month, and what it has cost, by day, model, project and key."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Literal, get_args
+
+from flask import Blueprint, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from batchyard import tariffs
+from batchyard.tariffs import Amounts
+from store import keys, projects
+from store.accounting import budgets, usage
+from store.accounting.months import Month, day_text
+from store.accounting.usage import Dimension, Line
+from webapp.accounts.budgets import BudgetObject
+from webapp.document import operation
+from webapp.requests import caller, current_context, query
+
+routes = Blueprint("usage", __name__)
+
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+AMOUNTS = ("requests", "failed", "shared_requests", "input_tokens", "cached_tokens", "output_tokens", "seconds")
+
+
+def _dimensions(text: str) -> str:
+    names = text.split(",")
+    if not set(names) <= set(DIMENSIONS) or len(set(names)) < len(names):
+        raise ValueError(f"write some of {', '.join(DIMENSIONS)}, separated by commas")
+    return text
+
+
+class UsageQuery(BaseModel):
+    month: str | None = Field(None, description="such as 2026-11, of UTC; by default this one", examples=["2026-11"])
+    by: Annotated[str, AfterValidator(_dimensions)] = Field(
+        "day,model,project", description="some of day, model, project and key, separated by commas"
+    )
+    project: str | None = Field(
+        None, min_length=1, description="only this project's; without it an admin key gets all, another key its own"
+    )
+    format: Literal["json", "csv"] = "json"
+
+
+class Money(BaseModel):
+    amount: str = Field(description="a decimal number, exact")
+    currency: str
+
+
+class UsageAmounts(BaseModel):
+    """What was used. Tokens and seconds are of the requests that engines computed."""
+
+    requests: int
+    failed: int
+    shared_requests: int = Field(description="of the requests, those that got another's answer, at no cost")
+    input_tokens: int
+    cached_tokens: int = Field(description="of the input tokens, those from the prefix cache")
+    output_tokens: int
+    seconds: float = Field(description="of the model's time, which the batches that ran at once share")
+
+
+class UsageLine(UsageAmounts):
+    """Usage of one day, model, project and key, as far as it is listed by them."""
+
+    day: str | None
+    model: str | None
+    project: str | None
+    key_id: str | None = Field(description="the key that created the batch or the job; null: a schedule")
+    key: str | None = Field(description="what people call it")
+    cost: Money | None = Field(description="null: the model had no tariff")
+
+
+class UsageTotal(UsageAmounts):
+    costs: list[Money] = Field(description="one for each currency")
+    unpriced_requests: int = Field(description="requests to models without a tariff, whose cost nobody knows")
+
+
+class UsageObject(BaseModel):
+    object: Literal["usage"] = "usage"
+    month: str
+    data: list[UsageLine]
+    total: UsageTotal
+    budget: BudgetObject | None = Field(description="this month's of the project, or of the caller's; null: none")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Usage of a month, with what people call its projects and keys. `scope`: the project's id, None for all."""
+
+    month: Month
+    by: Sequence[Dimension]
+    scope: str | None
+    lines: list[Line]
+    projects: dict[str, str]
+    keys: dict[str, str]
+
+    def to_wire(self) -> list[UsageLine]:
+        return [
+            UsageLine(
+                **amounts_of(line.amounts),
+                day=None if line.day is None else day_text(line.day),
+                model=line.model,
+                project=self.projects.get(line.project_id or ""),
+                key_id=line.key_id,
+                key=self.keys.get(line.key_id or ""),
+                cost=None
+                if line.cost is None
+                else Money(amount=tariffs.decimal(line.cost), currency=line.currency or ""),
+            )
+            for line in self.lines
+        ]
+
+
+def read(params: UsageQuery) -> Listed:
+    """Return what was used in the caller's project, or for an admin key in the one that is asked for, or in all.
+
+    Raises:
+        RequestError: there is no such month.
+        NotFoundError: there is no such project, or it is not the caller's.
+    """
+    owner = caller()
+    month = Month.of() if params.month is None else Month.parse(params.month)
+    by = [dimension for dimension in DIMENSIONS if dimension in params.by.split(",")]
+    with current_context().database.read() as session:
+        scope = None if owner.admin and params.project is None else owner.project_id
+        if params.project is not None:
+            scope = projects.named(session, params.project, only=None if owner.admin else owner.project_id)
+        lines = usage.listed(session, month, by, scope)
+        names = projects.names(session, {line.project_id for line in lines if line.project_id})
+        labels = keys.labels(session, scope, {line.key_id for line in lines if line.key_id})
+    return Listed(month, by, scope, lines, names, labels)
+
+
+def amounts_of(amounts: Amounts) -> dict[str, Any]:
+    """Return amounts as they cross the wire."""
+    return {name: getattr(amounts, name) for name in AMOUNTS[:-1]} | {"seconds": amounts.milliseconds / 1000}
+
+
+def total_of(lines: Iterable[Line]) -> UsageTotal:
+    amounts, costs, unpriced = tariffs.NOTHING, dict[str, Fraction](), 0
+    for line in lines:
+        amounts = amounts.plus(line.amounts)
+        if line.cost is None:
+            unpriced += line.amounts.requests
+        else:
+            costs[line.currency or ""] = costs.get(line.currency or "", Fraction(0)) + line.cost
+    money = [Money(amount=tariffs.decimal(cost), currency=currency) for currency, cost in sorted(costs.items())]
+    return UsageTotal(**amounts_of(amounts), costs=money, unpriced_requests=unpriced)
+
+
+@routes.get("/v1/usage")
+@operation(UsageObject, query=UsageQuery, refusals=(404,))
+def show() -> UsageObject | Response:
+    """Say what was used in a month, and what it has cost by the tariffs of that time."""
+    owner, params = caller(), query(UsageQuery)
+    listed = read(params)
+    if params.format == "csv":
+        return as_csv(listed)
+    with current_context().database.read() as session:
+        standing = budgets.standing(session, listed.scope or owner.project_id)
+    budget = None if standing is None else BudgetObject.model_validate(standing.document)
+    return UsageObject(month=str(listed.month), data=listed.to_wire(), total=total_of(listed.lines), budget=budget)
+
+
+def as_csv(listed: Listed) -> Response:
+    """Return usage as a csv file, a column for each field of its lines."""
+    text = io.StringIO()
+    columns = [*listed.by, *AMOUNTS, "cost", "currency"]
+    rows = csv.writer(text)
+    rows.writerow(columns)
+    for line in listed.to_wire():
+        names = [getattr(line, dimension) for dimension in listed.by]
+        cost = (line.cost.amount, line.cost.currency) if line.cost else (None, None)
+        rows.writerow([*map(_harmless, names), *(getattr(line, name) for name in AMOUNTS), *cost])
+    response = Response(text.getvalue(), mimetype="text/csv")
+    response.headers["Content-Disposition"] = f"attachment; filename=usage-{listed.month}.csv"
+    return response
+
+
+def _harmless(name: str | None) -> str | None:
+    """Return a name that no spreadsheet takes for a formula."""
+    return f"'{name}" if name and name[0] in "=+-@\t\r" else name
