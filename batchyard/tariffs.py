@@ -37,9 +37,10 @@ class Prices(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What was used. Tokens, bytes and milliseconds are of the requests that an engine computed.
+    """What was used. Tokens and milliseconds are of the requests that an engine computed.
 
-    `cached_tokens` are those of the input tokens that were in the prefix cache; `bytes` those of request bodies;
+    `cached_tokens` are those of the input tokens that were in the prefix cache; `bytes` those of request bodies, of
+    equal ones once;
     `milliseconds` are the model's time, which its segments share.
     """
 

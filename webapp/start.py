@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import IO, Annotated, Any, Literal
 
@@ -11,12 +12,14 @@ import flask
 from flask import Blueprint, url_for
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
+from batchyard import tariffs
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES, Endpoint, Priority
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import Writer
 from store.records import Batch, File
-from tasks.intake import prompts, submission
+from tasks.intake import estimate, prompts, submission
+from tasks.intake.estimate import Part
 from tasks.intake.lines import LineError
 from tasks.intake.submission import Draft, NewInput
 from tasks.intake.validation import Validator
@@ -34,6 +37,8 @@ routes = Blueprint("start", __name__)
 JsonText = BeforeValidator(wire.from_json_text)
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 MAX_TITLE = 60
+SAMPLE = 1000
+"""So many requests of a file say what the others are like."""
 OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "on_invalid", "priority", *PARAMETERS}
 
 
@@ -44,6 +49,16 @@ class Started(BaseModel):
     batch_id: str | None = Field(description="null: the job is a recipe's")
     file_id: str | None
     status_url: str
+
+
+class CostEstimate(BaseModel):
+    """What a batch would cost if its requests used what those of the project's latest batches did."""
+
+    currency: str
+    amount: str | None = Field(description="null: the project has had no batch of a model, so nobody knows")
+    least: str | None = Field(description="as in the cheapest of these; of fewer than 3, at most half of `amount`")
+    most: str | None = Field(description="as in the dearest of them; of fewer than 3, at least twice `amount`")
+    batches: int = Field(description="how many batches this is from")
 
 
 class StartDryRun(BaseModel):
@@ -57,6 +72,7 @@ class StartDryRun(BaseModel):
     eta_earliest_seconds: float | None
     eta_latest_seconds: float | None
     on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
+    cost: CostEstimate | None = Field(description="what it would cost; null: a model has no tariff")
 
 
 class StartAnswer(RootModel[Started | StartDryRun]):
@@ -174,16 +190,33 @@ def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> 
 def _dry_run(options: Start, file: tuple[Writer, str] | None) -> StartDryRun:
     """Count the requests of an input and forecast them. Raises RequestError if there are none."""
     context, source = current_context(), _input(options, file)
-    with context.artifacts.open(source.content.sha256) as lines:
-        requests = sum(1 for line in lines if line.strip())
+    with context.artifacts.open(source.content.sha256) as content:
+        lines = (line for line in content if line.strip())
+        sample = list(islice(lines, SAMPLE))
+        requests = len(sample) + sum(1 for _ in lines)
     deadline, forecast = submission.dry_run(context, _draft(options, source))
+    parts = estimate.parts(options.endpoint, sample)
+    cost = cost_of(estimate.scaled(parts, requests / len(sample)) if sample else {})
     return StartDryRun(
         requests=requests,
         bytes=source.content.size,
         due_at=deadline,
         **batches.eta(forecast),
         on_time=None if forecast is None else forecast.at <= deadline,
+        cost=cost,
     )
+
+
+def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
+    """Return what requests of the caller's project would cost; None if one of their models has no tariff."""
+    context = current_context()
+    with context.database.read() as session:
+        expected = estimate.estimate(context, session, caller().project_id, parts)
+    if expected is None:
+        return None
+    sums = {name: getattr(expected, name) for name in ("amount", "least", "most")}
+    texts = {name: None if value is None else tariffs.decimal(value) for name, value in sums.items()}
+    return CostEstimate(currency=expected.currency, batches=expected.batches, **texts)
 
 
 def submit(

@@ -131,7 +131,7 @@ class ChunkWriter:
             failed=chunk.failed,
             shared_requests=chunk.shared_requests,
             **{name: _sum(computed[name]) for name in TOKENS},
-            bytes=self._segment.bytes * computed.num_rows // self._segment.requests,
+            bytes=self._segment.bytes * (chunk.completed + chunk.failed) // self._segment.requests,
             milliseconds=round(1000 * busy),
         )
 

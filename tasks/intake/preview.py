@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any
@@ -13,6 +13,7 @@ import orjson
 from batchyard.errors import RequestError
 from store.formats.lines import numbered_lines
 from tasks.context import AppContext
+from tasks.intake.estimate import Part, parts
 from tasks.intake.lines import LineError, parse
 from tasks.intake.prompts import Prompt, RequestTemplate, none
 from tasks.intake.validation import Report, Validator
@@ -31,12 +32,14 @@ class Preview:
         count: number of requests in the beginning.
         whole: True if the beginning is the whole input.
         errors: as in a batch's `errors.data`, with the input's line numbers.
+        parts: what the beginning asks of each model.
     """
 
     requests: list[dict[str, Any]]
     count: int
     whole: bool
     errors: list[dict[str, Any]]
+    parts: Mapping[str, Part]
 
 
 def head(source: IO[bytes]) -> tuple[bytes, bool]:
@@ -50,7 +53,7 @@ def head(source: IO[bytes]) -> tuple[bytes, bool]:
 def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bool) -> Preview:
     """Preview the lines of a batch file."""
     if not content and not whole:  # the first line is longer than HEAD_BYTES
-        return Preview([], 0, whole, [])
+        return Preview([], 0, whole, [], {})
     report, settings = Report(), context.settings
     validator = Validator(context.models, endpoint, settings.max_requests, settings.max_embedding_inputs)
     validator.run(io.BytesIO(content), None, report)
@@ -61,7 +64,7 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
             requests.append(parse(number, raw))
         except LineError:
             continue  # the report has it
-    return Preview(requests, len(lines), whole, report.errors)
+    return Preview(requests, len(lines), whole, report.errors, parts(endpoint, (raw for _, raw in lines)))
 
 
 def of_prompts(

@@ -153,6 +153,7 @@ def _preview_variables(input_preview: Preview | None, problem: Problem | None) -
         "requests": [cut(json.dumps(request, ensure_ascii=False, indent=2), _MAX_CHARACTERS) for request in requests],
         "max_errors": _MAX_ERRORS,
         "head_bytes": preview.HEAD_BYTES,
+        "cost": start.cost_of(input_preview.parts) if input_preview else None,
     }
 
 

@@ -1,0 +1,125 @@
+"""Estimate: what a batch would cost, from what the project's latest batches of the same models have used.
+
+Input is estimated from bytes, output and time from requests. The range is that of these batches. A request that gets
+another's answer costs nothing, which nobody knows before it runs, so all are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import orjson
+from sqlalchemy.orm import Session
+
+from batchyard import tariffs
+from batchyard.tariffs import NOTHING, Amounts, Prices
+from inference.requests import bodies
+from store.accounting import usage
+from tasks.context import AppContext
+
+BATCHES = 20
+"""So many batches are looked at, the newest."""
+FEW = 3
+"""Of fewer batches the range says little: it is widened by DOUBT."""
+DOUBT = 2
+
+
+class Part(NamedTuple):
+    """The requests of an input to one model: their number, bytes of their bodies, and most tokens of their answers.
+
+    `limit` is None if a request sets no limit.
+    """
+
+    requests: int
+    bytes: int
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a batch would cost, from `batches` batches. The amounts are None if nothing was measured."""
+
+    currency: str
+    amount: Fraction | None
+    least: Fraction | None
+    most: Fraction | None
+    batches: int
+
+
+def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
+    """Return what lines of a batch file ask of each model. Lines that are no requests are left out."""
+    found: dict[str, Part] = {}
+    for line in lines:
+        try:
+            body = orjson.loads(line)["body"]
+            model, size, limit = body["model"], len(orjson.dumps(body)), bodies.output_limit(endpoint, body)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            continue
+        if isinstance(model, str) and (limit is None or isinstance(limit, int)):
+            old = found.get(model, Part(0, 0, 0))
+            limits = None if limit is None or old.limit is None else old.limit + limit
+            found[model] = Part(old.requests + 1, old.bytes + size, limits)
+    return found
+
+
+def estimate(context: AppContext, session: Session, project_id: str, of: Mapping[str, Part]) -> Estimate | None:
+    """Return what requests would cost; None if one of their models has no tariff, or there are none."""
+    specs = [spec for name, spec in context.models.items() if name in of]
+    prices = {spec.name: spec.price.prices() for spec in specs if spec.price is not None}
+    if not of or prices.keys() != of.keys():
+        return None
+    currency = next(iter(prices.values())).currency
+    sums, batches = (Fraction(0), Fraction(0), Fraction(0)), BATCHES
+    for model, part in of.items():
+        past = [amounts for amounts in usage.recent(session, project_id, model, BATCHES) if _computed(amounts)]
+        if not past:
+            return Estimate(currency, None, None, None, 0)
+        batches = min(batches, len(past))
+        own = _range(part, prices[model], past)
+        sums = (sums[0] + own[0], sums[1] + own[1], sums[2] + own[2])
+    return Estimate(currency, *sums, batches)
+
+
+def scaled(of: Mapping[str, Part], factor: float) -> dict[str, Part]:
+    """Return parts of so many times the requests."""
+    return {
+        model: Part(
+            round(part.requests * factor),
+            round(part.bytes * factor),
+            None if part.limit is None else round(part.limit * factor),
+        )
+        for model, part in of.items()
+    }
+
+
+def _range(part: Part, prices: Prices, past: list[Amounts]) -> tuple[Fraction, Fraction, Fraction]:
+    """Return what a part would cost as all these batches together did, as the cheapest did, and as the dearest."""
+    whole = NOTHING
+    for amounts in past:
+        whole = whole.plus(amounts)
+    amount = _like(part, prices, whole)
+    each = [_like(part, prices, amounts) for amounts in past]
+    if len(past) < FEW:
+        each += [amount / DOUBT, amount * DOUBT]
+    return amount, min(each), max(each)
+
+
+def _like(part: Part, prices: Prices, past: Amounts) -> Fraction:
+    """Return what a part would cost if each byte and each request used what they used in the past."""
+    per_request = Fraction(part.requests, _computed(past))
+    per_byte = Fraction(part.bytes, past.bytes)
+    output = round(past.output_tokens * per_request)
+    used = NOTHING._replace(
+        input_tokens=round(past.input_tokens * per_byte),
+        cached_tokens=round(past.cached_tokens * per_byte),
+        output_tokens=output if part.limit is None else min(output, part.limit),
+        milliseconds=round(past.milliseconds * per_request),
+    )
+    return tariffs.cost(prices, used)
+
+
+def _computed(amounts: Amounts) -> int:
+    return amounts.requests - amounts.shared_requests
