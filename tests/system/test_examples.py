@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from batchyard.recipes import Item
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MODELS = EXAMPLES / "models"
 sys.path[:0] = [str(EXAMPLES), str(MODELS)]
@@ -133,7 +135,7 @@ def test_both_model_folders_together_stay_below_8_mb() -> None:
 
 def test_the_model_card_has_an_accuracy_for_every_task_and_model() -> None:
     card = (MODELS / "README.md").read_text()
-    for task in problems.TASKS:
+    for task in problems.TASKS | problems.REVIEW_TASKS:
         assert re.search(rf"^\| {task} \| \d+\.\d% \| \d+\.\d% \|$", card, re.MULTILINE)
 
 
@@ -145,6 +147,19 @@ def test_a_model_answers_a_sum_and_a_sentiment_in_the_right_form(name: str) -> N
     assert json.loads(answers[1]) == {"sentiment": "positive"}
     if name == "mini":
         assert answers[0] == "7"
+
+
+def test_mini_passes_a_right_answer_fails_a_wrong_one_and_answers_again_after_a_remark() -> None:
+    train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
+    item = Item(0, "item-0", {"prompt": "Review: The food was not bad.\nSentiment:"})
+    right, wrong = '{"sentiment": "positive"}', '{"sentiment": "negative"}'
+    chats = [
+        item.chat(f"Check this answer:\n{right}"),
+        item.chat(f"Check this answer:\n{wrong}"),
+        item.chat(f"Your answer:\n{wrong}", "It is wrong. Answer again."),
+    ]
+    prompts = [[message["content"] for message in chat] for chat in chats]
+    assert train.answer(MODELS / "mini", prompts) == ["PASS", "FAIL", right]
 
 
 def test_a_conversation_with_a_system_prompt_and_unknown_keys_is_accepted() -> None:
