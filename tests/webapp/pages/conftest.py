@@ -69,6 +69,13 @@ class Visit:
         summaries = [(entry["id"], [node["html"][:200] for node in entry["nodes"][:3]]) for entry in grave]
         assert summaries == [], f"{self.page.url}: {summaries}"
 
+    def check_phone_in_the_dark(self) -> None:
+        """Assert that the open page fits a phone, and is accessible there in the dark."""
+        self.page.set_viewport_size({"width": 390, "height": 800})
+        self.page.emulate_media(color_scheme="dark")
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= 390, self.page.url
+        self.check_accessibility()
+
 
 @pytest.fixture
 def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit]]:

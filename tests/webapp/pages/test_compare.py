@@ -155,6 +155,7 @@ def test_two_batches_are_chosen_in_the_list_and_compared_in_a_browser(
     page.get_by_role("button", name="Show").click()
     expect(page.locator("article.pair")).to_have_count(1)
     expect(page.locator("article.pair .answer")).to_contain_text(NASTY)
+    window.check_phone_in_the_dark()
     page.locator("article.pair .answer").get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("r2")
     assert window.problems == []

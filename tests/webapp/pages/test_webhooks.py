@@ -228,4 +228,5 @@ def test_a_webhook_is_made_tried_out_and_watched_in_a_browser(
     deliver(context)
     expect(page.get_by_role("row").filter(has_text="batch.held")).to_contain_text("delivered")
     window.check_accessibility()
+    window.check_phone_in_the_dark()
     assert window.problems == []
