@@ -75,7 +75,10 @@ class EngineObject(BaseModel):
     )
     started_at: float | None = Field(description="since when it is up; null: nobody has heard from it yet")
     start_seconds: float | None = Field(description="how long its start took")
+    capacity: int | None = Field(description="requests that it runs at once")
     memory_bytes: int | None = Field(description="resident memory of its processes")
+    peak_memory_bytes: int | None = Field(description="the most of that that was seen")
+    peak_gpu_memory_bytes: int | None = Field(description="the most that its GPUs were seen to hold")
     gpus: float
     gpu_ids: list[str] = Field(description="those of its node that it has")
     cache_use: float | None = Field(description="share of its KV cache that requests have; null: it does not say")

@@ -117,7 +117,10 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
         preemptions=4,
         started_at=now - 90,
         start_seconds=24.0,
+        capacity=256,
         memory_bytes=3 << 30,
+        peak_memory_bytes=4 << 30,
+        peak_gpu_memory_bytes=70 << 30,
         gpus=2.0,
         gpu_ids=["0", "3"],
         cache_use=0.25,
@@ -132,8 +135,14 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     page = client.get("/models").text
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     for part in (
-        *("State busy", "Up since 1 min ago start took 24 s", "Requests in it 3 7 asked so far"),
-        *("Memory 3.0 GiB", "GPUs 2 number 0, 3", "KV cache in use 25.0 %", "Prefix hits 25.0 %", "Preemptions 4"),
+        *("State busy", "Up since 1 min ago start took 24 s", "Requests in it 3 runs 256 at once 7 asked so far"),
+        *(
+            "Memory 3.0 GiB 4.0 GiB at most",
+            "GPUs 2 number 0, 3 70.0 GiB at most",
+            "KV cache in use 25.0 %",
+            "Prefix hits 25.0 %",
+            "Preemptions 4",
+        ),
         "Prefix hits 60.0 % of all input tokens",
     ):
         assert part in words, words
