@@ -1,4 +1,6 @@
-"""Take the screenshots in docs/images: the web pages of a stack of its own that answers example requests and rows.
+"""Take the pictures in docs/images: the web pages of a stack of its own that answers example requests and rows.
+
+One of them moves: a batch's page while it runs, light and dark.
 
     python docs/screenshots.py
 
@@ -7,14 +9,19 @@ Needs the extra `dev` and Chromium (Debian: apt install chromium).
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+import yaml
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from batchyard.cli import background
 from batchyard.cli.watch import watch
@@ -27,6 +34,15 @@ REQUESTS, QUICKSTART = ROOT / "examples/requests.jsonl", ROOT / "examples/quicks
 CHAT = "/v1/chat/completions"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 860}
+FILMED = {"width": 1180, "height": 780}
+FILMED_COPIES = 5
+"""Times that the example requests stand in the batch of the moving picture: enough for half a minute."""
+SECONDS_APART = 1.0
+"""Between two frames."""
+FASTER = 2
+"""The moving picture runs so many times as fast as what it shows."""
+LAST_FRAME_MS = 3000
+EXPERIMENT = ROOT / "examples/recipes/experiment.yaml"
 PROMPTS_SAMPLED = 60
 PROMPTS = "text\nThe film was dull and far too long.\nI laughed from the first minute to the last.\nThe sound was poor."
 
@@ -56,11 +72,66 @@ def rollout(server: Client, folder: Path) -> str:
         "ground_truth": "answer",
         "sampling": {"temperature": 1.2, "max_tokens": 32},
     }
-    job = server.create_job(recipe="rollout", input_file_id=server.upload(rows, "user_data"), options=options)
+    return ended(
+        server, server.create_job(recipe="rollout", input_file_id=server.upload(rows, "user_data"), options=options)
+    )
+
+
+def ended(server: Client, job: dict[str, Any]) -> str:
+    """Wait for the end of a job, and return its id."""
     while job["status"] not in TERMINAL:
         time.sleep(0.5)
         job = server.job(job["id"])
     return str(job["id"])
+
+
+def experiment(server: Client) -> str:
+    """Run the example experiment, and return the id of its job."""
+    options = yaml.safe_load(EXPERIMENT.read_text())
+    rows = server.upload(EXPERIMENT.parent / options.pop("input"), "user_data")
+    return ended(server, server.create_job(recipe="experiment", input_file_id=rows, options=options))
+
+
+def film(browser: Browser, page: Page, server: Client, folder: Path) -> None:
+    """Take the moving picture, in both colour schemes at once, by two visitors of one batch."""
+    path = folder / "questions.jsonl"
+    with path.open("w") as file:
+        for copy in range(FILMED_COPIES):
+            for line in REQUESTS.read_text().splitlines():
+                request = json.loads(line)
+                request["custom_id"] += f"-{copy}"
+                request["body"]["temperature"] = 0.7  # else equal requests would run once
+                file.write(json.dumps(request) + "\n")
+    schemes = ("light", "dark")
+    visitors = []
+    for scheme in schemes:
+        context = browser.new_context(
+            base_url=server.url,
+            storage_state=page.context.storage_state(),
+            viewport=FILMED,
+            color_scheme=scheme,
+            reduced_motion="reduce",
+        )
+        visitors.append(context.new_page())
+    batch_id = submit(server, path, [{"step": "score"}])
+    frames: list[list[Image.Image]] = [[] for _ in schemes]
+    times: list[float] = []
+    for visitor in visitors:
+        visitor.goto(f"/batches/{batch_id}")
+    over = False
+    while not over:
+        over = all(visitor.locator("#live >> text=completed").count() for visitor in visitors)
+        times.append(time.monotonic())
+        for visitor, own in zip(visitors, frames, strict=True):
+            own.append(Image.open(io.BytesIO(visitor.screenshot())).convert("RGB"))
+        visitors[0].wait_for_timeout(1000 * SECONDS_APART)
+    durations = [round(1000 * (after - before) / FASTER) for before, after in itertools.pairwise(times)]
+    durations.append(LAST_FRAME_MS)
+    for scheme, visitor, own in zip(schemes, visitors, frames, strict=True):
+        name = IMAGES / f"running-{scheme}.webp"
+        own[0].save(name, save_all=True, append_images=own[1:], duration=durations, loop=0, quality=50, method=6)
+        print(f"docs/images/{name.name}: {len(own)} frames, {name.stat().st_size / 1000:.0f} kB")
+        visitor.context.close()
 
 
 def shoot_job(page: Page, job_id: str) -> None:
@@ -104,18 +175,26 @@ def main() -> None:
         page.locator("#shown .request").nth(2).wait_for()
         shoot(page, "new")
 
+        film(browser, page, server, Path(folder))
         running = [submit(server, REQUESTS, [{"step": "score"}]) for _ in range(3)]
         page.goto("/")
         while server.batch(running[0])["request_counts"]["completed"] < 400:
             time.sleep(0.1)
         page.wait_for_timeout(3000)
         shoot(page, "batches")
+        server.control(running[2], "pause")
+        page.goto(f"/batches/{running[2]}")
+        shoot(page, "paused")
+        server.control(running[2], "resume")
         for batch_id in running:
             watch(server, batch_id)
         page.goto(f"/batches/{running[0]}")
         page.locator(".chart canvas").wait_for()
         shoot(page, "batch")
         shoot_job(page, rollout(server, Path(folder)))
+        page.goto(f"/jobs/{experiment(server)}")
+        page.locator(".charts").first.wait_for()
+        shoot(page, "experiment")
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size(NARROW)
         page.goto(f"/batches/{running[0]}")
