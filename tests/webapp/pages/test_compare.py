@@ -11,9 +11,10 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import update
 
 from store import keys
-from store.records import Batch
+from store.records import Batch, Usage
 from tasks.context import AppContext
 from tests.support.planned import answers, append, end_batch, finish_segment, plan_batch, started
+from tests.support.spending import spend
 from tests.webapp.pages.conftest import Visit, signed_in
 from tests.webapp.pages.test_jobs import project_of
 from webapp import create_app
@@ -67,6 +68,20 @@ def test_figures_of_two_batches_stand_beside_each_other_with_the_change(
         "6 succeeded in both, 1 in the first only, 0 in the second only, 1 in neither",
     ):
         assert part in text, text
+
+
+def test_what_two_batches_have_cost_is_compared_in_one_currency(client: FlaskClient, context: AppContext) -> None:
+    one, other = ended(context, 1), ended(context, 1)
+    path = f"/compare?a={one.id}&b={other.id}"
+    assert "Cost" not in words(client.get(path).text)
+    for batch, euros in ((one, 4), (other, 5)):
+        spent = spend(context.database, project_of(context), euros, model="priced")
+        with context.database.write() as session:
+            session.execute(update(Usage).where(Usage.batch_id == spent).values(batch_id=batch.id))
+    assert re.search(r"Cost \S*4\S*( EUR)? \S*5\S*( EUR)? \+25\.0 %", words(client.get(path).text))
+    with context.database.write() as session:
+        session.execute(update(Usage).where(Usage.batch_id == other.id, Usage.model == "priced").values(currency="USD"))
+    assert "+25.0 %" not in words(client.get(path).text)
 
 
 def test_answers_are_matched_by_custom_id_whatever_their_lines_are(client: FlaskClient, context: AppContext) -> None:

@@ -18,7 +18,7 @@ from tasks.finishing.pairs import Pairs
 from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
 from webapp.pages.batches import summaries
-from webapp.pages.formats import brief, count, duration, figure, rate
+from webapp.pages.formats import brief, count, duration, figure, money, rate
 from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
 from webapp.wire import BatchObject
@@ -95,6 +95,11 @@ def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject
     yield measure("Input tokens", lambda batch: batch.usage.input_tokens, count)
     yield measure("From prefix caches", lambda batch: batch.usage.input_tokens_details.cached_tokens, count)
     yield measure("Output tokens", lambda batch: batch.usage.output_tokens, count)
+    costs = [entry.batchyard.cost for entry in (first, second)]
+    if costs[0] and costs[1]:
+        amounts = [float(cost.amount) for cost in costs if cost]
+        same = costs[0].currency == costs[1].currency
+        yield Measure("Cost", money(costs[0]), money(costs[1]), _change(amounts[0], amounts[1]) if same else "")
     latencies = [entry.batchyard.latency for entry in (first, second)]
     for name in ("p50", "p95"):
         values = [None if latency is None else getattr(latency, name) for latency in latencies]
