@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import String, cast, select
+from sqlalchemy import String, cast, func, select
 from sqlalchemy.orm import Session
 
 from batchyard.models import is_derived
 from batchyard.statuses import JOB_RUNNING
 from store.files import live
 from store.jobs.records import Job, JobArtifact
-from store.records import Batch, File, Segment, now
+from store.records import Batch, File, ResultChunk, Segment, now
 
 MANIFEST = "manifest.json"
 
@@ -45,3 +45,11 @@ def segment_errors(session: Session, job_ids: Sequence[str]) -> list[str]:
     """Return why segments of these jobs have failed last, each reason once."""
     errors = select(Segment.error).join(Batch, Batch.id == Segment.batch_id).where(Batch.job_id.in_(job_ids))
     return sorted({str(error) for error in session.scalars(errors.where(Segment.error.is_not(None)))})
+
+
+def times(session: Session, job_ids: Sequence[str]) -> tuple[int | None, float | None]:
+    """Return when the first batch of these jobs was made, in whole seconds, and when they got their last answers."""
+    own = Batch.job_id.in_(job_ids)
+    began_at = session.scalar(select(func.min(Batch.created_at)).where(own))
+    answers = select(func.max(ResultChunk.created_at)).join(Batch, Batch.id == ResultChunk.batch_id)
+    return began_at, session.scalar(answers.where(own))

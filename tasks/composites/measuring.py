@@ -77,14 +77,19 @@ class Wave:
         """Read the rows of these jobs. Raises UnavailableError."""
         with context.database.read() as session:
             chunks = [chunk for job in jobs for chunk in stage_records.chunks(session, job.id, "result")]
+            began_at, answered_at = composites.times(session, [job.id for job in jobs])
         rows = _Rows()
         for chunk in chunks:
             for row in job_chunks.read(context.artifacts, chunk.sha256, _COLUMNS).to_pylist():
                 rows.add(row)
+        if began_at is not None and rows.started_at > began_at + 1:
+            rows.started_at = began_at  # a job that was read from its records knows no earlier start of its items
+        if answered_at is not None:
+            rows.ended_at = answered_at
         return cls(repeat, jobs, rows)
 
     def measured(self) -> Repeat:
-        """Return its figures. `seconds` are those from its first row's start to its last one's end."""
+        """Return its figures. `seconds` are those from its first row's start to the record of its last answers."""
         rows = self.rows
         percentiles = np.percentile(rows.seconds, PERCENTILES).tolist() if rows.seconds else [None] * 3
         by_code = Counter[str]()
