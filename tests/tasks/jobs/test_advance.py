@@ -22,6 +22,7 @@ from store import leases, projects
 from store.artifacts import Artifacts
 from store.database import Database
 from store.formats import job_chunks
+from store.jobs import lifecycle
 from store.jobs import stages as stage_records
 from store.jobs.records import Job
 from tasks.context import AppContext
@@ -275,6 +276,22 @@ def test_what_items_end_as_and_what_their_results_count_is_counted_by_recipe(
         ("counter", "two", "seen"): 3,
     }
     assert sum(number for key, number in totals.items() if key[0] == "tick") > 0
+
+
+def test_items_that_end_with_their_job_are_counted_once(
+    deployed: Callable[[str], AppContext], project: str, broker: str
+) -> None:
+    context = dataclasses.replace(deployed(COUNTING), redis=redis.Redis.from_url(broker, decode_responses=True))
+    context.redis.flushall()
+    running = Running(context, project, ["1", "2", "3"])
+    running.tick()
+    with context.database.write() as session:
+        lifecycle.cancel(session, project, running.id)
+    running.tick()
+    running.finish()
+    assert running.job.status == "cancelled"
+    totals = progress.totals(context)
+    assert {key: number for key, number in totals.items() if key[0] == "items"} == {("items", "two", "cancelled"): 3}
 
 
 def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:
