@@ -92,8 +92,8 @@ def experiment(server: Client) -> str:
     return ended(server, server.create_job(recipe="experiment", input_file_id=rows, options=options))
 
 
-def film(browser: Browser, page: Page, server: Client, folder: Path) -> None:
-    """Take the moving picture, in both colour schemes at once, by two visitors of one batch."""
+def film(browser: Browser, page: Page, server: Client, folder: Path) -> Path:
+    """Take the moving picture, in both colour schemes at once, by two visitors of one batch. Return its file."""
     path = folder / "questions.jsonl"
     with path.open("w") as file:
         for copy in range(FILMED_COPIES):
@@ -132,6 +132,20 @@ def film(browser: Browser, page: Page, server: Client, folder: Path) -> None:
         own[0].save(name, save_all=True, append_images=own[1:], duration=durations, loop=0, quality=50, method=6)
         print(f"docs/images/{name.name}: {len(own)} frames, {name.stat().st_size / 1000:.0f} kB")
         visitor.context.close()
+    return path
+
+
+def shoot_paused(page: Page, server: Client, path: Path) -> None:
+    """Shoot the page of a batch of this file that somebody has paused."""
+    batch_id = submit(server, path, [{"step": "score"}])
+    while server.batch(batch_id)["request_counts"]["completed"] < 100:
+        time.sleep(0.1)
+    server.control(batch_id, "pause")
+    page.goto(f"/batches/{batch_id}")
+    page.locator(".chart canvas").wait_for()
+    page.wait_for_timeout(3000)  # what the engine has is answered meanwhile
+    shoot(page, "paused")
+    server.cancel(batch_id)
 
 
 def shoot_job(page: Page, job_id: str) -> None:
@@ -175,22 +189,19 @@ def main() -> None:
         page.locator("#shown .request").nth(2).wait_for()
         shoot(page, "new")
 
-        film(browser, page, server, Path(folder))
+        filmed = film(browser, page, server, Path(folder))
         running = [submit(server, REQUESTS, [{"step": "score"}]) for _ in range(3)]
         page.goto("/")
         while server.batch(running[0])["request_counts"]["completed"] < 400:
             time.sleep(0.1)
         page.wait_for_timeout(3000)
         shoot(page, "batches")
-        server.control(running[2], "pause")
-        page.goto(f"/batches/{running[2]}")
-        shoot(page, "paused")
-        server.control(running[2], "resume")
         for batch_id in running:
             watch(server, batch_id)
         page.goto(f"/batches/{running[0]}")
         page.locator(".chart canvas").wait_for()
         shoot(page, "batch")
+        shoot_paused(page, server, filmed)
         shoot_job(page, rollout(server, Path(folder)))
         page.goto(f"/jobs/{experiment(server)}")
         page.locator(".charts").first.wait_for()
