@@ -66,7 +66,7 @@ def test_a_tune_measures_its_cells_records_what_fails_and_goes_on_after_a_kill(
         assert cell["simulated"] and cell["derived"].startswith("slow~")
         assert cell["peak_memory"] > 10_000_000 and cell["capacity"] == 128
         assert cell["start_seconds"] is not None
-    # 24 requests of 0.2 s in six turns of four. The job was read from its records meanwhile, which may cost it a second.
+    # 24 requests of 0.2 s in six turns of four. Reading the job from its records meanwhile may cost it a second.
     assert narrow["repeats"][0]["seconds"] > 0.2
     for cell in by_state["failed"]:
         assert NO_MODULE in cell["error"]
