@@ -62,7 +62,8 @@ def commit(
                 stage_records.add_chunk(session, job.id, "result", sha256, len(rows))
             record.completed += sum(row["state"] == "completed" for row in rows)
             record.failed += sum(row["state"] == "failed" for row in rows)
-            if taken := sum(json.loads(row["result"])["taken"] for row in rows):
+            taken = sum(json.loads(row["result"])["taken"] for row in rows)
+            if taken:
                 record.counters = dict(Counter(record.counters) + Counter(taken=taken))
             if record.paused_at is None:
                 new = [submission.submit(context, session, draft) for draft in drafts]
@@ -84,6 +85,9 @@ def commit(
     for child in new:
         submission.send(child)
         log.info("child started", extra={"job_id": child.id, "parent_id": job.id, "key": child.child_key})
+    if not changed:
+        counters = {"taken": taken} if taken else {}
+        progress.count_items(context, job.recipe, Counter(row["state"] for row in rows), counters)
     progress.publish(context, job.id)
     if not lease.held:
         finish.start_ready(context)

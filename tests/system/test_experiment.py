@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import requests
 import yaml
 
 from tests.support.stacks import RunningStack
@@ -88,3 +89,6 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     assert "not all of `pass` holds" in again.stderr
     newest = jobs(recipe="experiment")[0]
     assert (newest["batchyard"]["children"], newest["batchyard"]["counters"]) == ([], {"taken": 4})
+    counted = requests.get(f"{stack.url}/metrics", timeout=30).text
+    assert 'batchyard_job_counter_total{name="taken",recipe="experiment"}' in counted
+    assert 'batchyard_job_items_total{recipe="experiment",state="completed"}' in counted
