@@ -108,7 +108,7 @@ class Client:
 
     def usage_csv(self, **query: str | None) -> str:
         """Return what was used in a month as csv."""
-        return self._send("GET", "/usage", params={**_filled(query), "format": "csv"}).text
+        return self._send("GET", "/usage.csv", params=_filled(query)).text
 
     def results(self, batch_id: str, after: int) -> bytes:
         """Return the output lines so far, in the order of their answers, without the first `after`."""

@@ -79,7 +79,7 @@ def test_usage_is_of_one_month_and_by_what_one_wants(context: AppContext, client
         ("nightly", key.id)
     ]
     assert usage(client, month="2025-01")["data"] == []
-    for wrong in ({"month": "2026-13"}, {"month": "soon"}, {"by": "week"}, {"by": "day,day"}, {"format": "xml"}):
+    for wrong in ({"month": "2026-13"}, {"month": "soon"}, {"by": "week"}, {"by": "day,day"}):
         assert client.get("/v1/usage", query_string=wrong).status_code == 400, wrong
 
 
@@ -98,7 +98,7 @@ def test_what_has_no_tariff_is_counted_and_currencies_are_not_added(context: App
 def test_usage_comes_as_csv_too_with_names_that_are_no_formulas(context: AppContext, client: FlaskClient) -> None:
     spend(context.database, project_of(context), 1, model="=cmd()")
     spend(context.database, project_of(context), 2, model="plain")
-    answer = client.get("/v1/usage?format=csv&by=day,model")
+    answer = client.get("/v1/usage.csv?by=day,model")
     assert answer.mimetype == "text/csv"
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["model"] for row in rows] == ["'=cmd()", "plain"]

@@ -43,7 +43,6 @@ class UsageQuery(BaseModel):
     project: str | None = Field(
         None, min_length=1, description="only this project's; without it an admin key gets all, another key its own"
     )
-    format: Literal["json", "csv"] = "json"
 
 
 class Money(BaseModel):
@@ -154,16 +153,22 @@ def total_of(lines: Iterable[Line]) -> UsageTotal:
 
 @routes.get("/v1/usage")
 @operation(UsageObject, query=UsageQuery, refusals=(404,))
-def show() -> UsageObject | Response:
+def show() -> UsageObject:
     """Say what was used in a month, and what it has cost by the tariffs of that time."""
     owner, params = caller(), query(UsageQuery)
     listed = read(params)
-    if params.format == "csv":
-        return as_csv(listed)
     with current_context().database.read() as session:
         standing = budgets.standing(session, listed.scope or owner.project_id)
     budget = None if standing is None else BudgetObject.model_validate(standing.document)
     return UsageObject(month=str(listed.month), data=listed.to_wire(), total=total_of(listed.lines), budget=budget)
+
+
+@routes.get("/v1/usage.csv")
+@operation(None, media_type="text/csv", query=UsageQuery, refusals=(404,))
+def download() -> Response:
+    """Read what was used in a month as csv: a line for each day, model and project, or by what the query says."""
+    caller()
+    return as_csv(read(query(UsageQuery)))
 
 
 def as_csv(listed: Listed) -> Response:
