@@ -184,7 +184,7 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
     folders = "webapp|tasks|inference|store|batchyard|examples|docs|tests"
     for document in DOCUMENTS:
         text = (ROOT / document).read_text()
-        for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.]*\w", text):
+        for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.-]*\w", text):
             assert (ROOT / name).exists(), f"{document} names {name}"
         for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
             assert (ROOT / document).parent.joinpath(link).exists(), f"{document} links to {link}"
