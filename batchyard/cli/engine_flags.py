@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from batchyard import models
 from batchyard.errors import ConfigurationError
 
 # Names as vLLM writes them; in `engine_args` they have underscores.
@@ -56,6 +55,8 @@ def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Pat
     Raises:
         ConfigurationError: `model` is neither.
     """
+    from batchyard import models  # pydantic takes longer than a command's help
+
     path = Path(model).expanduser()
     if not path.is_dir() and (path.exists() or not _HUB_ID.fullmatch(model)):
         raise ConfigurationError(

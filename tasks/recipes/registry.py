@@ -32,7 +32,7 @@ NAME = re.compile(r"[a-z][a-z0-9-]*")
 COMMANDS = frozenset({
     "audit", "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open",
     "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
-    "webhook",
+    "usage", "webhook",
 })
 # fmt: on
 """Commands of the terminal. A recipe has a command of its own name, so it cannot take one of these."""

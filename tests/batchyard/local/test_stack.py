@@ -161,7 +161,7 @@ def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: Run
     own.process.kill()
     own.process.wait()
     if sys.platform == "linux":  # it tells children that their parent has died
-        eventually(lambda: process.tagged(str(own.data)) == [], "everything has ended", seconds=30)
+        eventually(lambda: process.tagged(str(own.data)) == [], "everything has ended", seconds=120)
     again = RunningStack.restart(own.data, **SIMULATED)
     assert again.key == own.key
     assert [entry for entry in before if entry.is_running()] == []
