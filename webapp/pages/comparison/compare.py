@@ -131,9 +131,12 @@ def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping
 
 
 def _change(first: float | None, second: float | None) -> str:
-    """Return by how much the second number is more than the first."""
+    """Return by how much the second number is more than the first: in percent, or how many times from ten times on."""
     if first is None or second is None:
         return ""
     if first == second:
         return "the same"
-    return f"{second - first:+.4g}" if not first else f"{(second - first) / first:+.1%}".replace("%", " %")
+    if not first:
+        return f"{second:+.4g}"
+    times = second / first
+    return f"{times:,.0f} times" if times >= 10 else f"{times - 1:+.1%}".replace("%", " %")
