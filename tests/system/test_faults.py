@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -97,11 +97,12 @@ def environment(stack: RunningStack) -> dict[str, str]:
 
 def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(faulty: RunningStack, calls: Path) -> None:
     lines = requests(1500)
+    beside = faulty.submit(requests(SEGMENT))
     batch = faulty.wait(faulty.submit(lines), until=half_way)
     answered_before = batch.request_counts.completed
     for process in faulty.processes("worker"):
         kill(process)
-    batch = faulty.wait(batch)
+    batch, _ = faulty.wait(batch), faulty.wait(beside)
     assert_every_line_once(faulty, batch, 1500)
     contents = {line["body"]["messages"][0]["content"] for line in lines}
     counts = Counter(call for call in calls.read_text().splitlines() if call in contents)
@@ -115,6 +116,10 @@ def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(fau
     assert (
         computed - twice * len(lines[0]["body"]["messages"][0]["content"].split()) == tokens == batch.usage.input_tokens
     )
+    costs = [other.batchyard["cost"] for other in faulty.client.batches.list(limit=100)]
+    total = sum(Fraction(cost["amount"]) for cost in costs if cost)
+    usage = cast(dict[str, Any], faulty.client.get("/usage", cast_to=object))
+    assert usage["total"]["costs"] == [{"amount": tariffs.decimal(total), "currency": "EUR"}], "the sum over batches"
     # Two segments were in flight. Requests whose answers they had not yet appended are run again, no others.
     assert twice <= 2 * SEGMENT
     assert answered_before > SEGMENT
