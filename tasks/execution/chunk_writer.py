@@ -33,7 +33,8 @@ FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
 FLUSH_BYTES = 32 * 1024 * 1024
 WAKE_SECONDS = 0.25
-"""After a chunk its job waits so long for chunks of other segments, which come at the same time."""
+"""After a chunk its job waits so long for chunks of other segments, which come at the same time. It does not wait after
+the last one of a segment: the job's end may depend on it."""
 BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
@@ -69,8 +70,8 @@ class ChunkWriter:
         if due or full or sum(table.nbytes for table in self._tables) >= FLUSH_BYTES:
             self.flush()
 
-    def flush(self) -> None:
-        """Append the answers so far.
+    def flush(self, *, ends: bool = False) -> None:
+        """Append the answers so far. `ends`: no others come.
 
         Raises:
             LeaseLost: the segment has another holder; nothing is appended.
@@ -92,7 +93,7 @@ class ChunkWriter:
         self._flushed_at = time.monotonic()
         progress.publish(self._context, self._segment.batch_id)
         if self._segment.job_id is not None:
-            messages.wake_job(self._context.redis, self._segment.job_id, WAKE_SECONDS)
+            messages.wake_job(self._context.redis, self._segment.job_id, 0.0 if ends else WAKE_SECONDS)
         amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
         amounts |= progress.request_seconds(self._segment.request_class, seconds)
         progress.count(self._context, self._segment.model["name"], amounts)

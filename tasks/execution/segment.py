@@ -246,7 +246,7 @@ def _answer(
         log.info("segment stopped", extra={"batch_id": segment.batch_id, "segment_id": segment.lease.id})
     finally:
         try:
-            writer.flush()
+            writer.flush(ends=True)
         finally:
             if tables is not None:
                 tables.close()

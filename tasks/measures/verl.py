@@ -37,16 +37,23 @@ def metrics(values: Sequence[float], preds: Sequence[str | None] | None = None) 
         values: of each sample, at least one.
         preds: what each sample predicts. Without all of them there is no maj@k.
     """
+    votes = None
+    if preds is not None and all(pred is not None for pred in preds):
+        numbers: dict[str | None, int] = {}
+        votes = tuple(numbers.setdefault(pred, len(numbers)) for pred in preds)
+    return dict(_metrics(tuple(values), votes))
+
+
+@functools.lru_cache(maxsize=1024)
+def _metrics(values: tuple[float, ...], predicted: tuple[int, ...] | None) -> dict[str, float]:
+    """Return the metrics of samples that predict these numbers. Many prompts have the same: all right, one way."""
     scores = np.asarray(values, dtype=np.float64)
     samples = len(scores)
     named = {f"mean@{samples}": float(np.mean(scores))}
     if samples == 1:
         return named
     named[f"std@{samples}"] = float(np.std(scores))
-    votes = None
-    if preds is not None and all(pred is not None for pred in preds):
-        numbers: dict[str | None, int] = {}
-        votes = np.array([numbers.setdefault(pred, len(numbers)) for pred in preds])
+    votes = None if predicted is None else np.array(predicted)
     for size in sizes(samples):
         indices = draws(samples, size)
         drawn = scores[indices]
