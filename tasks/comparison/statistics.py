@@ -32,7 +32,7 @@ def estimates(variant: Variant, metrics: Sequence[str]) -> dict[str, Estimate]:
         metric: Estimate(
             len(column),
             float(column.mean()),
-            intervals.of_draws(ends[metric]) if metric in ends else _interval(column),
+            intervals.of_draws(ends[metric], len(column)) if metric in ends else _interval(column),
         )
         for metric, column in columns.items()
         if len(column)

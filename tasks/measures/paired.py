@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
 from typing import Literal
@@ -15,6 +15,8 @@ from tasks.measures import intervals
 Values = NDArray[np.float64]
 EXACT = 10_000
 """Most differing pairs whose binomial coefficients are whole numbers. For more they come from logarithms."""
+ROUNDING = 1e-12
+"""Sums of the same values with other signs are equal if they differ by this part of all values."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,29 @@ class Difference:
     mean: float
     interval: tuple[float, float] | None
     p: float | None
-    test: Literal["mcnemar", "bootstrap", "normal"]
+    test: Literal["mcnemar", "permutation", "normal"]
 
 
 def differences(pairs: Sequence[tuple[Values, Values]]) -> list[Difference]:
     """Return the mean of `left - right` of each pair of columns.
 
-    The interval and p are those of one bootstrap of the pairs, the normal ones above `intervals.MOST_DRAWN`. Where all
-    values are 0 or 1, p is that of McNemar's exact test. Without it, p is not below the least of a sign test: draws of
-    few pairs that differ say more than these pairs do.
+    The interval is that of a bootstrap of the pairs, and p that of the permutation test of pairs: of what the sides
+    could have been had each pair been swapped or not by chance. Where all values are 0 or 1, that is McNemar's exact
+    test. Above `intervals.MOST_DRAWN` pairs both are the normal ones.
 
     Args:
         pairs: columns without gaps, two of one length.
     """
     columns = [left - right for left, right in pairs]
-    draws = iter(intervals.draws([column for column in columns if drawn(len(column))]))
+    means = iter(intervals.draws([column for column in columns if drawn(len(column))]))
+    graded = [
+        column
+        for (left, right), column in zip(pairs, columns, strict=True)
+        if drawn(len(column)) and not (is_binary(left) and is_binary(right))
+    ]
+    ps = iter(permutation(graded))
     return [
-        _difference(left, right, column, next(draws) if drawn(len(column)) else None)
+        _difference(left, right, column, next(means) if drawn(len(column)) else None, ps)
         for (left, right), column in zip(pairs, columns, strict=True)
     ]
 
@@ -57,20 +65,19 @@ def drawn(count: int) -> bool:
     return intervals.FEWEST <= count <= intervals.MOST_DRAWN
 
 
-def _difference(left: Values, right: Values, column: Values, means: Values | None) -> Difference:
+def _difference(left: Values, right: Values, column: Values, means: Values | None, ps: Iterator[float]) -> Difference:
     n = len(column)
     mean = float(column.mean()) if n else 0.0
-    mcnemars = is_binary(left) and is_binary(right)
+    binary = is_binary(left) and is_binary(right)
     if n < intervals.FEWEST:
-        return Difference(n, mean, None, None, "mcnemar" if mcnemars else "bootstrap")
-    if means is not None:
-        interval, p = intervals.of_draws(means), _p_of_draws(means)
-    else:
-        interval, p = intervals.normal(mean, float(column.var()), n), _p_of_normal(mean, float(column.var()), n)
-    if mcnemars:
+        return Difference(n, mean, None, None, "mcnemar" if binary else "permutation")
+    variance = float(column.var())
+    interval = intervals.normal(mean, variance, n) if means is None else intervals.of_draws(means, n)
+    if binary:
         return Difference(n, mean, interval, mcnemar(int((column > 0).sum()), int((column < 0).sum())), "mcnemar")
-    p = max(p, min(1.0, 2.0 ** (1 - int(np.count_nonzero(column)))))
-    return Difference(n, mean, interval, p, "bootstrap" if means is not None else "normal")
+    if means is None:
+        return Difference(n, mean, interval, _p_of_normal(mean, variance, n), "normal")
+    return Difference(n, mean, interval, next(ps), "permutation")
 
 
 def is_binary(values: Values) -> bool:
@@ -78,10 +85,41 @@ def is_binary(values: Values) -> bool:
     return bool(np.all((values == 0) | (values == 1)))
 
 
-def _p_of_draws(means: Values) -> float:
-    """Return twice the share of draws on the smaller side of 0, the mean itself counted as one more (Davison 1997)."""
-    smaller = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    return min(1.0, 2 * (smaller + 1) / (len(means) + 1))
+def permutation(columns: Sequence[Values]) -> list[float]:
+    """Return the two-sided p of each column of differences: the share of sign changes with a sum as far from 0.
+
+    All sign changes of the values that are not 0 are looked at if they are no more than DRAWS; else DRAWS at random,
+    the same for columns of one length, and the column itself as one more (Davison and Hinkley 1997, 4.3).
+
+    Source: R. A. Fisher, The Design of Experiments, 1935, 21; E. J. G. Pitman, 1937.
+    """
+    ps = [0.0] * len(columns)
+    many: dict[int, list[int]] = {}
+    for place, column in enumerate(columns):
+        changed = column[column != 0]
+        if 1 << len(changed) <= intervals.DRAWS:
+            swapped = np.arange(1 << len(changed))[:, None] >> np.arange(len(changed)) & 1
+            ps[place] = float(_as_far(swapped, changed[None])[0]) / (1 << len(changed))
+        else:
+            many.setdefault(len(column), []).append(place)
+    for count, places in many.items():
+        table = np.asarray([columns[place] for place in places])
+        source = np.random.RandomState(intervals.SEED)
+        rows = max(1, intervals.BLOCK // count)
+        reached = np.ones(len(places))
+        for start in range(0, intervals.DRAWS, rows):
+            reached += _as_far(source.randint(0, 2, size=(min(rows, intervals.DRAWS - start), count)), table)
+        for place, number in zip(places, reached, strict=True):
+            ps[place] = float(number) / (intervals.DRAWS + 1)
+    return ps
+
+
+def _as_far(swapped: NDArray[np.int64], table: Values) -> Values:
+    """Return for each row of a table in how many rows of `swapped` (1: another sign) its sum is as far from 0."""
+    sums = np.abs((1.0 - 2.0 * swapped) @ table.T)
+    least = np.abs(table.sum(axis=1)) - ROUNDING * np.abs(table).sum(axis=1)
+    reached: Values = (sums >= least).sum(axis=0, dtype=np.float64)
+    return reached
 
 
 def _p_of_normal(mean: float, variance: float, count: int) -> float:
