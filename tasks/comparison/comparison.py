@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from batchyard.wording import quoted
 from tasks.comparison import plots, reports, statistics, verdicts
 from tasks.comparison.children import Child
 from tasks.comparison.expressions import Expression, parse
 from tasks.comparison.statistics import Estimate
-from tasks.comparison.values import read
+from tasks.comparison.values import MOST_COLUMNS, MOST_LEFT_OUT, read
 from tasks.comparison.variants import Variant
 from tasks.comparison.verdicts import HELD, NOT_DECIDABLE, Verdict
 from tasks.measures import intervals
@@ -72,6 +73,10 @@ class Comparison:
         """Return final_report.md."""
         return reports.final(self._document)
 
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return codes and messages of what people should know before they use it."""
+        return [(warning["code"], warning["message"]) for warning in self._document["warnings"]]
+
     def plots(self) -> dict[str, str]:
         """Return plots as SVG by name, without `plots/` and `.svg`."""
         return plots.of(self._document)
@@ -113,6 +118,7 @@ def _compared(
             "passed": all(verdict.verdict == HELD for verdict in judged["pass"]) if passes else None,
             "method": {"interval_percent": 95, "draws": intervals.DRAWS, "seed": intervals.SEED},
             "counts": {"children": len(children), "completed": completed, "failed": len(children) - completed},
+            "warnings": list(_warnings(variants.values())),
             "round": last,
             "children": [_child(child) for child in children],
             "expect": [verdict.document() for verdict in judged["expect"]],
@@ -125,6 +131,17 @@ def _compared(
             "rounds": _rounds(children, list(variants)) if last else [],
         }
     )
+
+
+def _warnings(variants: Iterable[Variant]) -> Iterator[dict[str, str]]:
+    for variant in variants:
+        if left_out := variant.left_out:
+            number = f"{len(left_out):,}{' or more' if len(left_out) >= MOST_LEFT_OUT else ''}"
+            message = (
+                f"Variant '{variant.name}' has more than {MOST_COLUMNS} metrics by item. {number} are not compared; "
+                f"the first of them is {quoted(left_out[0])}."
+            )
+            yield {"code": "metrics_left_out", "message": message}
 
 
 def _variant(name: str, children: Iterable[Child], number: int, file: IO[bytes]) -> Variant:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.comparison.tables import NOTHING, interval, number, table
+from tasks.comparison.tables import NOTHING, escaped, interval, number, table
 from tasks.comparison.values import OF_ITEMS
 
 Document = Mapping[str, Any]
@@ -99,9 +99,14 @@ def _method(document: Document) -> str:
     method = document["method"]
     return (
         f"Intervals are of {method['interval_percent']} %. Differences are left less right side or variant less "
-        f"baseline, item by item: a paired bootstrap ({method['draws']} draws, seed {method['seed']}), with McNemar's "
-        "exact test where all values are 0 or 1. p (Holm) is adjusted for the number of variants."
+        f"baseline, item by item: a paired bootstrap ({method['draws']} draws, seed {method['seed']}), and p of a "
+        "paired permutation test, McNemar's exact one where all values are 0 or 1. p (Holm) is adjusted for the number "
+        "of variants."
     )
+
+
+def _warnings(document: Document) -> list[str]:
+    return [line for warning in document["warnings"] for line in (f"**Warning:** {escaped(warning['message'])}", "")]
 
 
 def _verdicts(document: Document) -> list[str]:
@@ -117,7 +122,7 @@ def _verdicts(document: Document) -> list[str]:
 def comparison(document: Document) -> str:
     """Return comparison.md."""
     shown = headline(document)
-    lines = ["# Comparison", "", _method(document), "", *_verdicts(document), "## Metrics", ""]
+    lines = ["# Comparison", "", *_warnings(document), _method(document), "", *_verdicts(document), "## Metrics", ""]
     lines += table(_COMPARED, _compared(document, shown))
     whole = [name for name, metric in document["metrics"].items() if not metric["by_item"] and name not in shown]
     if whole:
@@ -187,6 +192,7 @@ def final(document: Document) -> str:
     counts = document["counts"]
     lines = ["# Report of the experiment", ""]
     lines += [f"{counts['completed']} of {counts['children']} children completed.", ""]
+    lines += _warnings(document)
     if failed := [child for child in document["children"] if child["status"] != "completed"]:
         rows = [[child["key"], child["job_id"], child["status"], child["error"]] for child in failed]
         lines += ["## Failed", "", "Nothing of these is in the comparison.", ""]

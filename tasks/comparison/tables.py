@@ -26,5 +26,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 def _cell(value: object) -> str:
-    text = NOTHING if value is None or value == "" else str(value)
+    return escaped(NOTHING if value is None or value == "" else str(value))
+
+
+def escaped(text: str) -> str:
+    """Return a text that says the same in a line or a cell of Markdown."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

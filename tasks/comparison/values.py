@@ -29,6 +29,8 @@ from tasks.measures.paired import Values
 Cells: TypeAlias = "np.memmap[tuple[int, int], np.dtype[np.float64]]"
 MOST_COLUMNS = 256
 """Columns of a table. Further ones are left out."""
+MOST_LEFT_OUT = 10_000
+"""Names of columns that were left out, as far as they are counted."""
 ROWS = 65_536
 """Rows of a journal that are read at once."""
 BLOCK_BYTES = 64 * 1024
@@ -44,6 +46,7 @@ class Table:
         self._file = file
         self._start = file.seek(0, os.SEEK_END)
         self._places: dict[str, int] = {}
+        self._left_out: dict[str, None] = {}
         self._used = 0
         self._cells: Cells | None = np.memmap(  # the file has a page when it is written to
             file, np.float64, "r+", self._start, (MOST_COLUMNS, rows)
@@ -52,6 +55,11 @@ class Table:
     @property
     def names(self) -> list[str]:
         return list(self._places)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Columns that there was no room for, the first of them MOST_LEFT_OUT."""
+        return list(self._left_out)
 
     def get(self, name: str) -> Values | None:
         """Return a column by the number of the item."""
@@ -85,6 +93,8 @@ class Table:
             raise ValueError("the table takes no more values")
         if name not in self._places:
             if self._used == MOST_COLUMNS:
+                if len(self._left_out) < MOST_LEFT_OUT:
+                    self._left_out[name] = None
                 return None
             self._cells[self._used].fill(np.nan)
             self._places[name] = self._used

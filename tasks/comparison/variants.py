@@ -49,6 +49,11 @@ class Variant:
             return []
         return list(dict.fromkeys(name for measured in self.measured for name in measured.table.names))
 
+    @property
+    def left_out(self) -> list[str]:
+        """Names of metrics whose values by item were too many to be read."""
+        return list(dict.fromkeys(name for measured in self.measured for name in measured.table.left_out))
+
     def column(self, metric: str) -> Values:
         """Return a metric by the number of the item, the mean of the repeats that have it. NaN is no value."""
         columns = [column for measured in self.measured if (column := measured.table.get(metric)) is not None]

@@ -152,7 +152,7 @@ def finish(results: Results, options: _Experiment) -> Report:
         "taken": sum(bool(item.result.get("taken")) for item in items),
         "passed": compared.passed,
     }
-    return Report(metrics, compared.view())
+    return Report(metrics, compared.view(), compared.warnings())
 
 
 def _compared(results: Results, item: EndedItem) -> children.Child:

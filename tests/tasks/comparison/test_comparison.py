@@ -39,12 +39,15 @@ def test_each_number_is_that_of_numpy_on_the_raw_rows(tmp_path: Path) -> None:
     children = [scored(tmp_path, name, scores) for name, scores in (("small", small), ("big", big), ("bad", bad))]
     document = compare(children, "small", [], []).document()
     indices = np.random.RandomState(42).randint(0, 80, size=(1000, 80))
+    share = 2.258819449079553  # scipy: 100 * norm.cdf(-sqrt(80 / 79) * t.ppf(0.975, 79))
     for name, scores in (("big", big), ("bad", bad)):
         found = entry(document, "score", name)
         assert (found["n"], found["mean"]) == (80, pytest.approx(scores.mean(), abs=1e-12))
-        assert found["interval"] == pytest.approx(np.percentile(scores[indices].mean(axis=1), [2.5, 97.5]), abs=1e-9)
+        assert found["interval"] == pytest.approx(
+            np.percentile(scores[indices].mean(axis=1), [share, 100 - share]), abs=1e-9
+        )
         means = (scores - small)[indices].mean(axis=1)
-        assert found["difference"]["interval"] == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=1e-9)
+        assert found["difference"]["interval"] == pytest.approx(np.percentile(means, [share, 100 - share]), abs=1e-9)
         assert found["difference"]["mean"] == pytest.approx((scores - small).mean(), abs=1e-12)
     assert entry(document, "score", "bad")["difference"]["words"] == "lower than small"
 
@@ -279,6 +282,21 @@ def test_a_table_takes_no_more_columns_than_it_has_room_for() -> None:
     table.set("late", 0, 1)
     assert len(table.names) == MOST_COLUMNS - 1
     assert [float(np.nansum(np.asarray(table.get(name)))) for name in table.names] == list(range(1, MOST_COLUMNS))
+
+
+def test_metrics_that_there_is_no_room_for_are_named_in_a_warning(tmp_path: Path) -> None:
+    room = MOST_COLUMNS - 1  # `completed` is one
+    many = [{"result": {f"metric-{number}": 1 for number in range(room + 5)}}]
+    children = [scored(tmp_path, "small", [1]), child(tmp_path, "big", many), child(tmp_path, "big", many, repeat=1)]
+    comparison = compare(children, "small", [], [])
+    message = (
+        f"Variant 'big' has more than 256 metrics by item. 5 are not compared; the first of them is 'metric-{room}'."
+    )
+    assert comparison.warnings() == [("metrics_left_out", message)]
+    assert comparison.document()["warnings"] == [{"code": "metrics_left_out", "message": message}]
+    for text in (comparison.markdown(), comparison.report_markdown()):
+        assert f"**Warning:** {message}\n\n" in text
+    assert compare(children[:1], "small", [], []).warnings() == []
 
 
 def test_many_children_hold_few_file_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
