@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
@@ -33,6 +33,8 @@ from webapp.idempotency import Idempotency, Idempotent
 from webapp.requests import after_response, caller, current_context, parse_body, query
 
 routes = Blueprint("batches", __name__)
+
+Verb = Literal["cancel", "pause", "resume"]
 
 
 class ListBatches(BaseModel):
@@ -270,14 +272,20 @@ def retrieve(batch_id: str) -> wire.BatchObject:
     return to_wire([get_batch(batch_id)])[0]
 
 
+def control(batch_id: str, verb: Verb) -> Batch:
+    """Cancel, pause or resume a batch of the caller's project. Raises NotFoundError, ConflictError."""
+    owner = caller()
+    with current_context().database.write() as session:
+        if verb == "cancel":
+            return batches.cancel(session, owner.project_id, batch_id, owner)
+        return (batches.pause if verb == "pause" else batches.resume)(session, owner, batch_id)
+
+
 @routes.post("/v1/batches/<batch_id>/cancel")
 @operation(wire.BatchObject, refusals=(404, 409))
 def cancel(batch_id: str) -> wire.BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
-    owner = caller()
-    with current_context().database.write() as session:
-        batch = batches.cancel(session, owner.project_id, batch_id, owner)
-    return to_wire([batch])[0]
+    return to_wire([control(batch_id, "cancel")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/pause")
@@ -287,20 +295,14 @@ def pause(batch_id: str) -> wire.BatchObject:
 
     Its status stays `validating` or `in_progress`; `batchyard.paused_at` says that it is paused.
     """
-    owner = caller()
-    with current_context().database.write() as session:
-        batch = batches.pause(session, owner, batch_id)
-    return to_wire([batch])[0]
+    return to_wire([control(batch_id, "pause")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/resume")
 @operation(wire.BatchObject, refusals=(404, 409))
 def resume(batch_id: str) -> wire.BatchObject:
     """Let a paused batch go on where it is."""
-    owner = caller()
-    with current_context().database.write() as session:
-        batch = batches.resume(session, owner, batch_id)
-    return to_wire([batch])[0]
+    return to_wire([control(batch_id, "resume")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>")

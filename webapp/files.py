@@ -148,8 +148,13 @@ def send(file: File) -> Response:
 @operation(wire.FileDeleted, refusals=(404,))
 def delete(file_id: str) -> wire.FileDeleted:
     """Delete a file. A batch that was made of it keeps what it needs until it has ended."""
+    remove(file_id)
+    return wire.FileDeleted(id=file_id)
+
+
+def remove(file_id: str) -> None:
+    """Delete a file of the caller's project. Raises NotFoundError."""
     owner = caller()
     with current_context().database.write() as session:
         files.delete(session, owner.project_id, file_id)
         events.act(session, owner, "file.deleted", file_id)
-    return wire.FileDeleted(id=file_id)

@@ -27,7 +27,7 @@ from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp import idempotency, job_wire, wire
-from webapp.batches import eta, to_wire_cost
+from webapp.batches import Verb, eta, to_wire_cost
 from webapp.document import operation
 from webapp.events import EventPage, ListEvents
 from webapp.events import to_wire as events_to_wire
@@ -298,34 +298,34 @@ def retrieve(job_id: str) -> job_wire.JobObject:
     return to_wire([get_job(job_id)])[0]
 
 
+def control(job_id: str, verb: Verb) -> Job:
+    """Cancel, pause or resume a job of the caller's project. Raises NotFoundError, ConflictError."""
+    owner = caller()
+    with current_context().database.write() as session:
+        if verb == "cancel":
+            return lifecycle.cancel(session, owner.project_id, job_id, owner)
+        return (lifecycle.pause if verb == "pause" else lifecycle.resume)(session, owner, job_id)
+
+
 @routes.post("/v1/jobs/<job_id>/cancel")
 @operation(job_wire.JobObject, refusals=(404, 409))
 def cancel(job_id: str) -> job_wire.JobObject:
     """Cancel a job: items that have ended are kept, the others do not go on."""
-    owner = caller()
-    with current_context().database.write() as session:
-        job = lifecycle.cancel(session, owner.project_id, job_id, owner)
-    return to_wire([job])[0]
+    return to_wire([control(job_id, "cancel")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/pause")
 @operation(job_wire.JobObject, refusals=(404, 409))
 def pause(job_id: str) -> job_wire.JobObject:
     """Pause a job: requests in the engines are answered, and no others are sent. Its window goes on."""
-    owner = caller()
-    with current_context().database.write() as session:
-        job = lifecycle.pause(session, owner, job_id)
-    return to_wire([job])[0]
+    return to_wire([control(job_id, "pause")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/resume")
 @operation(job_wire.JobObject, refusals=(404, 409))
 def resume(job_id: str) -> job_wire.JobObject:
     """Let a paused job go on where it is."""
-    owner = caller()
-    with current_context().database.write() as session:
-        job = lifecycle.resume(session, owner, job_id)
-    return to_wire([job])[0]
+    return to_wire([control(job_id, "resume")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/rescore")

@@ -263,11 +263,16 @@ def change(schedule: Schedule, body: UpdateSchedule) -> Schedule:
 @operation(ScheduleDeleted, refusals=(404,))
 def delete(schedule_id: str) -> ScheduleDeleted:
     """Delete a schedule and the history of its runs. Their batches and jobs stay."""
+    remove(schedule_id)
+    return ScheduleDeleted(id=schedule_id)
+
+
+def remove(schedule_id: str) -> None:
+    """Delete a schedule of the caller's project with its runs. Raises NotFoundError."""
     owner = caller()
     with current_context().database.write() as session:
         schedules.delete(session, owner.project_id, schedule_id)
         events.act(session, owner, "schedule.deleted", schedule_id)
-    return ScheduleDeleted(id=schedule_id)
 
 
 @routes.post("/v1/schedules/<schedule_id>/pause")

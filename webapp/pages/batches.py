@@ -20,7 +20,7 @@ from store.jobs.records import Job
 from store.records import Batch, Event
 from tasks.intake import changes, retry_input, submission
 from tasks.scheduling import deadlines
-from webapp.batches import create_once, get_batch, to_wire
+from webapp.batches import control, create_once, get_batch, to_wire
 from webapp.files import get_file, send
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
@@ -160,23 +160,17 @@ def download(batch_id: str, name: str) -> Response:
 
 @routes.post("/cancel")
 def cancel(batch_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        batch = batches.cancel(session, caller().project_id, batch_id, caller())
-    return _redirect(batch)
+    return _redirect(control(batch_id, "cancel"))
 
 
 @routes.post("/pause")
 def pause(batch_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        batch = batches.pause(session, caller(), batch_id)
-    return _redirect(batch)
+    return _redirect(control(batch_id, "pause"))
 
 
 @routes.post("/resume")
 def resume(batch_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        batch = batches.resume(session, caller(), batch_id)
-    return _redirect(batch)
+    return _redirect(control(batch_id, "resume"))
 
 
 @routes.post("/change")

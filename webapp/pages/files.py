@@ -7,8 +7,8 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import Field
 
-from store import events, files
-from webapp.files import get_file, send, to_wire
+from store import files
+from webapp.files import get_file, remove, send, to_wire
 from webapp.pages.forms import PageParams
 from webapp.requests import caller, current_context, query
 
@@ -50,7 +50,5 @@ def content(file_id: str) -> Response:
 
 @routes.post("/<file_id>/delete")
 def delete(file_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        files.delete(session, caller().project_id, file_id)
-        events.act(session, caller(), "file.deleted", file_id)
+    remove(file_id)
     return flask.redirect(flask.url_for("pages.files.show"), 303)

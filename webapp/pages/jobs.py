@@ -16,7 +16,6 @@ from pydantic import BaseModel, BeforeValidator, Field
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
 from batchyard.statuses import TERMINAL
 from store import events
-from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.records import Job
 from store.records import Batch
@@ -26,7 +25,7 @@ from tasks.jobs.finish import RESULTS
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.job_wire import ItemState, JobObject
-from webapp.jobs import create_once, get_job, to_wire
+from webapp.jobs import control, create_once, get_job, to_wire
 from webapp.pages import charts, forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts import Chart
@@ -235,23 +234,17 @@ def download(job_id: str, name: str) -> Response:
 
 @routes.post("/cancel")
 def cancel(job_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        job = lifecycle.cancel(session, caller().project_id, job_id, caller())
-    return _redirect(job)
+    return _redirect(control(job_id, "cancel"))
 
 
 @routes.post("/pause")
 def pause(job_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        job = lifecycle.pause(session, caller(), job_id)
-    return _redirect(job)
+    return _redirect(control(job_id, "pause"))
 
 
 @routes.post("/resume")
 def resume(job_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        job = lifecycle.resume(session, caller(), job_id)
-    return _redirect(job)
+    return _redirect(control(job_id, "resume"))
 
 
 @routes.post("/retry")

@@ -15,15 +15,14 @@ from flask.typing import ResponseReturnValue
 
 from batchyard.errors import BatchyardError, RequestError
 from batchyard.statuses import JOB_PAUSABLE, PAUSABLE, TERMINAL
-from store import batches
-from store.jobs import lifecycle
 from store.jobs.records import Job
 from store.records import Batch
+from webapp.batches import control as control_batch
 from webapp.batches import get_batch
+from webapp.jobs import control as control_job
 from webapp.jobs import get_job
 from webapp.pages import jobs
 from webapp.pages.batches import retry_once
-from webapp.requests import caller, current_context
 
 routes = Blueprint("selection", __name__, url_prefix="/selected")
 
@@ -121,16 +120,9 @@ def _refusal(action: Action, work: Batch | Job) -> str | None:
 
 def _act(action: Action, work_id: str) -> None:
     """Do it to one. Raises BatchyardError."""
-    is_job, context = work_id.startswith("job_"), current_context()
-    if action == "cancel":
-        cancel = lifecycle.cancel if is_job else batches.cancel
-        with context.database.write() as session:
-            cancel(session, caller().project_id, work_id, caller())
-    elif action in ("pause", "resume"):
-        pause = lifecycle.pause if is_job else batches.pause
-        resume = lifecycle.resume if is_job else batches.resume
-        with context.database.write() as session:
-            (pause if action == "pause" else resume)(session, caller(), work_id)
+    is_job = work_id.startswith("job_")
+    if action != "retry":
+        (control_job if is_job else control_batch)(work_id, action)
     elif is_job:
         jobs.retry_once(work_id)
     else:

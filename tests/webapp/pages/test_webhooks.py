@@ -95,7 +95,7 @@ def test_a_new_webhooks_secret_is_shown_once_and_signs_what_is_sent(
 def test_a_cookie_that_was_made_up_shows_nothing(client: FlaskClient, context: AppContext, receiver: Receiver) -> None:
     path = make(client, receiver.url())
     client.get(path)
-    client.set_cookie("batchyard_webhook", "whsec_guessed", path=path)
+    client.set_cookie("batchyard_notice", "whsec_guessed", path=path)
     page = client.get(path).text
     assert "made-heading" not in page and "whsec_guessed" not in page
 

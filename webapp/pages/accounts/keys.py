@@ -1,12 +1,9 @@
 """/keys: the projects with their tier, limits and API keys, for administrators.
 
-The secret of a new key goes to the page that shows it in a cookie, which that page removes: loading it again neither
-shows the secret nor creates another key.
+The secret of a new key is shown once.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import flask
 from flask import Blueprint
@@ -18,14 +15,13 @@ from store.keys import Key
 from store.records import now
 from webapp.accounts.keys import CreateKey, end, make
 from webapp.accounts.projects import SettleProject
+from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import administrator, current_context, query, validated
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
 """The number of keys shown of each project on the page of all projects."""
-NEW_KEY = "batchyard_new_key"
-NEW_KEY_SECONDS = 60
 
 
 @routes.before_request
@@ -33,19 +29,11 @@ def _only_administrators() -> None:
     administrator()
 
 
-def _cookie() -> dict[str, Any]:
-    path = flask.url_for("pages.keys.show")
-    return {"path": path, "httponly": True, "samesite": "Strict", "secure": flask.request.is_secure}
-
-
 @routes.get("")
 def show() -> ResponseReturnValue:
     """Show the page. A key that was created just now is shown with its secret, this once."""
-    new_key = _new_key(flask.request.cookies.get(NEW_KEY, ""))
-    response = flask.make_response(_page(new_key))
-    if NEW_KEY in flask.request.cookies:
-        response.delete_cookie(NEW_KEY, **_cookie())
-    return response
+    page = _page(_new_key(notices.current()))
+    return notices.remove(page, flask.url_for("pages.keys.show"))
 
 
 def _new_key(secret: str) -> tuple[str, Key] | None:
@@ -79,9 +67,7 @@ def create() -> ResponseReturnValue:
         key = make(body)
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
-    response = flask.redirect(flask.url_for("pages.keys.show"), 303)
-    response.set_cookie(NEW_KEY, key.key, max_age=NEW_KEY_SECONDS, **_cookie())
-    return response
+    return notices.redirect(flask.url_for("pages.keys.show"), key.key)
 
 
 @routes.post("/<key_id>/revoke")

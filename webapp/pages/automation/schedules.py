@@ -15,7 +15,7 @@ from flask.typing import ResponseReturnValue
 
 from batchyard import cron
 from batchyard.errors import RequestError
-from store import batches, events, files, schedules
+from store import batches, files, schedules
 from store.jobs import lifecycle
 from store.jobs.records import Job
 from store.records import Batch, Schedule, ScheduleRun, now
@@ -26,7 +26,7 @@ from webapp.pages.automation import cron_words, schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
-from webapp.schedules import NEXT_RUNS, CreateSchedule, UpdateSchedule, change, get_schedule, make, to_wire
+from webapp.schedules import NEXT_RUNS, CreateSchedule, UpdateSchedule, change, get_schedule, make, remove, to_wire
 
 routes = Blueprint("schedules", __name__, url_prefix="/schedules")
 
@@ -163,9 +163,7 @@ def run(schedule_id: str) -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/delete")
 def delete(schedule_id: str) -> ResponseReturnValue:
-    with current_context().database.write() as session:
-        schedules.delete(session, caller().project_id, schedule_id)
-        events.act(session, caller(), "schedule.deleted", schedule_id)
+    remove(schedule_id)
     return flask.redirect(flask.url_for("pages.schedules.show"), 303)
 
 

@@ -1,7 +1,6 @@
 """/webhooks: the project's webhook endpoints, and what was sent to each.
 
-A signing secret, and the receiver's answer to a sample, go to the page that shows them in a cookie, which that page
-removes: loading it again shows neither, makes nothing and sends nothing.
+A signing secret, and the receiver's answer to a sample, are shown once.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from store import events, webhooks
 from store.records import Webhook
 from tasks.webhooks import delivery
 from webapp import webhooks as api
+from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
 from webapp.webhooks import CreateWebhook, SendSample, UpdateWebhook, get_webhook
 
 routes = Blueprint("webhooks", __name__, url_prefix="/webhooks")
 
-NOTICE = "batchyard_webhook"
-NOTICE_SECONDS = 60
 USUAL = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
 """The events that the form of a new webhook has ticked."""
 
@@ -63,10 +61,7 @@ def show_one(webhook_id: str) -> ResponseReturnValue:
         if deliveries["stamp"] == query(DeliveryParams).seen:
             return Response(status=204)
         return flask.render_template("webhook_live.html", **deliveries)
-    response = flask.make_response(_page(webhook_id))
-    if NOTICE in flask.request.cookies:
-        response.delete_cookie(NOTICE, **_cookie(webhook_id))
-    return response
+    return notices.remove(_page(webhook_id), _path(webhook_id))
 
 
 @routes.post("/<webhook_id>/change")
@@ -132,17 +127,14 @@ def _problem(error: RequestError) -> Problem:
     return Problem(error.message, (error.param or "").split(".")[0] or None)
 
 
-def _cookie(webhook_id: str) -> dict[str, Any]:
-    path = flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id)
-    return {"path": path, "httponly": True, "samesite": "Strict", "secure": flask.request.is_secure}
+def _path(webhook_id: str) -> str:
+    return flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id)
 
 
 def _redirect(webhook_id: str, notice: str | None = None) -> ResponseReturnValue:
     """Go to a webhook's page, which shows `notice` once: a new secret, or the status of the answer to a sample."""
-    response = flask.redirect(flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id), 303)
-    if notice is not None:
-        response.set_cookie(NOTICE, notice, max_age=NOTICE_SECONDS, **_cookie(webhook_id))
-    return response
+    path = _path(webhook_id)
+    return flask.redirect(path, 303) if notice is None else notices.redirect(path, notice)
 
 
 def _list(problem: Problem | None = None) -> str:
@@ -184,7 +176,7 @@ def _deliveries(webhook: Webhook) -> dict[str, Any]:
 
 def _page(webhook_id: str, problem: Problem | None = None) -> str:
     webhook = get_webhook(webhook_id)
-    notice = flask.request.cookies.get(NOTICE, "")
+    notice = notices.current()
     fields = MultiDict([("name", webhook.name), ("url", webhook.url)])
     fields.setlist("event_types", webhook.event_types)
     if problem is not None and "url" in flask.request.form:
