@@ -14,6 +14,7 @@ from flask.testing import FlaskClient
 from store.formats import items, job_chunks
 from store.jobs import lifecycle, stages
 from store.jobs.records import Job
+from tasks.composites import advance
 from tasks.context import AppContext
 from tasks.jobs import finish, validation
 from tests.support.webapps import upload
@@ -77,3 +78,33 @@ class EndedJobs:
 
     def look(self, job: dict[str, Any]) -> dict[str, Any]:
         return dict(self.client.get(f"/v1/jobs/{job['id']}").get_json())
+
+
+class EndedComposites(EndedJobs):
+    """Jobs of a recipe that makes jobs, whose ticks a test makes, and whose children end as it says."""
+
+    def post(self, **options: Any) -> Any:
+        """Send the job with these options over those of the test, and return the response."""
+        raise NotImplementedError
+
+    def started(self, **options: Any) -> dict[str, Any]:
+        """A job whose first children have started."""
+        answer = self.post(**options)
+        assert answer.status_code == 200, answer.text
+        return self.tick(self.begun(answer.get_json()))
+
+    def refused(self, **options: Any) -> tuple[str, str]:
+        """Return param and message with which the job is refused."""
+        answer = self.post(**options)
+        assert answer.status_code == 400, answer.text
+        error = answer.get_json()["error"]
+        return error["param"], error["message"]
+
+    def tick(self, job: dict[str, Any]) -> dict[str, Any]:
+        advance.run(self.context, job["id"], "here/1/task")
+        return self.look(job)
+
+    def children(self, job: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the jobs that a job has started, by key, oldest first."""
+        page = self.client.get(f"/v1/jobs?parent_id={job['id']}&limit=100").get_json()["data"]
+        return {child["batchyard"]["child_key"]: child for child in reversed(page)}

@@ -14,10 +14,9 @@ from store import leases
 from store.jobs import lifecycle
 from store.jobs.records import Job
 from tasks import messages
-from tasks.composites import advance
 from tasks.context import AppContext
 from tasks.jobs import finish, submission
-from tests.support.ended_jobs import EndedJobs
+from tests.support.ended_jobs import EndedComposites
 from tests.support.webapps import client_of, context_in, upload
 
 ROWS = [{"prompt": f"{number} + 1?", "answer": str(number + 1)} for number in range(3)]
@@ -37,7 +36,7 @@ def client(context: AppContext) -> FlaskClient:
     return client_of(context)
 
 
-class Experiments(EndedJobs):
+class Experiments(EndedComposites):
     """Experiments over ROWS, whose ticks a test makes, and whose children end as it says."""
 
     def post(self, **options: Any) -> Any:
@@ -45,28 +44,6 @@ class Experiments(EndedJobs):
         file_id = upload(self.client, content, purpose="user_data").get_json()["id"]
         options = {"recipe": "rollout", "options": OPTIONS, "variants": TWO} | options
         return self.client.post("/v1/jobs", json={"recipe": "experiment", "options": options, "input_file_id": file_id})
-
-    def started(self, **options: Any) -> dict[str, Any]:
-        """An experiment whose first children have started."""
-        answer = self.post(**options)
-        assert answer.status_code == 200, answer.text
-        return self.tick(self.begun(answer.get_json()))
-
-    def refused(self, **options: Any) -> tuple[str, str]:
-        """Return param and message with which an experiment is refused."""
-        answer = self.post(**options)
-        assert answer.status_code == 400, answer.text
-        error = answer.get_json()["error"]
-        return error["param"], error["message"]
-
-    def tick(self, job: dict[str, Any]) -> dict[str, Any]:
-        advance.run(self.context, job["id"], "here/1/task")
-        return self.look(job)
-
-    def children(self, job: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return the jobs that an experiment has started, by key, oldest first."""
-        page = self.client.get(f"/v1/jobs?parent_id={job['id']}&limit=100").get_json()["data"]
-        return {child["batchyard"]["child_key"]: child for child in reversed(page)}
 
     def complete(self, child: dict[str, Any]) -> dict[str, Any]:
         return self.end(self.begun(child), dict.fromkeys(range(len(ROWS)), "completed"))

@@ -14,13 +14,13 @@ from sqlalchemy import update
 from store.jobs import composites, lifecycle
 from store.jobs.records import Job
 from tasks import derived, messages
-from tasks.composites import advance, measuring
+from tasks.composites import measuring
 from tasks.composites.measuring import Wave
 from tasks.context import AppContext
 from tasks.execution.engine_status import EngineState
 from tasks.jobs import finish
 from tasks.scheduling import deadlines, dispatch
-from tests.support.ended_jobs import EndedJobs
+from tests.support.ended_jobs import EndedComposites
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
 
 ROWS = [{"prompt": f"word {number}"} for number in range(3)]
@@ -44,7 +44,7 @@ def context(
     return context_in(tmp_path, database_url=database_url, redis_url=broker)
 
 
-class Tunes(EndedJobs):
+class Tunes(EndedComposites):
     """Tunes over ROWS, whose ticks a test makes, and whose jobs end as it says."""
 
     def post(self, **options: Any) -> Any:
@@ -53,29 +53,8 @@ class Tunes(EndedJobs):
         body = {"recipe": "tune", "options": TWO | options, "input_file_id": file_id}
         return self.client.post("/v1/jobs", json=body)
 
-    def started(self, **options: Any) -> dict[str, Any]:
-        """A tune whose first job has started."""
-        answer = self.post(**options)
-        assert answer.status_code == 200, answer.text
-        return self.tick(self.begun(answer.get_json()))
-
-    def refused(self, **options: Any) -> tuple[str, str]:
-        answer = self.post(**options)
-        assert answer.status_code == 400, answer.text
-        error = answer.get_json()["error"]
-        return error["param"], error["message"]
-
-    def tick(self, job: dict[str, Any]) -> dict[str, Any]:
-        advance.run(self.context, job["id"], "here/1/task")
-        return self.look(job)
-
-    def jobs(self, tune: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return the jobs of all cells by key, oldest first."""
-        page = self.client.get(f"/v1/jobs?parent_id={tune['id']}&limit=100").get_json()["data"]
-        return {job["batchyard"]["child_key"]: job for job in reversed(page)}
-
     def running(self, tune: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        return {key: job for key, job in self.jobs(tune).items() if job["status"] in ("validating", "in_progress")}
+        return {key: job for key, job in self.children(tune).items() if job["status"] in ("validating", "in_progress")}
 
     def run(self, tune: dict[str, Any], state: str = "completed") -> dict[str, Any]:
         """End all rows of all jobs that run, and let the tune go on."""
@@ -109,7 +88,7 @@ def test_its_cells_run_one_after_the_other_each_with_a_warm_up_and_equal_jobs_si
     assert sorted(tunes.running(tune)) == [f"{first}/2/0", f"{first}/2/1"]
     assert (tune["request_counts"]["completed"], stopped) == (0, [])
     tune = tunes.run(tune)
-    jobs = tunes.jobs(tune)
+    jobs = tunes.children(tune)
     models = {next(iter(job["batchyard"]["models"])) for job in jobs.values()}
     assert len(models) == 1 and stopped == list(models)
     assert tune["request_counts"]["completed"] == 1
@@ -240,7 +219,7 @@ def test_a_cell_ends_with_its_time_and_all_of_them_with_theirs(tunes: Tunes) -> 
     tune = tunes.started(cell_budget="20s", budget="1h")
     tune = tunes.run(tune)
     (job,) = tunes.running(tune).values()
-    assert job["expires_at"] == min(own["created_at"] for own in tunes.jobs(tune).values()) + 20
+    assert job["expires_at"] == min(own["created_at"] for own in tunes.children(tune).values()) + 20
     job = tunes.begun(job)
     with tunes.context.database.write() as session:
         session.execute(update(Job).where(Job.id == job["id"]).values(expires_at=1))

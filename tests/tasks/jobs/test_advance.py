@@ -247,11 +247,17 @@ def hang(running: Running, *positions: int) -> None:
     record("here/7/", dict.fromkeys(steps, "too long"))
 
 
+def counting(context: AppContext, broker: str) -> AppContext:
+    """Return a context whose totals go to an empty broker."""
+    counted = dataclasses.replace(context, redis=redis.Redis.from_url(broker, decode_responses=True))
+    counted.redis.flushall()
+    return counted
+
+
 def test_a_reward_that_raises_is_counted_by_its_name(
     deployed: Callable[[str], AppContext], project: str, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = dataclasses.replace(deployed(SCORED), redis=redis.Redis.from_url(broker, decode_responses=True))
-    context.redis.flushall()
+    context = counting(deployed(SCORED), broker)
     monkeypatch.setattr(advance, "_judges", pool := Judges(context.settings.recipes, processes=1, seconds=30.0))
     try:
         Running(context, project, ["1", "one", "2", "two", "3"]).tick()
@@ -263,8 +269,7 @@ def test_a_reward_that_raises_is_counted_by_its_name(
 def test_what_items_end_as_and_what_their_results_count_is_counted_by_recipe(
     deployed: Callable[[str], AppContext], project: str, broker: str
 ) -> None:
-    context = dataclasses.replace(deployed(COUNTING), redis=redis.Redis.from_url(broker, decode_responses=True))
-    context.redis.flushall()
+    context = counting(deployed(COUNTING), broker)
     running = Running(context, project, ["1", "2", "3"])
     running.tick()
     running.answer("draft")
@@ -281,8 +286,7 @@ def test_what_items_end_as_and_what_their_results_count_is_counted_by_recipe(
 def test_items_that_end_with_their_job_are_counted_once(
     deployed: Callable[[str], AppContext], project: str, broker: str
 ) -> None:
-    context = dataclasses.replace(deployed(COUNTING), redis=redis.Redis.from_url(broker, decode_responses=True))
-    context.redis.flushall()
+    context = counting(deployed(COUNTING), broker)
     running = Running(context, project, ["1", "2", "3"])
     running.tick()
     with context.database.write() as session:
