@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import re
@@ -90,9 +91,12 @@ class TuneOptions(BareOptions):
         None, description="What a cell has to meet: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, or `seed` for these"
     )
     window: Judgement[Duration] = Field("24h", description="The report says how many rows the best cell answers in it")
-    search: Literal["up"] | None = Field(
-        None, description="`up`: double `batch`, else `concurrency`, until two cells in a row break the SLO"
+    search: Literal["up", "optuna"] | None = Field(
+        None,
+        description="`up`: double `batch`, else `concurrency`, until two cells in a row break the SLO; `optuna`: let "
+        "Optuna choose `cells` of the matrix, each by what those before have shown",
     )
+    cells: int = Field(12, ge=1, le=MOST, description="Cells of the matrix that search `optuna` measures")
     repair: bool = Field(False, description="Try the remedy of a failed cell as one more cell")
 
     @field_validator("set")
@@ -229,7 +233,14 @@ def largest(bases: Sequence[Base]) -> Base:
 
 
 def _check(options: TuneOptions, bases: Sequence[Base]) -> None:
-    if options.search is not None and options.slo is None:
+    if options.search == "optuna":
+        if options.matrix:
+            raise ValueError(
+                f"matrix: search 'optuna' chooses of `batch`, `concurrency` and `set`; leave out '{options.matrix}'"
+            )
+        if importlib.util.find_spec("optuna") is None:
+            raise ValueError("search: 'optuna' needs a package that is not installed; install batchyard[optuna]")
+    if options.search == "up" and options.slo is None:
         raise ValueError("slo: search 'up' goes on until cells break it; set one, such as 'p95<=5s,errors<=5%'")
     for index, name in enumerate(options.models):
         if name in options.models[:index]:
@@ -254,11 +265,15 @@ def _check(options: TuneOptions, bases: Sequence[Base]) -> None:
             raise ValueError(f"models.{index}: matrix '{options.matrix}' runs on {names}; leave out {base.name!r}")
 
 
+def defaults(options: TuneOptions, bases: Sequence[Base]) -> int:
+    """Return how many cells are models as they are: the first ones."""
+    return len(bases) if options.default and (options.matrix or options.batch or options.set) else 0
+
+
 def _defaults(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
     """Yield the models as they are, with as many batches side by side as the first of the cells that they are not."""
-    if options.default and (options.matrix or options.batch or options.set):
-        for base in bases:
-            yield made(base, {}, None, (options.concurrency or [1])[0])
+    for base in bases[: defaults(options, bases)]:
+        yield made(base, {}, None, (options.concurrency or [1])[0])
 
 
 def _product(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tasks.tuning import slo
-from tasks.tuning.cells import Base, Cell, TuneOptions, cells, made, named
+from tasks.tuning import proposals, slo
+from tasks.tuning.cells import Base, Cell, TuneOptions, cells, defaults, made, named
 from tasks.tuning.diagnosis import repair
 from tasks.tuning.results import CellResult, batch_of
 
@@ -26,27 +26,32 @@ def next_cell(
 ) -> Cell | None:
     """Return the cell to measure now, None if all are.
 
-    First those of the matrix, in their order, each failed one followed by its repair; then those of the search.
+    First those of the matrix, in their order, each failed one followed by its repair; then those of search `up`. Search
+    `optuna` chooses of the matrix instead.
 
     Args:
         results: of the cells that have ended, in the order in which they ran.
         max_concurrency: most batches side by side that a search tries.
     """
     matrix = cells(options, bases)
+    as_they_are = {cell.name for cell in matrix[: defaults(options, bases)]}
     by_name = {base.name: base for base in bases}
     ended = {result.cell.name: result for result in results}
     known = {cell.name: cell for cell in (*matrix, *(result.cell for result in results))}
     identities = {cell.identity(by_name[cell.model]) for cell in known.values()}
+    chooses = options.search == "optuna"
     for cell in matrix:
-        if cell.name not in ended:
+        if cell.name not in ended and not (chooses and cell.name not in as_they_are):
             return cell
-        if not options.repair:
+        if cell.name not in ended or not options.repair:
             continue
         if any(result.cell.repair_of == cell.name for result in results):
             continue
         repaired = repair(ended[cell.name], by_name[cell.model], list(known))
         if repaired is not None and repaired.identity(by_name[cell.model]) not in identities:
             return repaired
+    if chooses:
+        return proposals.next_of(options, [cell for cell in matrix if cell.name not in as_they_are], results)
     if options.search is None:
         return None
     for higher in _higher(options, by_name, results):

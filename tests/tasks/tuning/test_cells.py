@@ -105,6 +105,7 @@ def test_the_largest_model_has_the_most_bytes_or_is_named_last() -> None:
         ({"batch": [8], "set": {"engine_args.max_num_seqs": [9]}}, r"set\.engine_args\.max_num_seqs: that is `batch`"),
         ({"matrix": "seed", "batch": [8]}, r"batch: matrix 'seed' has its own"),
         ({"search": "up"}, r"slo: search 'up' goes on until cells break it"),
+        ({"search": "optuna", "matrix": "seed"}, r"matrix: search 'optuna' chooses of `batch`, .* leave out 'seed'"),
         (
             {"batch": list(range(1, 41)), "set": {"replicas": list(range(1, 31))}},
             r"1,200 cells, and 1,000 are the most",
