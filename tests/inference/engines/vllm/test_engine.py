@@ -135,6 +135,34 @@ def test_n_samples_completions_and_json_schemas_work_as_in_vllm(spec: ModelSpec)
     assert text["response"]["body"]["object"] == "text_completion"
 
 
+@pytest.mark.parametrize(
+    ("kind", "form", "fits"),
+    [
+        (
+            "json",
+            {
+                "type": "object",
+                "properties": {"kind": {"enum": ["yard", "line"]}, "full": {"type": "boolean"}},
+                "required": ["kind", "full"],
+                "additionalProperties": False,
+            },
+            r'\{\s*"kind"\s*:\s*"(yard|line)"\s*,\s*"full"\s*:\s*(true|false)\s*\}',
+        ),
+        ("regex", r"[a-c]{3}-\d", r"[a-c]{3}-\d"),
+        ("choice", ["load", "unload"], "load|unload"),
+        ("grammar", 'root ::= "in" | "out"', "in|out"),
+    ],
+    ids=["json", "regex", "choice", "grammar"],
+)
+def test_each_form_that_a_recipe_names_holds_the_answers_of_a_random_model(
+    spec: ModelSpec, kind: str, form: Any, fits: str
+) -> None:
+    bodies = chat(*map(str, range(4)), temperature=1.0, seed=3, max_tokens=100, **VLLM.structure(kind, form))
+    for line in run(spec, CHAT, bodies):
+        ((text, reason),) = choices(line)
+        assert (re.fullmatch(fits, text) is not None, reason) == (True, "stop"), text
+
+
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
     run(spec, CHAT, chat("hi", max_tokens=1))
     before = [state["pid"] for state in directory.states().values()]
