@@ -31,6 +31,8 @@ RAY_ENVIRONMENT = {
 }
 """The environment of every Ray node and driver; docker-compose.yml repeats it."""
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
+# glibc gives each thread a heap that keeps the most it ever held: hundreds of MiB, for threads that advance jobs.
+_THREADS = ["env", "MALLOC_ARENA_MAX=2", *_CELERY, "worker", "--pool=threads"]
 # Leases coordinate workers: their gossip and their exchange of clocks at the start would be traffic for nothing.
 _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle"]
 
@@ -39,7 +41,7 @@ def worker(settings: Settings, node: str = "worker") -> list[str]:
     """The worker that runs segments, as the Celery node `<node>@<host>`: threads of one process, which joins Ray."""
     concurrency = queues.segment_threads(settings.max_segments)
     options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={queues.BATCHES}"]
-    return [*_CELERY, "worker", "--pool=threads", *options, *_WORKER, _log_level(settings)]
+    return [*_THREADS, *options, *_WORKER, _log_level(settings)]
 
 
 def housekeeper(settings: Settings, node: str = "housekeeper") -> list[str]:
@@ -53,7 +55,7 @@ def webhooks(settings: Settings, node: str = "webhooks") -> list[str]:
     """The worker that delivers to webhooks and advances jobs, as the Celery node `<node>@<host>`. It needs no Ray."""
     concurrency = queues.WEBHOOK_THREADS + queues.JOB_THREADS
     options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.WAITING)}"]
-    return [*_CELERY, "worker", "--pool=threads", *options, *_WORKER, _log_level(settings)]
+    return [*_THREADS, *options, *_WORKER, _log_level(settings)]
 
 
 def beat(settings: Settings, schedule: Path | None = None) -> list[str]:
@@ -116,7 +118,7 @@ def main() -> None:
             argv = _CONFIGURED[options.name](load())
         except ConfigurationError as error:
             parser.exit(2, f"batchyard: {error.message}\n")
-    os.execv(argv[0], argv)
+    os.execvp(argv[0], argv)
 
 
 if __name__ == "__main__":
