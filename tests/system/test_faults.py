@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from store import segments
 from store.database import Database
 from store.records import Segment
 from tests.support.stacks import RunningStack, a_chat
+from tests.support.terminal import batchyard
 
 SEGMENT = 256
 SETTINGS = {
@@ -268,12 +270,31 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     assert faulty.wait(faulty.client.batches.cancel(long.id)).status == "cancelled"
 
 
-def test_a_stack_that_is_killed_whole_goes_on_where_it_was(faulty: RunningStack) -> None:
+def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_its_rollout_up(
+    faulty: RunningStack, tmp_path: Path
+) -> None:
+    prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(100)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    command = ["rollout", "rows.jsonl", "model=logged", "n=24", "reward=exact", "ground_truth=answer"]
+    command += ["--data", str(faulty.data), "--artifacts"]
+    first = subprocess.Popen(
+        [str(Path(sys.executable).parent / "batchyard"), *command, "first", "--seed", "5"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    jobs: Any = []
+    deadline = time.monotonic() + 120
+    while not any(stage["answered"] >= 100 for job in jobs for stage in job["batchyard"]["stages"]):
+        assert time.monotonic() < deadline and first.poll() is None, jobs
+        time.sleep(0.1)
+        jobs = faulty.client.get("/jobs", cast_to=object, options={"params": {"recipe": "rollout"}})["data"]  # type: ignore[index]
     batch = faulty.wait(faulty.submit(requests(1000)), until=half_way)
     late = faulty.submit(requests(1000), completion_window="10s")
     faulty.wait(late, until=lambda batch: batch.status == "in_progress")  # a window that ends in validation is a fault
-    faulty.process.kill()
-    faulty.process.wait()
+    assert faulty.client.get(f"/jobs/{jobs[0]['id']}", cast_to=object)["status"] == "in_progress"  # type: ignore[index]
+    first.kill()
+    first.wait()
+    faulty.kill()
     while time.time() <= late.expires_at:  # the second batch's window passes while nothing runs
         time.sleep(0.2)
     again = RunningStack.restart(faulty.data, **faulty.environment)
@@ -282,3 +303,11 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was(faulty: RunningStack)
     late = faulty.wait(late)
     lines = faulty.lines(late.output_file_id) + faulty.lines(late.error_file_id)
     assert (late.status, len(lines)) == ("expired", 1000)
+    rollouts = []
+    for seed, options in ((5, []), (5, ["--again"]), (6, [])):
+        folder = f"{len(rollouts)}"
+        printed = batchyard(*command, folder, "--seed", str(seed), *options, folder=tmp_path)
+        assert printed.returncode == 0, printed.stderr
+        assert (f"taking up job {jobs[0]['id']}" in printed.stderr) == (not rollouts)
+        rollouts.append((tmp_path / folder / "rollouts.parquet").read_bytes())
+    assert rollouts[0] == rollouts[1] != rollouts[2]
