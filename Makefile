@@ -69,6 +69,7 @@ bench: dev
 	$(BIN)/python benchmarks/webhooks.py
 	$(BIN)/python benchmarks/jobs.py
 	$(BIN)/python benchmarks/jobs.py --items 1000 --cv 0.5
+	$(BIN)/python benchmarks/jobs.py --turns 8 --rounds 1
 	$(BIN)/python benchmarks/eta_bound.py
 	$(BIN)/python benchmarks/jobs.py --beside 50000
 	$(BIN)/python benchmarks/rollout.py

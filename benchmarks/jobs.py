@@ -7,10 +7,14 @@ as it gets. Everything is simulated but the stack. Of a streaming job it also me
 item's next request, by the engine's own call log, and the error of the ETA. Writes `benchmarks/results/jobs.json` and
 `jobs.md`; with another `--cv` `jobs-cv-….md`.
 
+With `--turns 8` the recipe is `refine`: a gate fails the answers of each item until it has had 1 to 8 turns, drawn
+uniformly, each with a length of its own. Then `barriers` begins a turn of all items when all have had the one before.
+Writes `refine.json` and `refine.md`.
+
 With `--beside 50000` it measures instead how long ten urgent batches of another project take beside a job of so many
 items, and beside one flat batch of the same requests, and writes `urgent.json` and `urgent.md`.
 
-    python benchmarks/jobs.py [--items 300 1000] [--rounds 2] [--cv 1.5]
+    python benchmarks/jobs.py [--items 300 1000] [--rounds 2] [--cv 1.5] [--turns 8]
     python benchmarks/jobs.py --beside 50000
 """
 
@@ -22,6 +26,7 @@ import itertools
 import json
 import math
 import random
+import re
 import statistics
 import tempfile
 import threading
@@ -34,6 +39,7 @@ from typing import Any, NamedTuple
 import harness
 import pyarrow.parquet as pq
 from decoding import bound
+from recipes import turns
 
 from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
@@ -49,6 +55,19 @@ URGENT = 10
 WARM_SECONDS = 20
 """After so long the large work has the engine to itself, and every stage of a job has requests."""
 QUARTERS = (0.25, 0.5, 0.75)
+LEAST_TOKENS = 5
+"""Of a turn of recipe `refine`: the words that stand in each."""
+NAME = re.compile(r"\bitem-\d+")
+CHAIN: dict[str, Any] = {"recipe": "chain", "options": {"model": "sim", "depth": DEPTH}}
+REFINE: dict[str, Any] = {
+    "recipe": "refine",
+    "options": {
+        "tiers": ["sim"],
+        "gates": ["turns"],
+        "prompts": {"retry": "{feedback}"},
+        "policy": {"budget": 100, "repeat": 100, "friction": 100},  # the gate alone ends an item
+    },
+}
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -58,16 +77,20 @@ def models(call_log: str) -> str:
     return f'[models.sim]\nengine = "echo"\nengine_args = {arguments}\n'
 
 
-def rows(items: int, cv: float = CV) -> list[dict[str, Any]]:
-    """Return items with the tokens of each stage, whose coefficient of variation is `cv`."""
+def rows(items: int, cv: float = CV, most_turns: int = 0) -> list[dict[str, Any]]:
+    """Return items with the tokens of each stage, or of 1 to `most_turns` turns. `cv`: of all these lengths."""
     sigma = math.sqrt(math.log(1 + cv**2))
     draws = random.Random(items)
     mean = math.log(MEAN_TOKENS) - sigma**2 / 2
 
-    def tokens() -> int:
-        return max(1, min(2000, round(draws.lognormvariate(mean, sigma))))
+    def row(number: int) -> dict[str, Any]:
+        depth = draws.randint(1, most_turns) if most_turns else DEPTH
+        least = LEAST_TOKENS if most_turns else 1
+        lengths = [max(least, min(2000, round(draws.lognormvariate(mean, sigma)))) for _ in range(depth)]
+        prompt = turns.message(f"item-{number}", 1, lengths[0]) if most_turns else f"item {number}"
+        return {"prompt": prompt, "lengths": lengths}
 
-    return [{"prompt": f"item {number}", "lengths": [tokens() for _ in range(DEPTH)]} for number in range(items)]
+    return [row(number) for number in range(items)]
 
 
 def bodies(items: list[dict[str, Any]]) -> Iterator[harness.Body]:
@@ -99,7 +122,8 @@ class Calls(threading.Thread):
             while not self._stopped.wait(0.02):
                 now = time.monotonic()
                 for line in log.readlines():
-                    self.times[line.split(" ", 1)[0]].append(now)
+                    if name := NAME.search(line):
+                        self.times[name[0]].append(now)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -114,12 +138,12 @@ class JobRun(NamedTuple):
     etas: list[tuple[float, float | None]]
 
 
-def job(server: Client, items: list[dict[str, Any]], log: Path, *, streaming: bool) -> JobRun:
-    """Run a job over these items. Raises SystemExit if it does not complete."""
+def job(server: Client, items: list[dict[str, Any]], log: Path, program: dict[str, Any], *, streaming: bool) -> JobRun:
+    """Run a job of this recipe and options over these items. Raises SystemExit if it does not complete."""
     calls = Calls(log)
     calls.start()
     started = time.monotonic()
-    body: dict[str, Any] = {"recipe": "chain", "options": {"model": "sim", "depth": DEPTH, "streaming": streaming}}
+    body = {**program, "options": {**program["options"], "streaming": streaming}}
     created = server.create_job(**body, input={"items": items}, seed=time.time_ns() % 2**31)
     etas = []
     while (current := server.job(created["id"]))["status"] not in TERMINAL:
@@ -136,11 +160,14 @@ def hops(server: Client, job: dict[str, Any], calls: dict[str, list[float]]) -> 
     """Return the seconds from each answer's end in the engine to the same item's next request there."""
     journal = next(one for one in job["batchyard"]["artifacts"] if one["name"] == "journal.parquet")
     rows = pq.read_table(io.BytesIO(server.content(journal["file_id"]))).to_pylist()
-    spent = {(row["custom_id"], row["stage"]): row["seconds"] for row in rows if row["kind"] == "request"}
+    spent: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["kind"] == "request":
+            spent[row["custom_id"]].append(row["seconds"])
     return [
-        after - before - spent[custom_id, f"stage-{number}"]
+        after - before - seconds
         for custom_id, times in calls.items()
-        for number, (before, after) in enumerate(itertools.pairwise(times))
+        for (before, after), seconds in zip(itertools.pairwise(times), spent[custom_id], strict=False)
     ]
 
 
@@ -194,7 +221,7 @@ def _large(server: Client, folder: Path, items: list[dict[str, Any]], *, as_job:
         file.writelines(json.dumps(item) + "\n" for item in items)
         file.flush()
         source = server.upload(Path(file.name), "user_data")
-    created = server.create_job(recipe="chain", options={"model": "sim", "depth": DEPTH}, input_file_id=source)
+    created = server.create_job(**CHAIN, input_file_id=source)
     return str(created["id"])
 
 
@@ -220,26 +247,29 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--cv", type=float, default=CV, help="coefficient of variation of the lengths")
+    parser.add_argument("--turns", type=int, default=0, help="most turns of an item of recipe refine")
     parser.add_argument("--beside", type=int, help="items of the job beside which urgent batches run")
     options = parser.parse_args()
     if options.beside is not None:
         beside(options.beside)
         return
     machine = harness.machine()
+    program = REFINE if options.turns else CHAIN
     results = []
     settings = {"BATCHYARD_ALLOW_SIMULATED": "true", "BATCHYARD_RECIPES": str(RECIPES)}
     with tempfile.NamedTemporaryFile(prefix="by-calls-") as log, harness.stack(models(log.name), settings) as stack:
         server, folder = stack
         flat(server, folder, rows(20))  # its engine and its worker's first run
-        job(server, rows(20), Path(log.name), streaming=True)
+        job(server, rows(20, CV, options.turns), Path(log.name), program, streaming=True)
         for number in options.items:
-            items = rows(number, options.cv)
+            items = rows(number, options.cv, options.turns)
             runs: list[JobRun] = []
             seconds: dict[str, list[float]] = {"flat": [], "barriers": []}
             for _ in range(options.rounds):
                 seconds["flat"].append(flat(server, folder, items))
-                runs.append(job(server, items, Path(log.name), streaming=True))
-                seconds["barriers"].append(job(server, items, Path(log.name), streaming=False).seconds)
+                runs.append(job(server, items, Path(log.name), program, streaming=True))
+                barriers = job(server, items, Path(log.name), program, streaming=False)
+                seconds["barriers"].append(barriers.seconds)
             shortest = bound([tokens for item in items for tokens in item["lengths"]], SLOTS)
             chained = max(shortest, *(sum(item["lengths"]) for item in items))
             results.append(
@@ -254,10 +284,10 @@ def main() -> None:
                 }
             )
             print(json.dumps(results[-1]), flush=True)
-    write(machine, results, options.cv)
+    write(machine, results, options.cv, options.turns)
 
 
-def write(machine: dict[str, Any], results: list[dict[str, Any]], cv: float) -> None:
+def write(machine: dict[str, Any], results: list[dict[str, Any]], cv: float, most_turns: int) -> None:
     """Write the figures, and a table of their medians."""
     columns = [
         "items",
@@ -286,15 +316,16 @@ def write(machine: dict[str, Any], results: list[dict[str, Any]], cv: float) -> 
                 *(_worst([errors[quarter] for errors in result["eta_errors"]]) for quarter in range(len(QUARTERS))),
             ]
         )
+    work = f"recipe `refine`, 1 to {most_turns} turns of each item" if most_turns else f"{DEPTH} stages"
     text = (
         f"Simulated: the whole stack on engine `echo`, which decodes {SLOTS} requests at once and takes {MS_PER_TOKEN} "
-        f"ms a token; {DEPTH} stages, lengths lognormal of mean {MEAN_TOKENS} and cv {cv}. Medians. No order of the "
+        f"ms a token; {work}, lengths lognormal of mean {MEAN_TOKENS} and cv {cv}. Medians. No order of the "
         "requests ends before the bound, and none that asks an item's requests one after the other before the bound of "
         "chains. A hop is from the end of an answer in the engine to the same item's next request there. The error of "
         "the ETA is in parts of the whole time, the worst of the rounds."
     )
     harness.write(
-        "jobs" if cv == CV else f"jobs-cv-{cv}",
+        ("refine" if most_turns else "jobs") + ("" if cv == CV else f"-cv-{cv}"),
         {"machine": machine, "results": results},
         harness.table(columns, table),
         text,
