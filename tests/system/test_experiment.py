@@ -36,15 +36,19 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
         "recipe": "rollout",
         "input": "rows.jsonl",
         "options": {"n": 2, "reward": "exact", "ground_truth": "answer"},
-        "variants": {"slow": {"model": "slow"}},
+        "variants": {
+            "slow": {"model": "slow"},
+            "slow-8": {"model": "slow", "sampling": {"max_tokens": 8}},
+            "echo": {"model": "echo"},
+        },
         "repeats": 2,
         "parallel": 1,
         "pass": ["slow.mean@2 > 0.5"],
     }
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     (tmp_path / "base.yaml").write_text("model: echo\n")
-    (tmp_path / "quick.yaml").write_text("extends: base.yaml\nsampling.max_tokens: 8\n")
-    arguments = ["experiment", "experiment.yaml", "-c", "quick.yaml", "--data", str(stack.data)]
+    (tmp_path / "echo-8.yaml").write_text("extends: base.yaml\nsampling.max_tokens: 8\n")
+    arguments = ["experiment", "experiment.yaml", "-c", "echo-8.yaml", "--data", str(stack.data)]
     command = [str(Path(sys.executable).parent / "batchyard"), *arguments]
     first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)  # it is killed
 
@@ -65,13 +69,14 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     printed = batchyard(*arguments, "--artifacts", "artifacts", folder=tmp_path)
     assert printed.returncode == 0, printed.stderr
     assert f"taking up job {parent['id']}" in printed.stderr
-    assert f"4 of 4 jobs completed (simulated): {parent['id']}" in printed.stdout
+    assert f"8 of 8 jobs completed (simulated): {parent['id']}" in printed.stdout
     own = children()
-    assert sorted(own) == ["quick/0/0", "quick/1/0", "slow/0/0", "slow/1/0"]
+    variants = ("echo", "echo-8", "slow", "slow-8")
+    assert set(own) == {f"{variant}/{repeat}/0" for variant in variants for repeat in (0, 1)}
     assert {key: own[key] for key in done} == done
     assert "To pass\n" in printed.stdout and "slow.mean@2 > 0.5" in printed.stdout
     document = json.loads((tmp_path / "artifacts/comparison.json").read_text())
-    assert (document["passed"], document["metrics"]["mean@2"]["variants"]["quick"]["n"]) == (True, 24)
+    assert (document["passed"], document["metrics"]["mean@2"]["variants"]["echo-8"]["n"]) == (True, 24)
     results = [json.loads(line) for line in (tmp_path / "artifacts/results.jsonl").read_text().splitlines()]
     assert {line["custom_id"]: line["result"]["job_id"] for line in results} == {
         key: child["id"] for key, child in own.items()
@@ -81,14 +86,14 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
         files = {entry["name"]: entry["file_id"] for entry in child["batchyard"]["artifacts"]}
         manifest = json.loads(stack.client.files.content(files["manifest.json"]).content)
         assert manifest["seed"] == int(repeat)
-        assert manifest["options"]["model"] == ("echo" if variant == "quick" else "slow")
-        assert manifest["options"]["sampling"]["max_tokens"] == (8 if variant == "quick" else None)
+        assert manifest["options"]["model"] == variant.removesuffix("-8")
+        assert manifest["options"]["sampling"]["max_tokens"] == (8 if variant.endswith("-8") else None)
         assert manifest["request_counts"]["completed"] == 24
     again = batchyard(*arguments, "pass=[slow.mean@2 > 2]", folder=tmp_path)
     assert again.returncode == 1
     assert "not all of `pass` holds" in again.stderr
     newest = jobs(recipe="experiment")[0]
-    assert (newest["batchyard"]["children"], newest["batchyard"]["counters"]) == ([], {"taken": 4})
+    assert (newest["batchyard"]["children"], newest["batchyard"]["counters"]) == ([], {"taken": 8})
     counted = requests.get(f"{stack.url}/metrics", timeout=30).text
     assert 'batchyard_job_counter_total{name="taken",recipe="experiment"}' in counted
     assert 'batchyard_job_items_total{recipe="experiment",state="completed"}' in counted

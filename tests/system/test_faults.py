@@ -275,7 +275,7 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_i
 ) -> None:
     prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(100)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    command = ["rollout", "rows.jsonl", "model=logged", "n=24", "reward=exact", "ground_truth=answer"]
+    command = ["rollout", "rows.jsonl", "model=logged", "n=16", "reward=exact", "ground_truth=answer"]
     command += ["--data", str(faulty.data), "--artifacts"]
     first = subprocess.Popen(
         [str(Path(sys.executable).parent / "batchyard"), *command, "first", "--seed", "5"],
@@ -288,7 +288,7 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_i
         assert time.monotonic() < deadline and first.poll() is None, jobs
         time.sleep(0.1)
         jobs = faulty.client.get("/jobs", cast_to=object, options={"params": {"recipe": "rollout"}})["data"]  # type: ignore[index]
-    batch = faulty.wait(faulty.submit(requests(1000)), until=half_way)
+    batch = faulty.wait(faulty.submit(requests(600)), until=half_way)
     late = faulty.submit(requests(1000), completion_window="10s")
     faulty.wait(late, until=lambda batch: batch.status == "in_progress")  # a window that ends in validation is a fault
     assert faulty.client.get(f"/jobs/{jobs[0]['id']}", cast_to=object)["status"] == "in_progress"  # type: ignore[index]
@@ -299,7 +299,7 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_i
         time.sleep(0.2)
     again = RunningStack.restart(faulty.data, **faulty.environment)
     faulty.process, faulty.url, faulty.client = again.process, again.url, again.client
-    assert_every_line_once(faulty, faulty.wait(batch), 1000)
+    assert_every_line_once(faulty, faulty.wait(batch), 600)
     late = faulty.wait(late)
     lines = faulty.lines(late.output_file_id) + faulty.lines(late.error_file_id)
     assert (late.status, len(lines)) == ("expired", 1000)
