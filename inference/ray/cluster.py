@@ -43,6 +43,8 @@ def connect(address: str, stopped: threading.Event) -> None:
 def _join(address: str) -> None:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     try:
+        if address != "auto":
+            _knock(address)
         ray.init(
             address=address,
             namespace=NAMESPACE,
@@ -50,21 +52,31 @@ def _join(address: str) -> None:
             configure_logging=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise UnavailableError(f"no Ray cluster at {address}: {error}") from error
 
 
 def alive() -> bool:
     """Return True if this process's cluster still answers and is still the same one.
 
-    A restarted cluster has the old address and another id. The plain connection comes first, because Ray's own client
-    waits most of a minute if nobody listens.
+    A restarted cluster has the old address and another id.
     """
     address = ray.get_runtime_context().gcs_address
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        _knock(address)
         return is_same_cluster(address)
     except (OSError, RayError) as error:
         log.warning("Ray cluster does not answer: %s", error, extra={"address": address})
         return False
+
+
+def _knock(address: str) -> None:
+    """Open a plain connection to `host:port`, and close it.
+
+    It comes before Ray's own client, which waits for minutes if nobody listens.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
