@@ -47,10 +47,14 @@ class Summary:
     def report(self) -> Report:
         """Return metrics and page blocks."""
         metrics = self._all.metrics()
+        if len(self._sources) > 1:
+            sources = {name: tally.metrics() for name, tally in sorted(self._sources.items())}
+        else:  # it has all prompts
+            sources = dict.fromkeys(self._sources, metrics)
         if self._options.threshold is not None:
-            metrics["solved"] = self._solved / self._all.prompts if self._all.prompts else None
-            metrics["intervals"]["solved"] = intervals.wilson(self._solved, self._all.prompts)
-        sources = {name: tally.metrics() for name, tally in sorted(self._sources.items())}
+            solved = self._solved / self._all.prompts if self._all.prompts else None
+            interval = intervals.wilson(self._solved, self._all.prompts)
+            metrics = {**metrics, "solved": solved, "intervals": {**metrics["intervals"], "solved": interval}}
         view = [
             *self._curve(metrics),
             *self._correct(),
