@@ -73,7 +73,9 @@ bench: dev
 	$(BIN)/python benchmarks/eta_bound.py
 	$(BIN)/python benchmarks/jobs.py --beside 50000
 	$(BIN)/python benchmarks/rollout.py
+	$(BIN)/python benchmarks/panel.py
 	$(BIN)/python benchmarks/tune.py
+	$(BIN)/python benchmarks/tune.py --real
 	$(BIN)/python benchmarks/throughput.py
 
 screenshots: dev
