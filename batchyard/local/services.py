@@ -31,8 +31,9 @@ RAY_ENVIRONMENT = {
 }
 """The environment of every Ray node and driver; docker-compose.yml repeats it."""
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
-# glibc gives each thread a heap that keeps the most it ever held, and puts ever larger blocks there, between which small
-# ones stay: hundreds of MiB, for threads that advance jobs. Two heaps, and larger blocks apart, which go back when freed.
+# glibc gives each thread a heap that keeps the most it ever held, and puts ever larger blocks there, between which
+# small ones stay: hundreds of MiB, for threads that advance jobs. Two heaps, and larger blocks apart, which go back
+# when freed.
 _HEAPS = ["MALLOC_ARENA_MAX=2", f"MALLOC_MMAP_THRESHOLD_={128 * 1024}"]
 _THREADS = ["env", *_HEAPS, *_CELERY, "worker", "--pool=threads"]
 # Leases coordinate workers: their gossip and their exchange of clocks at the start would be traffic for nothing.
