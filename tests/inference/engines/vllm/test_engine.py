@@ -321,6 +321,15 @@ def test_on_few_cpus_a_large_model_has_a_thread_on_each_and_a_small_one_has_one(
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
+def test_an_engine_on_the_cpu_keeps_its_memory_unless_the_operator_says_otherwise(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {"MALLOC_TOP_PAD_": "4096"})
+    set_environment(model(tiny))
+    assert os.environ["MALLOC_MMAP_MAX_"] == "0"
+    assert os.environ["MALLOC_TOP_PAD_"] == "4096"
+
+
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
     for endpoint, schema in (
         (parameters.CHAT, internals.ChatCompletionRequest),
