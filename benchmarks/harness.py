@@ -73,10 +73,10 @@ def submit(server: Client, folder: Path, bodies: Iterable[Body], *, endpoint: st
 
 
 def ended(server: Client, batch_id: str) -> Batch:
-    """Wait for a batch to complete, with a delay of 1 % at most. Raises SystemExit if it ends otherwise."""
+    """Wait for a batch to complete, with a delay of a second or 2 % at most. Raises SystemExit if it ends otherwise."""
     started = time.monotonic()
     while (batch := server.batch(batch_id))["status"] not in TERMINAL:
-        time.sleep(max(0.1, (time.monotonic() - started) / 100))  # ten polls a second cost 5 % of two CPUs
+        time.sleep(min(1, max(0.1, (time.monotonic() - started) / 50)))  # ten polls a second cost 5 % of two CPUs
     if batch["status"] != "completed":
         raise SystemExit(f"the batch ended as {batch['status']}: {batch}")
     return batch
