@@ -6,7 +6,8 @@ What a segment or a chunk holds is in files, by position of the item. Only the c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -279,23 +280,27 @@ class _Items:
             self._places[ends.positions, 0] = index
             self._places[ends.positions, 1] = np.arange(len(ends.positions))
 
-    def row(self, position: int, columns: Sequence[str]) -> dict[str, Any] | None:
-        """Return columns of the newest result row of an item, None if it has none."""
-        index, place = self._places[position]
-        if index < 0:
-            return None
-        table = job_chunks.read(self._artifacts, self._stored[index].sha256, columns)
-        rows: list[dict[str, Any]] = table.slice(place, 1).to_pylist()
-        return rows[0]
+    def rows(self, positions: Iterable[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
+        """Return columns of the newest result row of each of these items that has one. Each chunk is read once."""
+        by_chunk = defaultdict[int, list[int]](list)
+        for position in positions:
+            by_chunk[int(self._places[position, 0])].append(position)
+        by_chunk.pop(-1, None)
+        rows: dict[int, dict[str, Any]] = {}
+        for index, members in by_chunk.items():
+            table = job_chunks.read(self._artifacts, self._stored[index].sha256, columns)
+            rows |= zip(members, table.take(self._places[members, 1]).to_pylist(), strict=True)
+        return rows
 
     def listed(self, positions: Sequence[int]) -> list[ItemRow]:
         """Return these items, without the stage that they are in."""
         custom_ids = self.reader.custom_ids(positions)
-        return [self._listed(position, custom_ids[position]) for position in positions]
+        explained = [position for position in positions if STATES[self.states[position]] in _REASONS]
+        rows = self.rows(explained, ["result", "error"])
+        return [self._listed(position, custom_ids[position], rows.get(position)) for position in positions]
 
-    def _listed(self, position: int, custom_id: str) -> ItemRow:
+    def _listed(self, position: int, custom_id: str, row: dict[str, Any] | None) -> ItemRow:
         state = STATES[self.states[position]]
-        row = self.row(position, ["result", "error"]) if state in _REASONS else None
         reason = orjson.loads(row[_REASONS[state][0]] or "{}").get(_REASONS[state][1]) if row else None
         turns = int(self.turns[position])
         return ItemRow(
@@ -420,7 +425,7 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
     before, after = known.numbers[known.numbers < number], known.numbers[known.numbers > number]
     details.previous = int(before.max()) if before.size else None
     details.next = int(after.min()) if after.size else None
-    end = known.row(position, ["result", "error", "started_at", "ended_at"])
+    end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)
     if end is not None:
         value = orjson.loads(end["result"]) if end["result"] else None
         if details.state == "waiting_for_verdict":
@@ -446,7 +451,7 @@ def place(context: AppContext, job: Job, number: int) -> Place:
     """Return where an item is. Raises as `item`."""
     known, position = _find(context, job, number)
     (listed,) = known.listed([position])
-    row = known.row(position, ["turns", "result", "started_at"]) or {}
+    row = known.rows([position], ["turns", "result", "started_at"]).get(position, {})
     return Place(
         number=number,
         position=position,
