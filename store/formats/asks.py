@@ -54,22 +54,15 @@ def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[st
 
 
 def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
-    """Return the requests of one item in one segment, mostly without reading a segment that has none.
+    """Return the requests of one item in one segment.
 
     A duplicate gets the body of the request whose answer it shares.
 
     Raises:
         UnavailableError, BatchyardError: as `read`.
     """
-    with parquet.opened(artifacts, sha256, "plan") as file:
-        statistics = file.metadata.row_group(row_group).column(SCHEMA.get_field_index("position")).statistics
-        if statistics is not None and not statistics.min <= position <= statistics.max:
-            return SCHEMA.empty_table()
-        positions = file.read_row_group(row_group, columns=["position"])["position"]
-        if position not in set(positions.to_pylist()):
-            return SCHEMA.empty_table()
-        table = _complete(file.read_row_group(row_group), SCHEMA.names)
-    own = table.filter(pc.equal(positions, position))
+    table = read(artifacts, sha256, row_group)
+    own = table.filter(pc.equal(table["position"], position))
     leaders = pc.index_in(own["same_as"], value_set=table["line"].combine_chunks())
     bodies = pc.if_else(pc.is_null(own["same_as"]), own["body"], table["body"].take(leaders))
     return own.set_column(own.schema.get_field_index("body"), "body", bodies)

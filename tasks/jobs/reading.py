@@ -243,6 +243,23 @@ def _ends(artifacts: Artifacts, sha256: str) -> _Ends:
     return _Ends(table["position"].to_numpy(), states, table["life"].to_numpy(), table["turns"].to_numpy())
 
 
+@functools.lru_cache(maxsize=_CACHED_CHUNKS)
+def _judged(artifacts: Artifacts, sha256: str) -> npt.NDArray[np.int32]:
+    """Return the position of each row of a judgement chunk."""
+    return _positions(job_chunks.read(artifacts, sha256, ["position"]))
+
+
+@functools.lru_cache(maxsize=_CACHED_CHUNKS)
+def _asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArray[np.int32]:
+    """Return the position of the item of each request of a segment."""
+    return _positions(asks.read(artifacts, plan_sha256, row_group, ["position"]))
+
+
+def _positions(table: pa.Table) -> npt.NDArray[np.int32]:
+    positions: npt.NDArray[np.int32] = table["position"].to_numpy().astype(np.int32)
+    return positions
+
+
 class _Items:
     """The states of all items of a job, by position.
 
@@ -406,8 +423,8 @@ def _add_stages(context: AppContext, job: Job, positions: Sequence[int], page: S
     with context.database.read() as session:
         groups = records.plans(session, job.id, unfinished=True)
     for group in groups:
-        table = asks.read(context.artifacts, group.plan_sha256, group.row_group, ["position"])
-        for position in live.keys() & set(table["position"].to_pylist()):
+        asking = _asking(context.artifacts, group.plan_sha256, group.row_group)
+        for position in live.keys() & set(asking.tolist()):
             live[position].stage = group.stage
 
 
@@ -518,7 +535,7 @@ def _judgements(context: AppContext, job: Job, position: int, end: ItemDetails) 
     with context.database.read() as session:
         stored = records.chunks(session, job.id, "judgement", since=since, until=until)
     for chunk in stored:
-        places = job_chunks.read(context.artifacts, chunk.sha256, ["position"])["position"].to_numpy() == position
+        places = _judged(context.artifacts, chunk.sha256) == position
         if places.any():
             for row in job_chunks.read(context.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
                 if row["kind"] in (job_chunks.HANGS, job_chunks.RECIPE):
@@ -531,9 +548,9 @@ def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[in
     with context.database.read() as session:
         groups = records.plans(session, job.id)
     for group in groups:
-        table = asks.read_item(context.artifacts, group.plan_sha256, group.row_group, position)
-        if not table.num_rows:
+        if position not in _asking(context.artifacts, group.plan_sha256, group.row_group):
             continue
+        table = asks.read_item(context.artifacts, group.plan_sha256, group.row_group, position)
         answers = _answers(context, group, table["line"])
         for row in table.to_pylist():
             request = RequestRow(

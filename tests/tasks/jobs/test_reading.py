@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import IO, Any
 
 import pytest
 from sqlalchemy import delete
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
+from store.artifacts import Artifacts
 from store.database import Database
 from store.jobs.records import JobChunk
 from tasks.context import AppContext
@@ -129,6 +131,23 @@ def test_an_item_shows_every_turn_with_its_requests_answers_and_judgements(writt
     assert (answered.status_code, answered.seconds, answered.batch_id) == (200, 0.5, written.batches["argue"])
     assert [judgement.value["score"] for judgement in score.judgements] == [1.0, 0]
     assert (judge.requests[0].status_code, judge.requests[0].response) == (None, None)
+
+
+def test_a_second_look_at_an_item_opens_no_file_without_it(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    for position in range(4):
+        written.ask("argue", (position, 1, 0, 0))
+        written.judge((position, 2, 0, "score", {"score": 1.0}))
+    before = written.item(3)
+    opened: set[str] = set()
+    open_artifact = Artifacts.open
+
+    def counted(artifacts: Artifacts, sha256: str) -> AbstractContextManager[IO[bytes]]:
+        opened.add(sha256)
+        return open_artifact(artifacts, sha256)
+
+    monkeypatch.setattr(Artifacts, "open", counted)
+    assert written.item(3) == before
+    assert len(opened) == 3  # the items, one segment's plan, one chunk of judgements
 
 
 def test_an_ended_item_has_its_result_and_its_times(written: Written) -> None:
