@@ -37,7 +37,7 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference.engines.start_errors import start_error, start_timed_out
 from inference.ray import tables
-from inference.requests.cache_need import CacheNeed, own_bytes
+from inference.requests.cache_need import own_bytes
 from inference.residents.actor import ENDED
 from inference.residents.directory import get_or_create_engine
 from inference.residents.kept_replies import CLOSED, Reply
@@ -130,7 +130,6 @@ class Caller:
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._need = CacheNeed()
         self._deaths = 0
         self._deaths_in_a_row = 0
         self._closed = False
@@ -188,7 +187,6 @@ class Caller:
         self._missing -= 1
         if reply[2] is None or reply[2]["code"] != ENDED:
             self._deaths_in_a_row = 0
-            self._need.learn(len(row.body), reply[3], reply[5])
         self._news.set()
         if not self._missing:
             self._over.set()
@@ -266,7 +264,7 @@ class Caller:
 
     async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
         """Send rows, and take the replies that are ready."""
-        requests = [(row.line, row.position, self._need.tokens(row.own_bytes), row.body) for row in rows]
+        requests = [(row.line, row.position, row.own_bytes, row.body) for row in rows]
         try:
             call = handle.exchange.remote(self._session, self._name, self._endpoint, requests)
             replies = await self._watch(handle, call)

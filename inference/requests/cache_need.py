@@ -6,11 +6,13 @@ requests enter only as long as what they will need fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 BYTES_PER_TOKEN = 4.0
 OUTPUT_TOKENS = 256.0
-"""What is assumed before the first answer."""
+"""What is assumed before the first answer, of a request that may have so many."""
 
 
 def own_bytes(bodies: Sequence[str]) -> Iterator[int]:
@@ -24,6 +26,12 @@ def own_bytes(bodies: Sequence[str]) -> Iterator[int]:
         before = body
 
 
+def most_output(request: Mapping[str, Any]) -> float:
+    """Return how many output tokens a request may have, all its choices together."""
+    limit = request.get("max_completion_tokens") or request.get("max_tokens") or math.inf
+    return float(limit * (request.get("n") or 1))
+
+
 def _shared(left: str, right: str) -> int:
     """Return the length of the longest common prefix. Slices compare much faster than characters."""
     low, high = 0, min(len(left), len(right))
@@ -34,7 +42,7 @@ def _shared(left: str, right: str) -> int:
 
 
 class CacheNeed:
-    """Learns from answers. All of one run, since the lengths of a batch's answers are alike."""
+    """Learns from answers. All of one session, since the lengths of a batch's answers are alike."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -52,14 +60,14 @@ class CacheNeed:
             self._output_tokens += output_tokens
             self._squares += output_tokens**2
 
-    def tokens(self, own_bytes: int) -> int:
-        """Return the expected need of a request with so many bytes of its own.
+    def tokens(self, own_bytes: int, most_output: float) -> int:
+        """Return the expected need of a request with so many bytes of its own and at most so many output tokens.
 
         The output counts with its mean length, or with what requests in flight have on average if that is more: half of
         their length, which is longer than the mean because long ones stay longer (the inspection paradox).
         """
         if not self._answers:
-            return round(own_bytes / BYTES_PER_TOKEN + OUTPUT_TOKENS)
+            return round(own_bytes / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output))
         mean = self._output_tokens / self._answers
         in_flight = self._squares / (2 * self._output_tokens) if self._output_tokens else 0.0
-        return round(own_bytes * self._input_tokens / self._bytes + max(mean, in_flight))
+        return round(own_bytes * self._input_tokens / self._bytes + min(max(mean, in_flight), most_output))

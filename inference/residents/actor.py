@@ -26,6 +26,7 @@ from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
+from inference.requests.cache_need import CacheNeed, most_output
 from inference.residents import process
 from inference.residents.admission import AdmissionQueue, Rank
 from inference.residents.kept_replies import CLOSED, KeptReplies, Mailbox, Reply, reply
@@ -67,6 +68,7 @@ class EngineActor:
         self._admission = AdmissionQueue(spec.in_flight())
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
+        self._needs: dict[str, CacheNeed] = {}
         self._ranks: dict[str, float] = {}
         self._replies = KeptReplies()
         self._dropped: deque[str] = deque(maxlen=DROPPED_SESSIONS)
@@ -148,31 +150,37 @@ class EngineActor:
 
         Args:
             caller: gets the replies to what it has sent, and no other of the same session does.
-            requests: line, position in the session, expected tokens in the KV cache, and body (JSON) of each. Lower
-                positions enter the engine first. A line that an earlier session of the same key has sent is not sent
-                again.
+            requests: line, position in the session, bytes of its own (see inference.requests.cache_need), and body
+                (JSON) of each. Lower positions enter the engine first. A line that an earlier session of the same key
+                has sent is not sent again.
         """
         if session.name in self._dropped:
             return None
         if session.name in self._closed and requests:
             return [(line, CLOSED) for line, *_ in requests]
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
-        rank = self._rank(session)
-        for line, position, tokens, body in requests:
-            run = functools.partial(self._run, session.name, (rank, position), tokens, endpoint, body)
+        rank, need = self._rank(session), self._needs.setdefault(session.name, CacheNeed())
+        for line, position, own_bytes, body in requests:
+            run = functools.partial(self._run, session.name, (rank, position), need, own_bytes, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
         replies = await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
         return None if session.name in self._dropped else replies
 
-    async def _run(self, session: str, rank: Rank, tokens: int, endpoint: str, body: str) -> Reply | None:
+    async def _run(
+        self, session: str, rank: Rank, need: CacheNeed, own_bytes: int, endpoint: str, body: str
+    ) -> Reply | None:
         task = asyncio.current_task()
         assert task is not None
         self._entering[session].add(task)
+        request = orjson.loads(body)
         try:
             with self._busy():
-                async with self._admission.admit(rank, tokens):
+                async with self._admission.admit(rank, lambda: need.tokens(own_bytes, most_output(request))):
                     self._entering[session].discard(task)
-                    return await self._answer(endpoint, body)
+                    answer = await self._answer(endpoint, request)
+                    if answer is not None:
+                        need.learn(len(body), answer[3], answer[5])
+                    return answer
         except asyncio.CancelledError:
             if session in self._closed:
                 return CLOSED
@@ -203,7 +211,7 @@ class EngineActor:
             else:
                 timer.cancel()
             try:
-                replies = await asyncio.gather(*(self._answer(endpoint, body) for body in bodies))
+                replies = await asyncio.gather(*(self._answer(endpoint, orjson.loads(body)) for body in bodies))
             finally:
                 self._admission.reopen()
         present = [reply for reply in replies if reply is not None]
@@ -223,14 +231,14 @@ class EngineActor:
             )
         return self._ranks[session.name]
 
-    async def _answer(self, endpoint: str, body: str) -> Reply | None:
+    async def _answer(self, endpoint: str, request: dict[str, Any]) -> Reply | None:
         engine = self._engine
         if self._over or engine is None:
             return None
         self._requests += 1
         began = engine.answered_at = time.monotonic()
         try:
-            answer = await engine.answer(endpoint, orjson.loads(body))
+            answer = await engine.answer(endpoint, request)
         except EngineDied as death:
             answer = Answer.failed(ENDED, death.message)
         if answer.error is not None and answer.error["code"] == ENDED:
@@ -264,6 +272,7 @@ class EngineActor:
         self._dropped.append(session)
         self._ranks.pop(session, None)
         self._mailboxes.pop(session, None)
+        self._needs.pop(session, None)
         self._replies.drop(session)
 
     async def state(self) -> dict[str, Any]:

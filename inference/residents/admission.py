@@ -7,11 +7,22 @@ import contextlib
 import heapq
 import itertools
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 Rank = tuple[float, int]
 """The lower rank enters first: the session's rank, then the request's position in the session."""
 FIRST: Rank = (float("-inf"), 0)
+
+
+class _Waiting(NamedTuple):
+    """What waits to enter. `admitted` gets the tokens that it enters with."""
+
+    rank: Rank
+    number: int
+    places: int
+    need: Callable[[], int]
+    admitted: asyncio.Future[int]
 
 
 class AdmissionQueue:
@@ -25,13 +36,17 @@ class AdmissionQueue:
         self._size = size
         self._tokens = tokens
         self._tokens_inside = 0
-        self._queue: list[tuple[Rank, int, int, int, asyncio.Future[None]]] = []
+        self._queue: list[_Waiting] = []
         self._number = itertools.count()
 
     @contextlib.asynccontextmanager
-    async def admit(self, rank: Rank, tokens: int = 0) -> AsyncIterator[None]:
-        """Wait until a request of this rank and need is admitted. It is in the engine until the block ends."""
-        await self._enter(1, rank, tokens)
+    async def admit(self, rank: Rank, need: Callable[[], int] = int) -> AsyncIterator[None]:
+        """Wait until a request of this rank is admitted. It is in the engine until the block ends.
+
+        `need` returns the tokens that are expected of it. It is called when it is the request's turn, since those that
+        were answered meanwhile may have taught better.
+        """
+        tokens = await self._enter(1, rank, need)
         try:
             yield
         finally:
@@ -45,15 +60,15 @@ class AdmissionQueue:
         """End the reservation of `drain`."""
         self._leave(self._size)
 
-    async def _enter(self, places: int, rank: Rank, tokens: int = 0) -> None:
-        admitted = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (rank, next(self._number), places, tokens, admitted))
+    async def _enter(self, places: int, rank: Rank, need: Callable[[], int] = int) -> int:
+        admitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, _Waiting(rank, next(self._number), places, need, admitted))
         self._admit()
         try:
-            await admitted
+            return await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled():
-                self._leave(places, tokens)
+                self._leave(places, admitted.result())
             else:
                 self._admit()
             raise
@@ -65,12 +80,13 @@ class AdmissionQueue:
 
     def _admit(self) -> None:
         while self._queue:
-            _, _, places, tokens, admitted = self._queue[0]
+            _, _, places, need, admitted = self._queue[0]
             if not admitted.cancelled():
+                tokens = need()
                 full = self.inside > 0 and self._tokens_inside + tokens > self._tokens
                 if full or self.inside + places > self._size:
                     return
                 self.inside += places
                 self._tokens_inside += tokens
-                admitted.set_result(None)
+                admitted.set_result(tokens)
             heapq.heappop(self._queue)

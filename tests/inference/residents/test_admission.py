@@ -45,7 +45,7 @@ def test_no_more_is_admitted_than_the_cache_holds_but_one_request_always_is() ->
         doors = {tokens: asyncio.Event() for tokens in (400, 500, 300, 5000)}
 
         async def enter(tokens: int) -> None:
-            async with queue.admit((0.0, 0), tokens):
+            async with queue.admit((0.0, 0), lambda: tokens):
                 log.append(tokens)
                 await doors[tokens].wait()
 
@@ -62,6 +62,31 @@ def test_no_more_is_admitted_than_the_cache_holds_but_one_request_always_is() ->
         return log
 
     assert soon(scene()) == [400, 500, 300, 5000]
+
+
+def test_a_request_that_waits_is_admitted_with_the_need_that_is_known_by_then() -> None:
+    async def scene() -> None:
+        queue, need = AdmissionQueue(100, tokens=1000), 600
+        first_ends = asyncio.Event()
+
+        async def enter(ends: asyncio.Event) -> None:
+            async with queue.admit((0.0, 0), lambda: need):
+                await ends.wait()
+
+        first = asyncio.create_task(enter(first_ends))
+        others = [asyncio.create_task(enter(asyncio.Event())) for _ in range(20)]
+        await asyncio.sleep(0)
+        assert queue.inside == 1
+        need = 100
+        first_ends.set()
+        await first
+        assert queue.inside == 10, "ten of 100 tokens fit, where one of 600 did"
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        assert queue.inside == queue._tokens_inside == 0
+
+    soon(scene())
 
 
 def test_the_lowest_rank_is_admitted_first() -> None:
