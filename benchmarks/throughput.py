@@ -82,8 +82,9 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
     )
     with harness.stack(config, {}) as (server, data):
         # Texts differ, as equal requests would be deduplicated. The first step of each batch size costs the engine
-        # more. As much for a large model would take minutes, and its slow steps hide the difference.
-        number, tokens = (600, 32) if workload.size == "1M" else (40, 1)
+        # more. As many tokens of a large model would take minutes, and its slow steps hide the difference. There are
+        # more requests than the engine holds at once: only such a batch runs in processes of Ray Data.
+        number, tokens = (600, 32) if workload.size == "1M" else (260, 1)
         texts = [f"warm {index}" for index in range(number)]
         bodies = [{"input": text} if workload.endpoint == EMBEDDINGS else chat(text, tokens) for text in texts]
         warm(server, data, workload.endpoint, bodies)
@@ -159,9 +160,7 @@ def compare(name: str, workload: Workload, model: Path, options: argparse.Namesp
         "model": workload.size,
         "group": workload.group,
         "requests": len(requests),
-        "distinct_prompt_tokens": distinct_tokens(model, requests)
-        if workload.share_prefixes or workload.group
-        else None,
+        **(distinct_tokens(model, workload, requests) if workload.share_prefixes or workload.group else {}),
         "arguments": workload.arguments,
         "ways": {
             way: {
@@ -176,8 +175,12 @@ def compare(name: str, workload: Workload, model: Path, options: argparse.Namesp
     }
 
 
-def distinct_tokens(model: Path, requests: list[Body]) -> int:
-    """The number of tokens of all prompts, with those of a shared prefix counted once."""
+def distinct_tokens(model: Path, workload: Workload, requests: list[Body]) -> dict[str, int]:
+    """The number of tokens of all prompts, with those of a shared prefix counted once.
+
+    `distinct_prompt_tokens` counts single tokens. `distinct_block_tokens` counts what a prefix cache of the workload's
+    `block_size` cannot do without: a prompt shares only whole blocks.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -185,11 +188,16 @@ def distinct_tokens(model: Path, requests: list[Body]) -> int:
         tokenizer.apply_chat_template(one["messages"], tokenize=False, add_generation_prompt=True) for one in requests
     ]
     prompts = sorted(tokenizer(texts)["input_ids"])
-    shared = (
+    equal = (
         itertools.takewhile(lambda tokens: tokens[0] == tokens[1], zip(*pair, strict=False))
         for pair in itertools.pairwise(prompts)
     )
-    return sum(map(len, prompts)) - sum(len(list(prefix)) for prefix in shared)
+    shared = [len(list(prefix)) for prefix in equal]
+    total, block = sum(map(len, prompts)), workload.arguments["block_size"]
+    return {
+        "distinct_prompt_tokens": total - sum(shared),
+        "distinct_block_tokens": total - sum(length // block * block for length in shared),
+    }
 
 
 def same(left: dict[str, str], right: dict[str, str]) -> float:
@@ -298,6 +306,8 @@ def tables(report: dict[str, Any]) -> list[str]:
             computed = {way: one["prompt_tokens"] - one["cached_tokens"] for way, one in entry["ways"].items()}
             counts = ", ".join(f"{way} {number:,} ({distinct / number:.2f})" for way, number in computed.items())
             texts.append(f"{name}: {distinct:,} prompt tokens are distinct; computed, and that part of it: {counts}.")
+            if whole := entry.get("distinct_block_tokens"):
+                texts[-1] += f" In whole blocks of {entry['arguments']['block_size']} they are {whole:,}."
     texts += means(report["workloads"])
     if simulated := report.get("simulated_tail"):
         lines = [

@@ -82,6 +82,7 @@ class Workload:
             "max_model_len": size.context if self.size != "1M" else 512,
             "max_num_seqs": 128,
             "kv_cache_memory_bytes": size.cache_bytes(self.cache_tokens),
+            **({"max_num_batched_tokens": 2048} if self.endpoint == harness.CHAT else {}),  # as this stack has it
             **({"distributed_executor_backend": ONE_PROCESS} if few_cpus() else {}),
         }
 
