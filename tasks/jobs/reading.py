@@ -314,11 +314,14 @@ class _Items:
         custom_ids = self.reader.custom_ids(positions)
         explained = [position for position in positions if STATES[self.states[position]] in _REASONS]
         rows = self.rows(explained, ["result", "error"])
-        return [self._listed(position, custom_ids[position], rows.get(position)) for position in positions]
+        return [self.item(position, custom_ids[position], rows.get(position)) for position in positions]
 
-    def _listed(self, position: int, custom_id: str, row: dict[str, Any] | None) -> ItemRow:
-        state = STATES[self.states[position]]
-        reason = orjson.loads(row[_REASONS[state][0]] or "{}").get(_REASONS[state][1]) if row else None
+    def item(self, position: int, custom_id: str, row: dict[str, Any] | None) -> ItemRow:
+        """Return an item, without its stage. `row`: columns `result` and `error` of its newest result row, if any."""
+        state, reason = STATES[self.states[position]], None
+        if row is not None and state in _REASONS:
+            column, key = _REASONS[state]
+            reason = orjson.loads(row[column] or "{}").get(key)
         turns = int(self.turns[position])
         return ItemRow(
             number=int(self.numbers[position]),
@@ -436,13 +439,12 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
         ConflictError: the job ended so long ago that only its artifacts have it.
     """
     known, position = _find(context, job, number)
-    (listed,) = known.listed([position])
     (row,) = known.reader.read(position, 1)
-    details = ItemDetails(**vars(listed), columns=row.columns)
+    end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)
+    details = ItemDetails(**vars(known.item(position, row.custom_id, end)), columns=row.columns)
     before, after = known.numbers[known.numbers < number], known.numbers[known.numbers > number]
     details.previous = int(before.max()) if before.size else None
     details.next = int(after.min()) if after.size else None
-    end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)
     if end is not None:
         value = orjson.loads(end["result"]) if end["result"] else None
         if details.state == "waiting_for_verdict":
@@ -467,15 +469,14 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
 def place(context: AppContext, job: Job, number: int) -> Place:
     """Return where an item is. Raises as `item`."""
     known, position = _find(context, job, number)
-    (listed,) = known.listed([position])
-    row = known.rows([position], ["turns", "result", "started_at"]).get(position, {})
+    row = known.rows([position], ["result", "started_at"]).get(position, {})
     return Place(
         number=number,
         position=position,
-        custom_id=listed.custom_id,
-        state=listed.state,
-        life=listed.life,
-        turns=row.get("turns") or 0,
+        custom_id=known.reader.custom_ids([position])[position],
+        state=STATES[known.states[position]],
+        life=int(known.lives[position]),
+        turns=max(int(known.turns[position]), 0),
         result=orjson.loads(row.get("result") or "{}"),
         started_at=row.get("started_at"),
     )
