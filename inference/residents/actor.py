@@ -169,13 +169,14 @@ class EngineActor:
     async def _run(
         self, session: str, rank: Rank, need: CacheNeed, own_bytes: int, endpoint: str, body: str
     ) -> Reply | None:
+        request = orjson.loads(body)
+        tokens = functools.partial(need.tokens, own_bytes, most_output(request))
         task = asyncio.current_task()
         assert task is not None
         self._entering[session].add(task)
-        request = orjson.loads(body)
         try:
             with self._busy():
-                async with self._admission.admit(rank, lambda: need.tokens(own_bytes, most_output(request))):
+                async with self._admission.admit(rank, tokens):
                     self._entering[session].discard(task)
                     answer = await self._answer(endpoint, request)
                     if answer is not None:

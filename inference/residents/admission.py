@@ -40,7 +40,7 @@ class AdmissionQueue:
         self._number = itertools.count()
 
     @contextlib.asynccontextmanager
-    async def admit(self, rank: Rank, need: Callable[[], int] = int) -> AsyncIterator[None]:
+    async def admit(self, rank: Rank, need: Callable[[], int] = lambda: 0) -> AsyncIterator[None]:
         """Wait until a request of this rank is admitted. It is in the engine until the block ends.
 
         `need` returns the tokens that are expected of it. It is called when it is the request's turn, since those that
@@ -60,7 +60,7 @@ class AdmissionQueue:
         """End the reservation of `drain`."""
         self._leave(self._size)
 
-    async def _enter(self, places: int, rank: Rank, need: Callable[[], int] = int) -> int:
+    async def _enter(self, places: int, rank: Rank, need: Callable[[], int] = lambda: 0) -> int:
         admitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, _Waiting(rank, next(self._number), places, need, admitted))
         self._admit()
