@@ -19,21 +19,22 @@ from tasks.jobs.validation import PROBED_ITEMS
 from tests.chaos.program import Program
 
 ITEMS = 600
+LATENCY_MS = 1500
 WRITERS, OTHERS = "writers", "others"
 """The logs of calls: of both tiers; of voter, arbiter and reviewer, who are one model."""
 MODELS = f"""
 [models.small]
 engine = "echo"
 max_in_flight = 64
-engine_args = {{ latency_ms = 1500, call_log = "{{calls}}/{WRITERS}" }}
+engine_args = {{ latency_ms = {LATENCY_MS}, call_log = "{{calls}}/{WRITERS}" }}
 [models.large]
 engine = "echo"
 max_in_flight = 64
-engine_args = {{ latency_ms = 1500, call_log = "{{calls}}/{WRITERS}" }}
+engine_args = {{ latency_ms = {LATENCY_MS}, call_log = "{{calls}}/{WRITERS}" }}
 [models.other]
 engine = "echo"
 max_in_flight = 64
-engine_args = {{ latency_ms = 1500, call_log = "{{calls}}/{OTHERS}" }}
+engine_args = {{ latency_ms = {LATENCY_MS}, call_log = "{{calls}}/{OTHERS}" }}
 """
 OPTIONS: dict[str, Any] = {
     "tiers": ["small", "large"],
