@@ -21,10 +21,12 @@ CPU_DEFAULTS = {
     "gpu_memory_utilization": 0.1,
     "block_size": 32,
     "max_num_seqs": 256,
+    "worker_cls": f"{__package__}.cpu_worker.CPUWorker",
 }
 """On the CPU torch.compile costs more than it saves, and the memory share is a share of all memory. Prompts share whole
 blocks of the KV cache: with vLLM's 128 tokens a block, 240 prompts with four beginnings took 1.4 times as long. 256
-requests at once are vLLM's default for throughput, where its server, whose other defaults the engine takes, has 128."""
+requests at once are vLLM's default for throughput, where its server, whose other defaults the engine takes, has 128.
+vLLM's worker dies of requests with a seed whose prompts exceed a step; ours does not."""
 ONE_PROCESS = internals.NAMES["UniProcExecutor"].replace(":", ".")
 """On few CPUs the model runs in the process that schedules it. By default vLLM starts a second process, bound to all
 CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 requests to 1 M parameters took 16.5 s

@@ -20,6 +20,7 @@ NAMES = {
     "AsyncEngineArgs": "vllm.engine.arg_utils:AsyncEngineArgs",
     "AsyncLLM": "vllm.v1.engine.async_llm:AsyncLLM",
     "BaseFrontendArgs": "vllm.entrypoints.launchers.cli_args:BaseFrontendArgs",
+    "CPUWorker": "vllm.v1.worker.cpu_worker:CPUWorker",
     "EngineDeadError": "vllm.v1.engine.exceptions:EngineDeadError",
     "FlexibleArgumentParser": "vllm.utils.argparse_utils:FlexibleArgumentParser",
     "UniProcExecutor": "vllm.v1.executor.uniproc_executor:UniProcExecutor",

@@ -38,13 +38,16 @@ pytestmark = [
 ]
 TERMS = {"request_timeout": 180.0, "start_timeout": 480.0, "idle_seconds": 600.0}
 ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
+STEP = {"max_num_batched_tokens": 64, "max_num_seqs": 64}
+"""A step that many prompts exceed, alone or together, as thousands of requests to a large model exceed a real one."""
 # What `vllm run-batch` does, without the command line that wants a distribution named vllm.
 RUN_BATCH = """
 import runpy
 if __name__ == "__main__":
     runpy.run_module("vllm.entrypoints.launchers.run_batch", run_name="__main__")
 """
-# Requests that do not fit into the KV cache together, straight to an engine: the pipeline would hold some back.
+# Seeded requests that do not fit into the KV cache together, nor their prompts into a step, straight to an engine: the
+# pipeline would hold some back.
 PREEMPTED = """
 import asyncio, sys
 from batchyard.models import ModelSpec
@@ -54,9 +57,13 @@ from tests.support.rows import all_answers, chat
 async def main():
     engine = VLLM(ModelSpec.model_validate_json(sys.argv[1]), 300.0)
     await engine.start()
-    bodies = chat(*map(str, range(12)), temperature=0, max_tokens=150, ignore_eos=True)
+    common = {"temperature": 1.5, "max_tokens": 150, "ignore_eos": True}
+    bodies = [body for seed in range(12) for body in chat(f"{seed} " * (4 * seed), seed=seed, **common)]
     answers = await all_answers(engine, "/v1/chat/completions", bodies)
     print("counted", engine.preemptions, [answer.status_code for answer in answers].count(200))
+    alone = [answer for body in bodies for answer in await all_answers(engine, "/v1/chat/completions", [body])]
+    texts = [[answer.body["choices"][0]["message"]["content"] for answer in some] for some in (answers, alone)]
+    print("the same", texts[0] == texts[1], len(set(texts[0])))
     print("looked up", engine.prefix_tokens, engine.prefix_hits, engine.cache_use)
     await engine.stop()
 
@@ -81,7 +88,9 @@ def ours(spec: ModelSpec) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def spec(tiny: Path, cluster: str) -> Iterator[ModelSpec]:
-    spec = model(tiny, max_in_flight=64)  # fewer than some tests' requests: the first come back before the last
+    spec = model(
+        tiny, engine_args={**ARGUMENTS, **STEP}, max_in_flight=64
+    )  # fewer than some tests' requests: the first come back before the last
     yield spec
     directory.stop_all("tiny")
 
@@ -161,6 +170,80 @@ def test_each_form_that_a_recipe_names_holds_the_answers_of_a_random_model(
     for line in run(spec, CHAT, bodies):
         ((text, reason),) = choices(line)
         assert (re.fullmatch(fits, text) is not None, reason) == (True, "stop"), text
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+VALUES: dict[str, Any] = {
+    "allowed_token_ids": [40, 41, 42], "bad_words": ["yard"], "frequency_penalty": 0.5, "ignore_eos": True,
+    "include_stop_str_in_output": True, "length_penalty": 1.2, "logit_bias": {"40": 5}, "logprobs": True,
+    "max_tokens": 3, "min_p": 0.1, "min_tokens": 2, "n": 3, "presence_penalty": 0.5, "prompt_logprobs": 1,
+    "repetition_penalty": 1.1, "response_format": {"type": "json_object"}, "return_token_ids": True,
+    "return_tokens_as_token_ids": True, "seed": 7, "skip_special_tokens": False, "spaces_between_special_tokens": False,
+    "stop": ["e"], "stop_token_ids": [40], "structured_outputs": {"choice": ["load", "unload"]}, "temperature": 0.7,
+    "thinking_token_budget": 5, "top_k": 5, "top_p": 0.9, "use_beam_search": True, "vllm_xargs": {"a": 1}, "echo": True,
+    "truncate_prompt_tokens": 20, "truncation_side": "left", "add_special_tokens": False, "model": "tiny",
+    "max_completion_tokens": 3, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "none", "parallel_tool_calls": False,
+    "reasoning_effort": "low", "include_reasoning": False, "add_generation_prompt": False,
+    "continue_final_message": True, "chat_template_kwargs": {"a": 1}, "documents": [{"title": "a", "text": "b"}],
+    "mm_processor_kwargs": {},
+}  # fmt: skip
+"""A value of every parameter that is let through. Some take another with them, below."""
+WITH: dict[str, dict[str, Any]] = {
+    "top_logprobs": {"logprobs": True},
+    "use_beam_search": {"n": 2},
+    "continue_final_message": {"add_generation_prompt": False},
+    "tools": {"tool_choice": "none"},
+}
+REFUSED = {"thinking_token_budget"}
+"""Parameters that this model cannot honour, each with a message of vLLM's."""
+
+
+def bodies_of(endpoint: str, **parameters: Any) -> list[dict[str, Any]]:
+    """Return a long request of the endpoint for each parameter it lets through, with `parameters` beside it."""
+    text = "one two three four five six seven eight nine ten " * 4
+    prompt = {CHAT: chat(text)[0], "/v1/completions": {"model": "tiny", "prompt": text}}[endpoint]
+    names = sorted(parameters_of(endpoint))
+    values = {**VALUES, "logprobs": 2} if endpoint == "/v1/completions" else VALUES
+    return [{**prompt, "max_tokens": 8, **parameters, **WITH.get(name, {}), **{name: values[name]}} for name in names]
+
+
+def parameters_of(endpoint: str) -> set[str]:
+    return set(parameters.SUPPORTED[endpoint]) - {"messages", "prompt", "input", "model"}
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, "/v1/completions"])
+def test_every_parameter_reaches_vllm_and_harms_no_plain_request_beside_it(spec: ModelSpec, endpoint: str) -> None:
+    bodies = bodies_of(endpoint)
+    plain = bodies_of(endpoint)[:1] * 20
+    lines = run(spec, endpoint, [*bodies, *({**body, "seed": seed} for seed, body in enumerate(plain))])
+    assert all(line["ok"] for line in lines[len(bodies) :])
+    errors = {
+        name: line["error"] or line["response"]["body"]["error"]
+        for name, line in zip(sorted(parameters_of(endpoint)), lines, strict=False)
+        if not line["ok"]
+    }
+    assert set(errors) == REFUSED & parameters_of(endpoint), errors
+    by_name = dict(zip(sorted(parameters_of(endpoint)), lines, strict=False))
+    answer = by_name["prompt_logprobs"]["response"]["body"]
+    entries = answer.get("prompt_logprobs") or answer["choices"][0]["prompt_logprobs"]
+    assert len(entries) == answer["usage"]["prompt_tokens"] > 64
+    assert all(key.isdecimal() and entry["logprob"] <= 0 for rest in entries[1:] for key, entry in rest.items())
+
+
+def test_seeded_requests_that_exceed_a_step_answer_the_same_whatever_runs_beside_them(spec: ModelSpec) -> None:
+    bodies = [body for seed in (1, 2) for body in bodies_of(CHAT, seed=seed, temperature=1.2)]
+    texts = [line["answer"] and line.get("response") for line in run(spec, CHAT, bodies)]
+    reversed_ = [line.get("response") for line in run(spec, CHAT, [*bodies, *bodies_of(CHAT, temperature=1.2)][::-1])]
+    first = [samples(response) for response in texts]
+    again = [samples(response) for response in reversed_[::-1][: len(bodies)]]
+    assert first == again
+    assert len({text for several in first for text in several}) > 20
+    assert directory.states(), "the engine of all these requests is there"
+
+
+def samples(response: dict[str, Any]) -> list[str]:
+    """Return the texts of a response's choices; none if it is an error."""
+    return [choice["message"]["content"] for choice in response["body"].get("choices", [])]
 
 
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
@@ -259,8 +342,8 @@ def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Pa
     directory.stop_all("tiny")
 
 
-def test_preemptions_and_the_use_of_caches_are_counted_where_vllm_keeps_statistics(tiny: Path) -> None:
-    arguments = {**ARGUMENTS, "kv_cache_memory_bytes": 2**19, "disable_log_stats": False}
+def test_preemptions_are_counted_and_change_no_seeded_answer(tiny: Path) -> None:
+    arguments = {**ARGUMENTS, **STEP, "kv_cache_memory_bytes": 2**19, "disable_log_stats": False}
     spec = model(tiny, engine_args=arguments).model_dump_json()
     ran = subprocess.run([sys.executable, "-c", PREEMPTED, spec], capture_output=True, text=True, cwd=ROOT)
     counted = re.search(r"^counted (\d+) 12$", ran.stdout, re.M)
@@ -269,6 +352,7 @@ def test_preemptions_and_the_use_of_caches_are_counted_where_vllm_keeps_statisti
     looked_up = re.search(r"^looked up (\d+) (\d+) (\d\.\d+)$", ran.stdout, re.M)
     assert looked_up is not None, ran.stdout + ran.stderr
     assert int(looked_up[1]) > int(looked_up[2]) and 0 <= float(looked_up[3]) <= 1
+    assert re.search(r"^the same True 12$", ran.stdout, re.M), ran.stdout
 
 
 def test_embeddings_have_unit_length(tiny: Path) -> None:

@@ -1,0 +1,34 @@
+"""vLLM's worker on the CPU, mended for requests with a seed. vLLM imports it by the name in its arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inference.engines.vllm import internals
+
+
+class CPUWorker(internals.CPUWorker):  # type: ignore[misc]  # vLLM has no types
+    """A worker whose seeded requests draw only for the tokens that they keep.
+
+    A prompt that enters in parts is sampled after each part, and vLLM discards all samples but the last. It then sets
+    the request's generator back by an offset, which only generators of GPUs have: on the CPU the engine dies
+    (`GPUModelRunner._bookkeeping_sync` of vLLM 0.32). Here such a request has no generator while its sample is
+    discarded, so there is nothing to set back, at its start and after a preemption alike.
+    """
+
+    def init_device(self) -> None:
+        super().init_device()
+        runner = self.model_runner
+        if hasattr(runner, "discard_request_mask"):  # vLLM's second runner draws by seed and position
+            sample_tokens = runner.sample_tokens
+
+            def sample_kept_tokens(grammar_output: Any) -> Any:
+                generators = runner.input_batch.generators
+                discarded = runner.discard_request_mask.np
+                aside = {row: generators.pop(row) for row in list(generators) if discarded[row]}
+                try:
+                    return sample_tokens(grammar_output)
+                finally:
+                    generators.update(aside)
+
+            runner.sample_tokens = sample_kept_tokens
