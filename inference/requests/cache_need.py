@@ -27,9 +27,13 @@ def own_bytes(bodies: Sequence[str]) -> Iterator[int]:
 
 
 def most_output(request: Mapping[str, Any]) -> float:
-    """Return how many output tokens a request may have, all its choices together."""
-    limit = request.get("max_completion_tokens") or request.get("max_tokens") or math.inf
-    return float(limit * (request.get("n") or 1))
+    """Return how many output tokens a request may have, all its choices together; infinity if it does not say."""
+    limit = _positive(request.get("max_completion_tokens")) or _positive(request.get("max_tokens")) or math.inf
+    return float(limit * (_positive(request.get("n")) or 1))
+
+
+def _positive(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 < value < 2**53 else None
 
 
 def _shared(left: str, right: str) -> int:

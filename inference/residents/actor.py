@@ -23,6 +23,7 @@ import ray
 
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.models import ModelSpec
+from batchyard.wording import MAX_MESSAGE, cut
 from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
@@ -240,12 +241,17 @@ class EngineActor:
         began = engine.answered_at = time.monotonic()
         try:
             answer = await engine.answer(endpoint, request)
+            answered = reply(marked(answer, engine), time.monotonic() - began)
         except EngineDied as death:
-            answer = Answer.failed(ENDED, death.message)
-        if answer.error is not None and answer.error["code"] == ENDED:
+            answered = reply(Answer.failed(ENDED, death.message), time.monotonic() - began)
+        except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
+            # Its message may quote the prompt, so it goes to the client and not into the log.
+            log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
+            answered = reply(Answer.failed("engine_error", unreadable(error)), time.monotonic() - began)
+        if answered[2] is not None and answered[2]["code"] == ENDED:
             self._over = True
         engine.answered_at = time.monotonic()
-        return reply(marked(answer, engine), engine.answered_at - began)
+        return answered
 
     @contextlib.contextmanager
     def _busy(self) -> Any:
@@ -326,6 +332,12 @@ class EngineActor:
                 ray.kill(ray.get_runtime_context().current_actor)
                 return
             await asyncio.sleep(max(min(remaining, 5.0), 0.05))
+
+
+def unreadable(error: Exception) -> str:
+    """Return the message of a request whose answer the engine could not give, or could not be written as JSON."""
+    reason = cut(f"{type(error).__name__}: {error}", MAX_MESSAGE)
+    return f"the engine's answer to this request could not be read: {reason}"
 
 
 class Started(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ CLOSED: Reply = (None, None, {"code": "session_closed", "message": "the session 
 """Instead of a reply: the request did not enter the engine, since its session is closed."""
 KEPT_SECONDS = 600.0
 """Replies of a key that no session used for this long are dropped."""
+MOST_TOKENS = 2**40
+"""More of one answer are no count: sums of them would not fit into the columns they are stored in."""
 KEPT_LOADS = 4
 """Replies kept per key, in multiples of the engine's limit in flight: more than a caller has on its way."""
 
@@ -132,17 +134,36 @@ class Mailbox:
 
 
 def reply(answer: Answer, seconds: float) -> Reply:
-    """Return an engine's answer as its caller gets it. Only status 200 counts tokens."""
+    """Return an engine's answer as its caller gets it. Only status 200 counts tokens.
+
+    Raises:
+        TypeError: the answer's body is no JSON.
+    """
+    error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
     if answer.body is None:
-        return answer.status_code, None, answer.error, 0, 0, 0, seconds
-    usage = (answer.body.get("usage") if answer.status_code == 200 else None) or {}
-    details = usage.get("prompt_tokens_details") or {}
+        return answer.status_code, None, error, 0, 0, 0, seconds
+    usage = _mapping(answer.body.get("usage")) if answer.status_code == 200 else {}
     return (
         answer.status_code,
-        orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY),
-        answer.error,
-        usage.get("prompt_tokens") or 0,
-        details.get("cached_tokens") or 0,
-        usage.get("completion_tokens") or 0,
+        orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS),
+        error,
+        _tokens(usage, "prompt_tokens"),
+        _tokens(_mapping(usage.get("prompt_tokens_details")), "cached_tokens"),
+        _tokens(usage, "completion_tokens"),
         seconds,
     )
+
+
+def _text(value: Any) -> str:
+    """Return the value as text that UTF-8 can have."""
+    return str(value).encode(errors="replace").decode()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _tokens(usage: Mapping[str, Any], name: str) -> int:
+    """Return a number of tokens; 0 if the engine gives none, or none that is a number of something."""
+    tokens = usage.get(name)
+    return tokens if isinstance(tokens, int) and 0 <= tokens <= MOST_TOKENS else 0

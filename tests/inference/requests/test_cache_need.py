@@ -53,6 +53,8 @@ def test_a_request_needs_no_more_than_it_may_have() -> None:
         ({"max_tokens": None, "n": None}, math.inf),
         ({"max_tokens": 4, "n": 8}, 32),
         ({"input": "an embedding"}, math.inf),
+        ({"max_tokens": ["4"], "n": "8"}, math.inf),
+        ({"max_completion_tokens": 0, "max_tokens": 4, "n": -1}, 4),
     ],
 )
 def test_a_request_may_have_the_tokens_of_all_its_choices(request_: dict[str, Any], most: float) -> None:

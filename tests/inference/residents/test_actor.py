@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from batchyard.models import ModelSpec
 from inference.engine import Answer
 from inference.engines.echo import Echo
+from inference.ray import tables
 from inference.residents import actor, memory
-from inference.residents.kept_replies import CLOSED
+from inference.residents.kept_replies import CLOSED, Reply
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
 
@@ -38,6 +41,78 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     assert actor.marked(answer, real) == answer
     assert actor.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
     assert actor.marked_versions(real) == real.versions()
+
+
+class Odd(Echo):
+    """An engine whose answer to a text is odd in the way that the text says."""
+
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+        answer, text = await super().answer(endpoint, body), body["messages"][0]["content"]
+        assert answer.body is not None
+        match text:
+            case "integer keys":
+                return Answer(200, answer.body | {"prompt_logprobs": [None, {5: {"logprob": -1.5}, 7: {"rank": 2}}]})
+            case "half an emoji":
+                return Answer(200, answer.body | {"system_fingerprint": "\ud83d"})
+            case "no JSON":
+                return Answer(200, answer.body | {"system_fingerprint": object()})
+            case "raises":
+                raise KeyError("choices")
+            case "usage is a list":
+                return Answer(200, answer.body | {"usage": [1, 2]})
+            case "usage is text":
+                return Answer(200, answer.body | {"usage": {"prompt_tokens": "7", "prompt_tokens_details": 3}})
+            case "usage is huge":
+                return Answer(200, answer.body | {"usage": {"prompt_tokens": 2**62, "completion_tokens": -1}})
+            case "error is half an emoji":
+                return Answer.failed("engine_error", "\ud83d")
+        return answer
+
+
+ODD = {
+    "integer keys": None,
+    "half an emoji": "engine_error",
+    "no JSON": "engine_error",
+    "raises": "engine_error",
+    "usage is a list": None,
+    "usage is text": None,
+    "usage is huge": None,
+    "error is half an emoji": "engine_error",
+}
+"""The code of the error that each odd answer is."""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+    monkeypatch.setattr(actor, "engine_class", lambda _name: Odd)
+    texts = [*ODD, *(f"plain {number}" for number in range(20))]
+    bodies = [json.dumps(body) for body in chat(*texts)] + [json.dumps(chat("x", max_tokens=["5"], n="2")[0])]
+
+    async def replies() -> list[Reply | None]:
+        resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo"), 120.0)
+        await resident.ready(60)
+        if alone:
+            permit = await resident.reserve()
+            assert permit is not None
+            return list(await resident.answer_alone("/v1/chat/completions", bodies, permit) or [])
+        session = EngineSession("run", "work", len(bodies), 64)
+        requests = [(line, line, len(body), body) for line, body in enumerate(bodies)]
+        by_line: dict[int, Reply | None] = {}
+        while len(by_line) < len(bodies):
+            by_line |= dict(await resident.exchange(session, "caller", "/v1/chat/completions", requests) or [])
+            requests = []
+        return [by_line[line] for line in range(len(bodies))]
+
+    lines = pa.table(
+        {"line": pa.array(range(len(bodies)), pa.int64()), "custom_id": list(map(str, range(len(bodies))))}
+    )
+    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(replies(), 20)) if reply])
+    answers = [json.loads(answer) for answer in answered.column("answer").to_pylist()]
+    errors = [answer["error"] and answer["error"]["code"] for answer in answers]
+    assert dict(zip(texts, errors, strict=False)) == {**dict.fromkeys(texts), **ODD}
+    assert answers[0]["response"]["body"]["prompt_logprobs"][1] == {"5": {"logprob": -1.5}, "7": {"rank": 2}}
+    assert "KeyError" in answers[3]["error"]["message"]
+    assert answered.column("ok").to_pylist() == [error is None for error in errors]
 
 
 def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no_others() -> None:
