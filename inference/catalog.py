@@ -82,7 +82,7 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
 def _engine(where: str, name: str) -> type[Capabilities]:
     names = registry.ENGINES.names()
     if name not in names:
-        *others, last = map(repr, names)
+        *others, last = map(repr, [AUTO, *names])
         raise ConfigurationError(f"{where}.engine: Input should be {', '.join(others)} or {last}")
     return registry.capabilities(name)
 
