@@ -72,8 +72,8 @@ async def _try(spec: ModelSpec) -> list[Finding]:
     try:
         await engine.start()
     except BatchyardError as error:
-        reason = " ".join(error.message.split())
-        return [Finding(spec.name, "start", "failed", reason, "change what it names in models.toml")]
+        why = " ".join(error.message.split())
+        return [Finding(spec.name, "start", "failed", why, "change what it names in models.toml")]
     findings = [Finding(spec.name, "start", "ok", f"{time.monotonic() - began:.1f} s")]
     for endpoint in spec.endpoints:
         began = time.monotonic()
@@ -81,9 +81,10 @@ async def _try(spec: ModelSpec) -> list[Finding]:
         if answer.status_code == 200:
             findings.append(Finding(spec.name, endpoint, "ok", f"answered in {time.monotonic() - began:.1f} s"))
         else:
-            reason = (answer.error or (answer.body or {}).get("error") or {}).get("message", answer.status_code)
+            refusal = answer.error or (answer.body or {}).get("error") or {}
+            reason = str(refusal.get("message") or answer.status_code)
             remedy = "take it out of `endpoints`, or mend what the reason names"
-            findings.append(Finding(spec.name, endpoint, "failed", f"{reason}", remedy))
+            findings.append(Finding(spec.name, endpoint, "failed", reason, remedy))
     await engine.stop()
     return findings
 

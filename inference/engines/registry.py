@@ -70,8 +70,8 @@ def check_arguments(spec: ModelSpec) -> None:
     """
     engine = capabilities(spec.engine)
     schema, names = engine.arguments, engine.argument_names()
-    for key in spec.engine_args if names is not None else ():
-        if key not in names:
+    for key in spec.engine_args:
+        if names is not None and key not in names:
             raise ConfigurationError(
                 f"models.{spec.name}.engine_args.{key}: engine {spec.engine} has no such argument; "
                 f"did you mean {nearest(key, names)}?"
