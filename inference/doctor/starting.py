@@ -55,7 +55,7 @@ def start(spec: ModelSpec, seconds: float) -> list[Finding]:
         ending = f"ended by {signal.Signals(-child.returncode).name}" if child.returncode < 0 else "ended"
         last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
         detail = f"its process {ending} (exit code {child.returncode}): {last}"
-        return [Finding(spec.name, "start", "failed", detail, "see docs/operations.md, When an engine does not start")]
+        return [Finding(spec.name, "start", "failed", detail, "see docs/operations.md, What to do when")]
     return [Finding(**entry) for entry in json.loads(outcome.removeprefix(MARK))]
 
 
