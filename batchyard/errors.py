@@ -21,6 +21,8 @@ BatchyardError                     500
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class BatchyardError(Exception):
     """The root. Messages are for people: they name the thing, the place and the remedy."""
@@ -131,3 +133,9 @@ class EngineStartError(EngineError):
 
 class EngineDied(EngineError):
     """The engine's process ended, or stopped answering, while it held requests."""
+
+
+def value_code(kind: str, value: Any) -> str:
+    """Return OpenAI's code for a value that pydantic refuses with an error of this type: all our literals are texts."""
+    wrong_type = kind.endswith("_type") or kind == "int_from_float"
+    return "invalid_type" if wrong_type or (kind == "literal_error" and not isinstance(value, str)) else "invalid_value"

@@ -29,6 +29,21 @@ def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
     return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
 
 
+def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | ConfigurationError]:
+    """Return the models of a models.toml by name, or why one cannot be used.
+
+    Raises:
+        ConfigurationError: the file as a whole cannot be used.
+    """
+    outcomes: dict[str, ModelSpec | ConfigurationError] = {}
+    for name, entry in models.read(path).items():
+        try:
+            outcomes[name] = _spec("", path.parent, name, entry, allow_simulated)
+        except ConfigurationError as error:
+            outcomes[name] = error
+    return outcomes
+
+
 def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
     """Return the model that is derived from the served model `base`: its entry is `entry`.
 
@@ -82,7 +97,7 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
 def _engine(where: str, name: str) -> type[Capabilities]:
     names = registry.ENGINES.names()
     if name not in names:
-        *others, last = map(repr, names)
+        *others, last = map(repr, [AUTO, *names])
         raise ConfigurationError(f"{where}.engine: Input should be {', '.join(others)} or {last}")
     return registry.capabilities(name)
 

@@ -95,6 +95,7 @@ class Capabilities(ABC):
         needs_source: models.toml must name the model's folder or hub id.
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
+        package: what has to be installed where the engine starts; None if it needs nothing of its own.
         batch_argument: the key of `engine_args` that says how many requests run at once; None if there is none.
     """
 
@@ -105,6 +106,23 @@ class Capabilities(ABC):
     needs_source: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = None
     batch_argument: ClassVar[str | None] = None
+    package: ClassVar[str | None] = None
+
+    @classmethod
+    def argument_names(cls) -> Collection[str] | None:
+        """Return the keys that `engine_args` may have; None if only a start tells. Light."""
+        if cls.arguments is None or cls.arguments.model_config.get("extra") == "allow":
+            return None
+        return cls.arguments.model_fields
+
+    @classmethod
+    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
+        """Return the most bytes that one replica's KV cache takes without a GPU; None if only a start tells.
+
+        Args:
+            token_bytes: what one token takes in it; None if unknown.
+        """
+        return None
 
     @classmethod
     def gpus(cls, spec: ModelSpec) -> float:

@@ -117,7 +117,16 @@ def openapi() -> dict[str, Any]:
 
 @routes.get("/docs")
 def docs() -> str:
-    return flask.render_template("docs.html")
+    return flask.render_template("docs.html", operations=_operations())
+
+
+def _operations() -> dict[str, list[tuple[str, str, str]]]:
+    """Return method, path and summary of each operation, by its tag."""
+    operations: dict[str, list[tuple[str, str, str]]] = {}
+    for path, methods in document()["paths"].items():
+        for method, entry in methods.items():
+            operations.setdefault(entry["tags"][0], []).append((method.upper(), path, entry["summary"]))
+    return operations
 
 
 @routes.get("/docs/<name>")

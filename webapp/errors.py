@@ -8,10 +8,11 @@ import math
 import flask
 from flask import Flask, Response, jsonify
 from sqlalchemy.exc import SQLAlchemyError
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
 from batchyard.statuses import ENDPOINTS
+from batchyard.wording import MAX_NAME, cut
 from webapp.requests import current_context
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,12 @@ log = logging.getLogger(__name__)
 _BATCHES_ONLY = (
     "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
     "and make a batch of it with POST /v1/batches; or send prompts to POST /start."
+)
+_RESPONSES = "/v1/responses"
+_NO_RESPONSES = (
+    "This server answers requests in batches, and has no batches of /v1/responses. Write each request as a line with "
+    f"one of the urls {', '.join(ENDPOINTS)}, upload the file to /v1/files, and make a batch of it with "
+    "POST /v1/batches; or send prompts to POST /start."
 )
 
 
@@ -35,6 +42,10 @@ def error_response(
 ) -> Response:
     if is_page():
         return _error_page(status, message)
+    return _error_object(status, message, type_, param, code)
+
+
+def _error_object(status: int, message: str, type_: str, param: str | None, code: str | None) -> Response:
     response = jsonify(error={"message": message, "type": type_, "param": param, "code": code})
     response.status_code = status
     return response
@@ -49,11 +60,58 @@ def _error_page(status: int, message: str) -> Response:
     return flask.make_response(flask.render_template("error.html", status=status, message=message), status)
 
 
+def _unknown_url() -> Response:
+    """Return the answer to a request that matches no route, or a page instead of the API."""
+    request = flask.request
+    path = cut(request.path, MAX_NAME)
+    if is_page() and not _sends_key():
+        return _error_page(404, f"There is no page at {path}.")
+    code = "unknown_url"
+    if request.path in ENDPOINTS:
+        code, message = "batches_only", _BATCHES_ONLY.format(request.path)
+    elif request.path == _RESPONSES:
+        code, message = "batches_only", _NO_RESPONSES
+    elif _served_below_v1():
+        message = f"Unknown request URL: {request.method} {path}. base_url must end in /v1: {request.host_url}v1"
+    else:
+        message = f"Unknown request URL: {request.method} {path}. This server has: {', '.join(_served())}."
+    return _error_object(404, message, "invalid_request_error", None, code)
+
+
+def _sends_key() -> bool:
+    """True for a client of the API that asks for no page."""
+    headers = flask.request.headers
+    return "Authorization" in headers and "text/html" not in headers.get("Accept", "")
+
+
+def _served_below_v1() -> bool:
+    """True if the request's path is one of the API's without its /v1."""
+    path = flask.request.path
+    if path.startswith("/v1/"):
+        return False
+    if f"/v1{path}" in (*ENDPOINTS, _RESPONSES):
+        return True
+    try:
+        flask.current_app.url_map.bind("").match(f"/v1{path}", method=flask.request.method)
+    except HTTPException as error:
+        return isinstance(error, MethodNotAllowed)
+    return True
+
+
+def _served() -> list[str]:
+    """Return what the API has: each first name below /v1, and what stands beside it."""
+    paths = [rule.rule for rule in flask.current_app.url_map.iter_rules()]
+    below = {"/".join(path.split("/")[:3]) for path in paths if path.startswith("/v1/")}
+    return [*sorted(below), "/start", "/openapi.json"]
+
+
 def register(app: Flask) -> None:
     @app.errorhandler(BatchyardError)
     def _batchyard(error: BatchyardError) -> Response:
         if error.status >= 500:
             log.error("request failed: %s", error)
+        if is_page() and isinstance(error, AuthenticationError) and _sends_key():
+            return _unknown_url()
         # Where the artifact store is says the log, not the client.
         message = error.message.replace(f" {current_context().artifacts.url}", "")
         response = error_response(error.status, message, error.type, error.param, error.code)
@@ -67,10 +125,17 @@ def register(app: Flask) -> None:
     def _http(error: HTTPException) -> Response:
         status = error.code or 500
         kind = "invalid_request_error" if status < 500 else "server_error"
-        if flask.request.path in (*ENDPOINTS, "/v1/responses"):
-            response = error_response(404, _BATCHES_ONLY.format(flask.request.path), kind, code="batches_only")
-        else:
-            response = error_response(status, error.description or error.name, kind)
+        wrong_method = isinstance(error, MethodNotAllowed)
+        if isinstance(error, NotFound) or (wrong_method and not is_page() and _served_below_v1()):
+            return _unknown_url()
+        if isinstance(error, MethodNotAllowed):
+            allowed = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
+            message = f"Not allowed to {flask.request.method} on {flask.request.path}; allowed: {allowed}."
+        elif error.description and error.description != type(error).description:
+            message = error.description
+        else:  # the framework's words are for people who type addresses
+            message = f"{error.name}."
+        response = error_response(status, message, kind)
         for name, value in error.get_headers():
             if name.lower() == "allow":
                 response.headers[name] = value

@@ -17,7 +17,14 @@ from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError, UnavailableError
+from batchyard.errors import (
+    AuthenticationError,
+    PermissionDeniedError,
+    RequestError,
+    TooLargeError,
+    UnavailableError,
+    value_code,
+)
 from batchyard.wording import MAX_NAME, cut, nearest
 from store import keys
 from store.artifacts import Artifacts, Writer
@@ -220,7 +227,7 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
         raise RequestError(
             f"Unknown parameter: '{param[:MAX_NAME]}'.{hint}", code="unknown_parameter", param=param[:MAX_NAME]
         )
-    code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
+    code = value_code(first["type"], first["input"])
     if first["type"] == "literal_error":  # in OpenAI's words
         value, supported = cut(str(first["input"]), MAX_NAME), first["ctx"]["expected"]
         raise RequestError(f"Invalid {param}: {value}. Supported values: {supported}.", code=code, param=param)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard import durations, tariffs
+from batchyard.cli import doctor
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
 
@@ -29,15 +30,21 @@ _port = click.IntRange(0, 65535)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address the web app listens on.")
 @click.option("--port", type=_port, default=8000, show_default=True, help="Its port; 0 takes a free one.")
 @click.option("--flower-port", type=_port, default=5555, show_default=True, help="Flower's port; 0 takes a free one.")
+@click.option("--check", is_flag=True, help="Start nothing: check the models, as `batchyard doctor` does.")
 @data_option
 @models_option
-def up(host: str, port: int, flower_port: int, data: Path | None, models: Path | None) -> None:
+def up(host: str, port: int, flower_port: int, check: bool, data: Path | None, models: Path | None) -> None:
     """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it."""
-    from batchyard.local.stack import Stack
-
     in_force = load_settings(data=data, models=models)
+    if check:
+        return doctor.run(in_force, start=False, as_json=False)
+    from batchyard.local.stack import Stack
+    from inference.doctor import checks
+
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(message)s", force=True)
     stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
+    for finding in checks.of_loaded(stack.models):
+        click.echo(f"Model {finding.model}, {finding.check}: {finding.detail}; {finding.remedy}.", err=True)
 
     def ready() -> None:
         click.echo(f"Batchyard is ready: {stack.url}  models: {', '.join(stack.models)}")

@@ -33,7 +33,7 @@ def facts(job: dict[str, Any]) -> str:
             ("tokens in, out", f"{usage['input_tokens']}, {usage['output_tokens']}"),
             ("cost", view.cost(ours)),
             ("eta", view.paused(job) or view.remaining(job)),
-            ("sla", f"{ours['sla']}, {view.due(job)}".replace("_", " ")),
+            ("sla", view.deadline(job)),
             ("created", when(job["created_at"])),
             ("expires", when(job["expires_at"])),
             *(("warning", warning["message"]) for warning in ours["warnings"]),
@@ -86,6 +86,8 @@ def ended(job: dict[str, Any]) -> str:
     """How the items of a job have ended, on one line."""
     counts = job["request_counts"]
     simulated = " (simulated)" if job["batchyard"]["simulated"] else ""
+    if not counts["total"]:
+        return f"No {_items(job)} ran: {job['id']}"
     others = "".join(f", {counts[state]} {state}" for state in ("failed", "stuck") if counts[state])
     return f"{counts['completed']} of {counts['total']} {_items(job)} completed{others}{simulated}: {job['id']}"
 

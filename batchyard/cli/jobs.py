@@ -286,21 +286,27 @@ def watch(server: Client, job_id: str) -> dict[str, Any]:
     return progress.follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
 
 
-def save(server: Client, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None) -> None:
-    """Write a job's main artifact to `output`, and all of them into `folder`.
+def save(
+    server: Client, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
+) -> list[Path]:
+    """Write a job's main artifact to `output`, and all of them into `folder`. Return which of the two have something.
 
     Raises:
         ConfigurationError: it has none (yet), or a file cannot be written.
     """
     artifacts = {artifact["name"]: artifact["file_id"] for artifact in document["batchyard"]["artifacts"]}
+    written = []
     if output is not None and main in artifacts:
         requests.save(server, artifacts[main], output)
+        written.append(output)
     elif output is not None and document["status"] not in TERMINAL:
         raise ConfigurationError(f"job {document['id']} is {document['status']}: its artifacts come at the end")
     if folder is not None:
         requests.make_folder(folder)
         for name, file_id in artifacts.items():
             requests.save(server, file_id, folder / Path(name).name)
+        written += [folder] if artifacts else []
+    return written
 
 
 def check_success(document: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
-from batchyard.cli import admin, batches, jobs, map, oneshot, schedules, webhooks
+from batchyard.cli import admin, batches, doctor, jobs, map, oneshot, schedules, webhooks
 from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import records, top, usage
 from batchyard.cli.output import complain
@@ -48,7 +48,7 @@ def cli() -> None:
 
 
 for command in (
-    *(admin.up, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
+    *(admin.up, doctor.doctor, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
     *(batches.pause, batches.resume, batches.set_),
     *(top.top, records.open_, records.files, records.logs, records.audit, usage.usage),

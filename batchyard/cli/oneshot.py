@@ -186,13 +186,14 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
         job = server.create_job(recipe="rollout", options=options, input_file_id=server.upload(prompts, "user_data"))
         job = jobs.watch(server, job["id"])
         rollouts = folder / "rollouts.parquet"
-        jobs.save(server, job, rollouts.name, rollouts, None)
+        written = jobs.save(server, job, rollouts.name, rollouts, None)
     if as_json:
         report = {"batch": batch, "scores": scores, "seconds": seconds, "output": str(output), "job": job}
         click.echo(json.dumps(report))
     else:
         click.echo(plain(job_view.summary(job)))
-        click.echo(f"Samples:   {rollouts}")
+        for path in written:
+            click.echo(f"Samples:   {path}")
     jobs.check_success(job)
 
 

@@ -14,6 +14,9 @@ from batchyard.statuses import TERMINAL
 
 _COLOURS = {"completed": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "cancelling": "yellow"}
 
+SHORT = 5
+"""The times of a batch are whole seconds: an average over fewer says little."""
+
 
 def facts(batch: dict[str, Any]) -> str:
     """All facts of one batch, one a line."""
@@ -31,10 +34,10 @@ def facts(batch: dict[str, Any]) -> str:
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
             ("cost", cost(ours)),
-            ("rows/s, tokens/s", f"{rate(ours['rows_per_second'])}, {rate(ours['tokens_per_second'])}"),
+            ("rows/s, tokens/s", _speed(batch)),
             *_latencies(ours.get("latency")),
             ("eta", paused(batch) or remaining(batch)),
-            ("sla", f"{batch['batchyard']['sla']}, {due(batch)}".replace("_", " ")),
+            ("sla", deadline(batch)),
             ("created", when(batch["created_at"])),
             ("expires", when(batch["expires_at"])),
             ("output file", batch["output_file_id"]),
@@ -60,7 +63,7 @@ def overview(batches: Sequence[dict[str, Any]]) -> str:
         columns,
         [
             (
-                *(b["id"], status(b), percent(b), counts(b), rate(b["batchyard"]["rows_per_second"])),
+                *(b["id"], status(b), percent(b), counts(b), rate(_rates(b)[0])),
                 *(eta(b), sla(b), b["model"], when(b["created_at"])),
             )
             for b in batches
@@ -203,12 +206,21 @@ def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 def sla(batch: dict[str, Any]) -> str:
     """Return the outlook for the deadline; of an ended batch whether it was met, which only one that completed can."""
+    state = _outlook(batch)
+    return painted(state, {"late": "red", "at risk": "yellow"}.get(state))
+
+
+def _outlook(batch: dict[str, Any]) -> str:
     state = str(batch["batchyard"]["sla"])
-    if batch["status"] == "completed" and state != "late":
-        return "in time"
     if batch["status"] in TERMINAL and state != "late":
-        return "-"
-    return painted(state.replace("_", " "), {"late": "red", "at_risk": "yellow"}.get(state))
+        return "in time" if batch["status"] == "completed" else "-"
+    return state.replace("_", " ")
+
+
+def deadline(batch: dict[str, Any]) -> str:
+    """Return the outlook for the deadline, if there is one, and when that is."""
+    state = _outlook(batch)
+    return due(batch) if state == "-" else f"{state}, {due(batch)}"
 
 
 def due(batch: dict[str, Any]) -> str:
@@ -217,6 +229,28 @@ def due(batch: dict[str, Any]) -> str:
         return f"was due {when(due_at)}"
     seconds = due_at - time.time()
     return f"due in {durations.text(seconds)}" if seconds > 0 else f"due {durations.text(-seconds)} ago"
+
+
+def _speed(batch: dict[str, Any]) -> str | None:
+    rows, tokens = _rates(batch)
+    if rows is None and tokens is None:
+        return None
+    average = " on average" if batch["status"] in TERMINAL else ""
+    return f"{rate(rows)}, {rate(tokens)}{average}"
+
+
+def _rates(batch: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return rows and tokens a second: in the last minute, or on average of an ended batch."""
+    ours, start = batch["batchyard"], batch["in_progress_at"]
+    if batch["status"] not in TERMINAL:
+        return ours["rows_per_second"], ours["tokens_per_second"]
+    ends = (batch[f"{name}_at"] for name in ("finalizing", "cancelling", "expired", "failed"))
+    end = next((moment for moment in ends if moment is not None), None)
+    if start is None or end is None or end - start < SHORT:
+        return None, None
+    answered, seconds = batch["request_counts"]["completed"] + batch["request_counts"]["failed"], end - start
+    tokens = (batch["usage"] or {}).get("output_tokens")
+    return answered / seconds, None if tokens is None else tokens / seconds
 
 
 def rate(value: float | None) -> str:

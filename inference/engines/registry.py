@@ -63,20 +63,21 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def check_arguments(spec: ModelSpec) -> None:
-    """Refuse engine_args that the engine does not know, without starting it. vLLM checks its own at start.
+    """Refuse engine_args that the engine does not know, without starting it. It checks their values at start.
 
     Raises:
         ConfigurationError: names the model, the key and the nearest right one, or the value and what is wrong with it.
     """
-    schema = capabilities(spec.engine).arguments
-    if schema is None:
-        return
+    engine = capabilities(spec.engine)
+    schema, names = engine.arguments, engine.argument_names()
     for key in spec.engine_args:
-        if key not in schema.model_fields and schema.model_config.get("extra") != "allow":
+        if names is not None and key not in names:
             raise ConfigurationError(
                 f"models.{spec.name}.engine_args.{key}: engine {spec.engine} has no such argument; "
-                f"did you mean {nearest(key, schema.model_fields)}?"
+                f"did you mean {nearest(key, names)}?"
             )
+    if schema is None:
+        return
     try:
         schema.model_validate(spec.engine_args)
     except ValidationError as error:

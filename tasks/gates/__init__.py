@@ -6,11 +6,14 @@ Each but `external` has a twin `not-<name>`, which fails what the other passes. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from batchyard.recipes import Answer, Failure, Gate, Item
 from tasks.gates import answers, json_texts, texts, verdicts
+from tasks.gates.columns import filled
+from tasks.patterns import escaped
 
 
 def parse(text: str) -> tuple[str, str | None]:
@@ -19,14 +22,47 @@ def parse(text: str) -> tuple[str, str | None]:
     return name.strip(), value if colon else None
 
 
+def _one(verb: str) -> Callable[[Any, Item], str]:
+    return lambda value, item: f"{verb} {filled(texts.one(value), item)!r}"
+
+
+def _several(verb: str) -> Callable[[Any, Item], str]:
+    return lambda value, item: f"{verb} {', '.join(repr(filled(part, item)) for part in texts.several(value))}"
+
+
+def _json(verb: str) -> Callable[[Any, Item], str]:
+    return lambda value, item: verb if value is None else f"{verb} that follows the schema"
+
+
+def _edits(value: Any, item: Item) -> str:
+    most, text = texts.edits(value)
+    return f"be within {most} edits of {filled(text, item)!r}"
+
+
+_FORBIDDEN: dict[str, Callable[[Any, Item], str]] = {
+    "equals": _one("be"),
+    "contains": _one("contain"),
+    "icontains": _one("contain, in any case,"),
+    "contains-any": _several("contain any of"),
+    "contains-all": _several("contain all of"),
+    "regex": lambda value, item: f"match the regular expression {filled(texts.one(value), item, escaped)!r}",
+    "starts-with": _one("start with"),
+    "levenshtein": _edits,
+    "is-json": _json("be JSON"),
+    "contains-json": _json("contain a JSON object or list"),
+    "finish-reason": lambda value, item: f"end with {' or '.join(texts.several(value))}",
+    "latency": lambda value, item: f"take {answers.seconds(value):g} s or less",
+}
+"""What the answer must not do, by the gate whose twin fails."""
+
+
 def _negated(gate: Gate) -> Gate:
     name = f"not-{gate.name}"
 
     def function(text: str, item: Item, value: Any) -> Failure | None:
         if gate(text, item, value) is not None:
             return None
-        shown = "" if value is None else f" {value!r}"
-        return Failure(name, f"The answer must not pass {gate.name}{shown}.")
+        return Failure(name, f"The answer must not {_FORBIDDEN[gate.name](value, item)}.")
 
     return replace(gate, name=name, function=function)
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from batchyard.errors import RequestError
+from batchyard.errors import RequestError, value_code
 from batchyard.models import ModelSpec
 from batchyard.program import Request
 from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, Item, Options, Recipe, Stage
@@ -52,7 +52,7 @@ def _refusal(schema: type[Options], errors: list[ErrorDetails]) -> RequestError:
         messages.append(f"There are {len(errors)} errors in all.")
     first = errors[0]["type"]
     codes = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
-    code = codes.get(first, "invalid_type" if first.endswith("_type") else "invalid_value")
+    code = codes.get(first) or value_code(first, errors[0]["input"])
     return RequestError(" ".join(messages), code=code, param=_path(errors[0]["loc"]))
 
 

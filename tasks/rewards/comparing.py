@@ -13,6 +13,9 @@ from tasks.patterns import compiled
 GROUND_TRUTH = ("reward_model.ground_truth",)
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
+PLAIN_DIGITS = 20
+"""Numbers with more zeros than that are written with an exponent."""
+
 
 def last_number(text: str) -> Decimal | None:
     """Return the value of the last number in a text, with or without thousands separators; None without a number."""
@@ -24,9 +27,12 @@ def last_number(text: str) -> Decimal | None:
 
 
 def shortest(number: Decimal) -> str:
-    """Return one text for all numbers of this value: 95.0 and 95 are one prediction."""
+    """Return one text for all numbers of this value, as people write it: 950 for 950.0 and 9.5E+2."""
+    if not number:
+        return "0"
     context = Context(prec=len(number.as_tuple().digits), Emin=MIN_EMIN, Emax=MAX_EMAX)
-    return str(number.normalize(context))
+    normal = number.normalize(context)
+    return f"{normal:f}" if abs(normal.adjusted()) < PLAIN_DIGITS else str(normal)
 
 
 def matches(method: str, answer: str, expected: str) -> bool:

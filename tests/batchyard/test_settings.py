@@ -72,7 +72,7 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
         ("[models", "not valid TOML"),
         ("[modles.a]\nengine='vllm'", "unknown key 'modles'"),
         ("[models.a]\nengin='vllm'", "models.a.engin: unknown key; did you mean engine?"),
-        ("[models.a]\nengine='vlm'\nsource='a/b'", "models.a.engine: Input should be 'vllm'"),
+        ("[models.a]\nengine='vlm'\nsource='a/b'", "models.a.engine: Input should be 'auto', 'vllm'"),
         ("[models.a]\nengine='vllm'", "models.a.source: missing"),
         ("[models.a]\nengine='vllm'\nsource='./nowhere'", "models.a.source: no folder"),
         ("[models.a]\nengine='vllm'\nsource='a/b'\nreplicas=0", "models.a.replicas: Input should be greater than 0"),

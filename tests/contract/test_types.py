@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import types
 import typing
 from typing import Any, Literal
@@ -99,6 +100,15 @@ def test_the_document_can_be_browsed_without_another_server(http: httpx.Client) 
         assert name in page.text
         assert http.get(f"/docs/{name}").status_code == 200
     assert http.get("/docs/url.json").status_code == 404
+
+
+def test_the_document_can_be_read_without_scripts(http: httpx.Client) -> None:
+    page = http.get("/docs").text
+    listed = html.unescape(page.partition("<noscript>")[2].partition("</noscript>")[0])
+    for path, methods in http.get("/openapi.json").json()["paths"].items():
+        assert f"<code>{path}</code>" in listed
+        for method, operation in methods.items():
+            assert f"<code>{method.upper()}</code>" in listed and operation["summary"] in listed
 
 
 def test_the_statuses_are_the_clients() -> None:

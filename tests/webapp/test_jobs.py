@@ -134,6 +134,8 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
         ({"optoins": {}}, "unknown_parameter", "optoins", "'options'"),
         ({"depends_on": [{"id": "job_1"}]}, "invalid_value", "depends_on.0.id", "job_1"),
         ({"depends_on": [{"id": "job_1", "when": "after"}]}, "invalid_value", "depends_on.0.when", "'afterok'"),
+        ({"depends_on": [{"id": "job_1", "when": ["afterok"]}]}, "invalid_type", "depends_on.0.when", "'afterok'"),
+        ({"options": {**OPTIONS, "n": 3.5}}, "invalid_type", "options.n", "integer"),
         ({"depends_on": [{"id": "job_1"}] * 17}, "invalid_value", "depends_on", "at most 16"),
         ({"post_process": [{"step": "scor"}]}, "invalid_value", "post_process.0", "there are: parquet, score"),
         ({"options": {**OPTIONS, "template": "a\0"}}, "invalid_value", "options.template", "NUL"),

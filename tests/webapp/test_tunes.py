@@ -11,6 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import update
 
+from batchyard.models import ModelSpec
 from store.jobs import composites, lifecycle
 from store.jobs.records import Job
 from tasks import derived, messages
@@ -21,6 +22,7 @@ from tasks.execution.engine_status import EngineState
 from tasks.jobs import finish
 from tasks.scheduling import deadlines, dispatch
 from tests.support.ended_jobs import EndedComposites
+from tests.support.stacks import ROOT
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
 
 ROWS = [{"prompt": f"word {number}"} for number in range(3)]
@@ -164,6 +166,20 @@ def test_what_cannot_be_is_refused_with_its_place_and_the_nearest_name(
     place, message = tunes.refused(**options)
     assert place == param
     assert says in message
+
+
+@on_sqlite
+@pytest.mark.vllm
+def test_a_dry_run_refuses_a_name_that_vllm_does_not_know(context: AppContext) -> None:
+    entry = {"name": "v", "engine": "vllm", "source": str(ROOT / "examples/models/nano")}
+    context.models["v"] = ModelSpec.model_validate(entry)
+    tunes = Tunes(context, client_of(context, admin=True))
+    for name, status in (("max_num_seq", 400), ("max_num_seqs", 200)):
+        options = TWO | {"models": ["v"], "set": {f"engine_args.{name}": [32]}}
+        body = {"recipe": "tune", "options": options, "input": {"items": ROWS}}
+        answer = tunes.client.post("/v1/jobs?dry_run=true", json=body)
+        assert answer.status_code == status, answer.text
+        assert status == 200 or "did you mean max_num_seqs?" in answer.get_json()["error"]["message"]
 
 
 @on_sqlite

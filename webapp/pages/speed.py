@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from store.speeds import RECENT_SECONDS
+from webapp.pages import charts
+from webapp.pages.charts import Chart
 from webapp.wire import BatchObject
 
 MIN_SECONDS = 1.0
 """Answers arrive about once a second: a rate over less than that would say more than was measured."""
 DEADLINE_SPANS = 2.5
 """The chart reaches to the deadline if that makes it at most this many times as wide."""
+
+PLAIN_POINTS = 40
+"""Most points of a line that is drawn without a script."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,35 @@ def chart(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) -
             values += [None] * len(ahead)
     deadline = ours.due_at if ours.due_at - times[0] <= DEADLINE_SPANS * (times[-1] - times[0]) else None
     return json.dumps({"deadline": deadline, "data": [times, answered, failed, rate, early, late]})
+
+
+def plain_charts(series: str) -> list[Chart]:
+    """Return the chart as shapes, for visitors without scripts: answers and failures, and rows a second."""
+    if not series:
+        return []
+    times, *columns = json.loads(series)["data"][:4]
+    known = [index for index, value in enumerate(columns[0]) if value is not None]
+    step = max(1, math.ceil(len(known) / (PLAIN_POINTS - 1)))
+    chosen = sorted({*known[::step], known[-1]})
+    unit, size = ("minutes", 60) if times[chosen[-1]] - times[0] >= 600 else ("seconds", 1)
+    x = [round((times[index] - times[0]) / size, 1) for index in chosen]
+    answered, failed, rows = ([column[index] for index in chosen] for column in columns)
+    return charts.of_view(
+        [
+            {
+                "kind": "lines",
+                "title": f"Requests, by {unit} since the start",
+                "x": x,
+                "series": [{"name": "answered", "y": answered}, {"name": "failed", "y": failed}],
+            },
+            {
+                "kind": "lines",
+                "title": f"Rows a second, by {unit} since the start",
+                "x": x,
+                "series": [{"name": "rows/s", "y": rows}],
+            },
+        ]
+    )
 
 
 def _line(done: float, total: float, seconds: float, end: float) -> float:

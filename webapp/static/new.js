@@ -68,6 +68,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const chosen = place("#file").files;
     document.querySelector("main").replaceWith(answer.querySelector("main"));
     place("#file").files = chosen;
+    document.getElementById("file-lost")?.remove();
     htmx.process(form());
     document.querySelector(".problem")?.scrollIntoView();
   }

@@ -97,6 +97,7 @@ function drawChart(element) {
     name();
     return last(element.plot);
   }
+  element.replaceChildren(); // what is there for visitors without scripts
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };

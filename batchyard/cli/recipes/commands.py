@@ -157,15 +157,14 @@ def one_shot(
             body = _body(recipe, {**options, **(anew if again else {})}, window, seed=seed, name=name)
             job = _created(server, source, {**body, "answers_from": answers_from, "metadata": mark})
         job = jobs.watch(server, job["id"])
-        jobs.save(server, job, recipe["main"], output, artifacts)
+        written = jobs.save(server, job, recipe["main"], output, artifacts)
         text = "" if as_json else summary(server, job)
     if as_json:
         click.echo(json.dumps(job))
     else:
         click.echo(plain(text))
-        for path in (output, artifacts):
-            if path is not None:
-                click.echo(f"Written: {path}")
+        for path in written:
+            click.echo(f"Written: {path}")
     jobs.check_success(job)
 
 

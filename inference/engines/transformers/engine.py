@@ -93,6 +93,7 @@ class Transformers(Engine):
     name: ClassVar[str] = "transformers"
     arguments: ClassVar[type[BaseModel] | None] = TransformersArguments
     batch_argument: ClassVar[str | None] = "batch_size"
+    package: ClassVar[str | None] = "transformers"
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)
@@ -111,6 +112,13 @@ class Transformers(Engine):
         if body.get("encoding_format") not in (None, "float", "base64"):
             return "body.encoding_format", "encoding_format must be float or base64"
         return first_not_text(cls.name, body)
+
+    @classmethod
+    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
+        arguments = TransformersArguments.model_validate(spec.engine_args)
+        if token_bytes is None or arguments.max_model_len is None:
+            return None
+        return arguments.batch_size * arguments.max_model_len * token_bytes
 
     async def start(self) -> None:
         try:

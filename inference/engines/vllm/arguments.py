@@ -75,6 +75,11 @@ def check_names(arguments: Mapping[str, Any], *classes: Any) -> None:
             raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest(key, names)}?")
 
 
+def cache_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of the KV cache on the CPU."""
+    return int({**CPU_DEFAULTS, **spec.engine_args}["kv_cache_memory_bytes"])
+
+
 def defaults(spec: ModelSpec) -> dict[str, Any]:
     """Our defaults for vLLM's arguments; `engine_args` override them."""
     arguments: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine, first_unsupported
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import engine_arguments
+from inference.engines.vllm.argument_names import argument_names
+from inference.engines.vllm.arguments import cache_bytes, engine_arguments
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import own_logs, reason
 from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS, SUPPORTED
@@ -28,6 +30,7 @@ class VLLM(Engine):
 
     name: ClassVar[str] = "vllm"
     batch_argument: ClassVar[str | None] = "max_num_seqs"
+    package: ClassVar[str | None] = "vllm"
     has_processes: ClassVar[bool] = True
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
@@ -46,6 +49,14 @@ class VLLM(Engine):
         if automatic and not spec.engine_args.get("enable_auto_tool_choice"):
             return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
         return None
+
+    @classmethod
+    def argument_names(cls) -> Collection[str] | None:
+        return argument_names("AsyncEngineArgs", "BaseFrontendArgs")
+
+    @classmethod
+    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
+        return cache_bytes(spec)
 
     @classmethod
     def structure(cls, kind: str, value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ This module is light and starts nothing; `job_runner` runs the engine.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,8 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine, first_not_text, first_unsupported
 from inference.engines.vllm import parameters
+from inference.engines.vllm.argument_names import argument_names
+from inference.engines.vllm.arguments import cache_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +37,7 @@ SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.
 
 
 class JobArguments(BaseModel):
-    """The job's own keys of `engine_args`. All others are vLLM's, which checks them at start.
+    """The job's own keys of `engine_args`. All others are vLLM's, which checks their values at start.
 
     Attributes:
         batch_size: rows that go to a replica, and come back, together.
@@ -55,6 +57,7 @@ class VLLMJob(JobEngine):
     adds_replicas: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = JobArguments
     batch_argument: ClassVar[str | None] = "max_num_seqs"
+    package: ClassVar[str | None] = "vllm"
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
@@ -66,6 +69,15 @@ class VLLMJob(JobEngine):
             if isinstance(value, list) and len(value) > 1 and not isinstance(value[0], int):
                 return f"body.{name}", f"engine vllm-job takes one {name} per request, not {len(value)}"
         return first_not_text(cls.name, body)
+
+    @classmethod
+    def argument_names(cls) -> Collection[str] | None:
+        names = argument_names("AsyncEngineArgs")
+        return names and names | JobArguments.model_fields.keys()
+
+    @classmethod
+    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
+        return cache_bytes(spec)
 
     @classmethod
     def structure(cls, kind: str, value: Any) -> dict[str, Any]:

@@ -42,6 +42,13 @@ def test_children_are_listed_oldest_first_with_how_many_earlier_jobs_were_taken(
     assert job_view.children({"batchyard": {"counters": {}}}, []) == ""
 
 
+def test_a_job_whose_input_was_refused_has_no_completed_items() -> None:
+    counts = {"total": 0, "completed": 0, "failed": 0, "stuck": 0}
+    job = {"id": "job_1", "recipe": "refine", "request_counts": counts}
+    job["batchyard"] = {"metrics": None, "simulated": False, "warnings": []}
+    assert job_view.summary(job) == "No items ran: job_1"
+
+
 def test_the_summary_says_what_the_report_warns_of_before_how_the_items_ended() -> None:
     counts = {"total": 3, "completed": 2, "failed": 0, "stuck": 1}
     ours = {"metrics": {"accepted": 2}, "simulated": False, "warnings": [{"code": "c", "message": "Look at it."}]}

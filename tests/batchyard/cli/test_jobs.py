@@ -87,6 +87,22 @@ def test_failed_and_stuck_items_exit_1_and_say_where_to_look(terminal: Terminal,
     assert "too_bad" in terminal("job", "items", job_id).stdout
 
 
+def test_a_job_whose_input_is_refused_writes_nothing_and_says_so(
+    terminal: Terminal, rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = rows("completed")
+    file.write_text(file.read_text() + "no json\n")
+    refused = terminal("twice", file, "--model", "echo", "-o", "out.jsonl", "--artifacts", "all")
+    assert refused.returncode == 1
+    assert "is failed: line 1: Row 1: " in refused.stderr
+    assert refused.stdout.startswith("No items ran: job_") and "Written" not in refused.stdout
+    assert not (tmp_path / "out.jsonl").exists()
+    shown = terminal("job", "status", refused.stdout.split()[-1]).stdout
+    assert "on track" not in shown
+    done = terminal("twice", rows("completed"), "--model", "echo", "-o", "out.jsonl", "--artifacts", "all")
+    assert done.stdout.splitlines()[-2:] == ["Written: out.jsonl", "Written: all"]
+
+
 def test_failed_items_are_retried_with_another_option_and_no_retry_is_taken_up(
     terminal: Terminal, rows: Callable[..., Path]
 ) -> None:

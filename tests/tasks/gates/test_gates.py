@@ -135,8 +135,30 @@ def test_the_message_tells_a_model_what_to_mend() -> None:
     assert [failure.message for failure in failures if failure is not None] == [
         "The answer does not contain 'two', 'three'.",
         "The JSON does not follow the schema: 3 is not of type 'string' at $.name.",
-        "The answer must not pass contains 'sorry'.",
+        "The answer must not contain 'sorry'.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "text", "message"),
+    [
+        ("equals", "{{answer}}", "3.5", "be '3.5'"),
+        ("icontains", "ELL", "hello", "contain, in any case, 'ELL'"),
+        ("contains-any", "one,two", "two", "contain any of 'one', 'two'"),
+        ("contains-all", ["{{extra.word}}"], "a.b", "contain all of 'a.b'"),
+        ("starts-with", "def ", "def f():", "start with 'def '"),
+        ("regex", r"^\d{2}$", "42", r"match the regular expression '^\\d{2}$'"),
+        ("levenshtein", "2:hello", "hallo", "be within 2 edits of 'hello'"),
+        ("is-json", None, "3", "be JSON"),
+        ("is-json", NAME, '{"name": "bob"}', "be JSON that follows the schema"),
+        ("contains-json", None, "so: [1]", "contain a JSON object or list"),
+        ("finish-reason", "length, stop", "stop", "end with length or stop"),
+        ("latency", "500ms", "0.4", "take 0.5 s or less"),
+    ],
+)
+def test_a_twin_says_what_the_answer_must_not_do(gate: str, value: Any, text: str, message: str) -> None:
+    failure = BUILT_IN[f"not-{gate}"](text, ITEM, value)
+    assert failure is not None and failure.message == f"The answer must not {message}."
 
 
 def test_an_item_without_the_column_that_a_value_names_is_told_so() -> None:

@@ -154,6 +154,7 @@ def test_requests_and_answers_stand_side_by_side_and_more_come_on_demand(
     expect(pairs.nth(0)).to_contain_text("id-0")
     assert pairs.nth(0).locator("pre").all_inner_texts() == ["hello 0", "hello 0"]
     expect(page.locator("#chart canvas")).to_be_visible()
+    expect(page.locator("#chart svg.drawing")).to_have_count(0)
     legend = page.locator(".u-legend .u-series")
     expect(legend.filter(has_text="answered")).to_be_visible()
     for expected in ("earliest end", "latest end"):
@@ -242,8 +243,11 @@ def test_a_form_that_is_sent_twice_makes_one_batch(stack: RunningStack, mixed: A
 def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixed: Any) -> None:
     page = visit(java_script_enabled=False).sign_in(stack.key, f"/batches/{mixed.id}")
     expect(page.locator("article.pair")).to_have_count(10)
+    expect(page.locator("#chart svg.drawing").first).to_be_visible()
     page.get_by_role("link", name="Next").click()
     expect(page.locator("article.pair").first).to_contain_text("id-10")
+    page.goto("/docs")
+    expect(page.get_by_text("/v1/batches", exact=True).first).to_be_visible()
     batch = stack.submit_endless()
     page.goto(f"/batches/{batch.id}")
     page.locator("summary", has_text="Cancel").click()

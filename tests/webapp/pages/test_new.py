@@ -233,6 +233,22 @@ def test_what_cannot_run_comes_back_with_all_that_was_typed(
         assert session.query(Batch).count() == session.query(File).count() == 0
 
 
+def test_a_script_that_keeps_the_chosen_file_takes_the_advice_to_choose_it_again_away(
+    visit: Open, stack: RunningStack, tmp_path: Path
+) -> None:
+    window = visit()
+    page = window.sign_in(stack.key, "/new")
+    (tmp_path / "in.jsonl").write_text("{no json\n")
+    page.get_by_label("Whole requests (JSON lines)").check()
+    page.get_by_label("File", exact=True).set_input_files(tmp_path / "in.jsonl")
+    page.get_by_role("button", name="Submit batch").click()
+    expect(page.get_by_role("alert")).to_contain_text("Everything you typed is kept.")
+    expect(page.get_by_role("alert")).not_to_contain_text("chosen again")
+    files = page.get_by_label("File", exact=True).evaluate("field => [...field.files].map(file => file.name)")
+    assert files == ["in.jsonl"]
+    window.problems.clear()  # the browser logs the 400
+
+
 def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(
     client: FlaskClient, context: AppContext
 ) -> None:

@@ -69,6 +69,20 @@ def test_the_chart_has_failures_the_deadline_and_a_band_where_the_end_is_expecte
     assert chart["deadline"] == 1300
 
 
+def test_the_chart_is_drawn_for_visitors_without_scripts() -> None:
+    long = timeline(*((1010.0 + 20 * number, 50) for number in range(200)))
+    for points, unit in ((EVEN, "seconds"), (long, "minutes")):
+        for batch in (shown(), shown(state="running", eta_earliest_seconds=50.0, eta_latest_seconds=100.0)):
+            counted, rates = speed.plain_charts(speed.chart(batch, points, points[-1][0] + 1))
+            assert counted.title == f"Requests, by {unit} since the start"
+            answered, failed = counted.lines
+            assert 15 <= len(answered.points) == len(failed.points) <= speed.PLAIN_POINTS
+            heights = [y for _, y in answered.points]
+            assert heights == sorted(heights, reverse=True) and heights[0] > heights[-1]
+            assert rates.lines[0].points
+    assert speed.plain_charts("") == []
+
+
 def test_a_deadline_far_away_does_not_squeeze_the_chart() -> None:
     assert json.loads(speed.chart(shown(due_at=90_000), EVEN, 1110.0))["deadline"] is None
     assert speed.chart(shown(), EVEN[:1], 1110.0) == ""

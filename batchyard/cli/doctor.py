@@ -1,0 +1,62 @@
+"""`doctor`, which is `up --check`: whether the models of models.toml can run here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.output import json_option, lines_of, painted, say
+from batchyard.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from batchyard.settings import Settings
+
+_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+@click.command()
+@click.argument("names", metavar="[MODEL...]", nargs=-1)
+@click.option("--start", is_flag=True, help="Also start each engine, and ask it once at each of its endpoints.")
+@data_option
+@models_option
+@json_option
+def doctor(names: tuple[str, ...], start: bool, data: Path | None, models: Path | None, as_json: bool) -> None:
+    """Try the models of the models file on this machine: names, files, memory, and with --start their answers.
+
+    Exit code 2 if a check has failed.
+    """
+    run(load_settings(data=data, models=models), names, start=start, as_json=as_json)
+
+
+def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json: bool) -> None:
+    """Print what each check says, with its remedy.
+
+    Raises:
+        ConfigurationError: a check has failed.
+    """
+    from inference.doctor import checks
+
+    found = checks.check(
+        settings.models,
+        allow_simulated=settings.allow_simulated,
+        only=names,
+        start_seconds=settings.engine_start_timeout if start else None,
+    )
+    findings = list(found)
+    rows = [
+        (finding.model, finding.check, painted(finding.result, _COLOURS.get(finding.result)), finding.detail or None,
+         finding.remedy or None)
+        for finding in findings
+    ]  # fmt: skip
+    table = lines_of(("model", "check", "result", "detail", "remedy"), rows)
+    if as_json:
+        say([asdict(finding) for finding in findings], "", True)
+    else:
+        click.echo(table)
+    failed = sum(finding.result == "failed" for finding in findings)
+    if failed:
+        raise ConfigurationError(f"{settings.models}: {failed} of {len(findings)} checks failed")

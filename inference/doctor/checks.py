@@ -1,0 +1,99 @@
+"""All checks of the models of a models.toml."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from batchyard.errors import ConfigurationError
+from batchyard.models import ModelSpec
+from inference import catalog
+from inference.doctor import folder, starting
+from inference.doctor.findings import Finding
+from inference.doctor.memory import Machine, memory, this_machine, together
+from inference.engines import registry
+
+
+def check(
+    models: Path,
+    *,
+    allow_simulated: bool,
+    only: tuple[str, ...] = (),
+    start_seconds: float | None = None,
+    machine: Machine | None = None,
+) -> Iterator[Finding]:
+    """Yield what each check of each model says, in the order of the file.
+
+    Args:
+        only: check these models only; all if empty.
+        start_seconds: also start each model's engine, for at most so long, and ask it once at each endpoint.
+        machine: the memory that is there, by default this machine's.
+
+    Raises:
+        ConfigurationError: the file as a whole cannot be used, or has no model of `only`.
+    """
+    entries = catalog.each(models, allow_simulated=allow_simulated)
+    if unknown := [name for name in only if name not in entries]:
+        raise ConfigurationError(f"{models}: no model {unknown[0]!r}; there are: {', '.join(entries)}")
+    there, loaded = machine or this_machine(), []
+    for name, entry in entries.items():
+        if only and name not in only:
+            continue
+        if isinstance(entry, ConfigurationError):
+            yield _refused(name, entry.message)
+            continue
+        findings = list(_of(entry, there))
+        yield from findings
+        if (files := _files(entry)) is not None:
+            loaded.append((entry, files))
+        if start_seconds is not None and not any(finding.result == "failed" for finding in findings):
+            yield from starting.start(entry, start_seconds)
+    if (all_of_them := together(loaded, there)) is not None:
+        yield all_of_them
+
+
+def of_loaded(models: dict[str, ModelSpec]) -> Iterator[Finding]:
+    """Yield what is wrong with models that are loaded already: what is cheap to see."""
+    machine = this_machine()
+    for spec in models.values():
+        yield from (finding for finding in _of(spec, machine) if finding.wrong)
+    loaded = [(spec, files) for spec in models.values() if (files := _files(spec)) is not None]
+    if (all_of_them := together(loaded, machine)) is not None:
+        yield all_of_them
+
+
+def _refused(name: str, message: str) -> Finding:
+    """Return the finding of an entry that cannot be used: its key, the reason and the remedy."""
+    place, _, reason = message.partition(": ")
+    reason, _, remedy = reason.rpartition("; ") if "; " in reason else (reason, "", "")
+    return Finding(name, place.removeprefix(f"models.{name}").lstrip(".") or "entry", "failed", reason, remedy)
+
+
+def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
+    engine = registry.capabilities(spec.engine)
+    if engine.package is not None and importlib.util.find_spec(engine.package) is None:
+        detail = f"{engine.package} is not installed here"
+        yield Finding(spec.name, "engine", "warning", detail, f"install {engine.package} where engines start")
+    if engine.argument_names() is None:
+        yield Finding(spec.name, "engine_args", "not checked", "their names are checked where the engine starts")
+    else:
+        yield Finding(spec.name, "engine_args", "ok", ", ".join(spec.engine_args) or "none")
+    if not spec.source or engine.simulated:
+        return
+    files = folder.folder_of(spec)
+    if files is None:
+        detail = f"{spec.source} is not on this machine: the start downloads it"
+        yield Finding(spec.name, "folder", "warning", detail, f"download it before: hf download {spec.source}")
+        return
+    yield Finding(spec.name, "folder", "ok", str(files))
+    yield folder.tokenizer(spec, files)
+    if (template := folder.chat_template(spec, files)) is not None:
+        yield template
+    yield memory(spec, files, machine)
+
+
+def _files(spec: ModelSpec) -> Path | None:
+    if not spec.source or registry.capabilities(spec.engine).simulated:
+        return None
+    return folder.folder_of(spec)

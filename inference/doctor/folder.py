@@ -1,0 +1,79 @@
+"""Checks of a model's folder: tokenizer and chat template. They read files, and import no engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from batchyard.models import ModelSpec
+from inference.doctor.findings import Finding
+
+CHAT = "/v1/chat/completions"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+
+
+def folder_of(spec: ModelSpec) -> Path | None:
+    """Return the folder with the model's files: the local one, or a hub id's in the local cache; None without one."""
+    if Path(spec.source).is_dir():
+        return Path(spec.source)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    config = try_to_load_from_cache(spec.source, "config.json", revision=spec.engine_args.get("revision"))
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """Return config.json; empty if it cannot be read."""
+    return _json(folder / "config.json")
+
+
+def tokenizer(spec: ModelSpec, folder: Path) -> Finding:
+    """Check that the folder has a tokenizer that can be read."""
+    if "tokenizer" in spec.engine_args or spec.engine_args.get("skip_tokenizer_init"):
+        return Finding(spec.name, "tokenizer", "not checked", "engine_args say where it is")
+    name = next((name for name in TOKENIZERS if (folder / name).is_file()), None)
+    if name is None:
+        return Finding(
+            *(spec.name, "tokenizer", "failed", f"{folder} has no tokenizer"),
+            "put the model's tokenizer.json into the folder, or name another one in engine_args.tokenizer",
+        )
+    if name == "tokenizer.json":
+        try:
+            from tokenizers import Tokenizer
+
+            Tokenizer.from_file(str(folder / name))
+        except ImportError:
+            pass
+        except Exception as error:  # noqa: BLE001  tokenizers raises Exception itself
+            detail = f"{folder / name} cannot be read: {error}"
+            return Finding(spec.name, "tokenizer", "failed", detail, "copy the model's tokenizer.json again")
+    return Finding(spec.name, "tokenizer", "ok", name)
+
+
+def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
+    """Check that a model that answers chats has a chat template. None for another one."""
+    if CHAT not in spec.endpoints:
+        return None
+    if "chat_template" in spec.engine_args:
+        return Finding(spec.name, "chat template", "ok", "engine_args.chat_template")
+    name = next((name for name in TEMPLATES if (folder / name).is_file()), None)
+    if name is None and _json(folder / "tokenizer_config.json").get("chat_template"):
+        name = "tokenizer_config.json"
+    if name is None:
+        return Finding(
+            *(spec.name, "chat template", "warning", f"none in {folder}: requests to {CHAT} will fail"),
+            "put the model's chat_template.jinja into the folder, or list its other endpoints in `endpoints`",
+        )
+    return Finding(spec.name, "chat template", "ok", name)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

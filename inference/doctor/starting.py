@@ -1,0 +1,95 @@
+"""A start of an engine, and one answer to each of its endpoints, in a process of its own.
+
+`python -m inference.doctor.starting` reads a ModelSpec as JSON from standard input. Its last line is the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from batchyard.errors import BatchyardError
+from batchyard.models import ModelSpec
+from inference.doctor.findings import Finding
+from inference.engine import JobEngine
+from inference.engines import registry
+
+ANSWER_SECONDS = 120.0
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 8},
+    "/v1/embeddings": {"input": "Say hello."},
+}
+MARK = "batchyard-doctor: "
+
+
+def start(spec: ModelSpec, seconds: float) -> list[Finding]:
+    """Start the model's engine and return how that and its answers went. It ends within `seconds`."""
+    if issubclass(registry.capabilities(spec.engine), JobEngine):
+        reason = f"engine {spec.engine} starts within a run; submit a small batch"
+        return [Finding(spec.name, "start", "not checked", reason)]
+    command = [sys.executable, "-m", "inference.doctor.starting"]
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            child.communicate(spec.model_dump_json().encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            detail = f"not within {seconds:g} s"
+            return [Finding(spec.name, "start", "failed", detail, "raise BATCHYARD_ENGINE_START_TIMEOUT")]
+        finally:
+            _end(child)
+        log.seek(0)
+        lines = log.read().decode(errors="replace").splitlines()
+    outcome = next((line for line in reversed(lines) if line.startswith(MARK)), None)
+    if outcome is None:
+        ending = f"ended by {signal.Signals(-child.returncode).name}" if child.returncode < 0 else "ended"
+        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+        detail = f"its process {ending} (exit code {child.returncode}): {last}"
+        return [Finding(spec.name, "start", "failed", detail, "see docs/operations.md, What to do when")]
+    return [Finding(**entry) for entry in json.loads(outcome.removeprefix(MARK))]
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the process and all that it has started: they are one process group."""
+    with contextlib.suppress(ProcessLookupError):  # all of them have ended
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+async def _try(spec: ModelSpec) -> list[Finding]:
+    engine = registry.engine_class(spec.engine)(spec, ANSWER_SECONDS)
+    began = time.monotonic()
+    try:
+        await engine.start()
+    except BatchyardError as error:
+        why = " ".join(error.message.split())
+        return [Finding(spec.name, "start", "failed", why, "change what it names in models.toml")]
+    findings = [Finding(spec.name, "start", "ok", f"{time.monotonic() - began:.1f} s")]
+    for endpoint in spec.endpoints:
+        began = time.monotonic()
+        answer = await engine.answer(endpoint, {"model": spec.name, **BODIES[endpoint]})
+        if answer.status_code == 200:
+            findings.append(Finding(spec.name, endpoint, "ok", f"answered in {time.monotonic() - began:.1f} s"))
+        else:
+            refusal = answer.error or (answer.body or {}).get("error") or {}
+            reason = str(refusal.get("message") or answer.status_code)
+            remedy = "take it out of `endpoints`, or mend what the reason names"
+            findings.append(Finding(spec.name, endpoint, "failed", reason, remedy))
+    await engine.stop()
+    return findings
+
+
+if __name__ == "__main__":
+    checked = asyncio.run(_try(ModelSpec.model_validate_json(sys.stdin.read())))
+    print(f"\n{MARK}{json.dumps([vars(finding) for finding in checked])}", flush=True)
+    os._exit(0)  # an engine's threads and processes may not end by themselves

@@ -1,0 +1,44 @@
+"""`batchyard doctor` and `up --check`: a table, a JSON document, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.stacks import ROOT
+from tests.support.terminal import batchyard
+
+GOOD = f"[models.a]\nengine='transformers'\nsource='{ROOT}/examples/models/nano'\n"
+WRONG = "[models.b]\nengine='transformers'\nsource='/nowhere'\n"
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("up", "--check")])
+def test_each_check_has_a_line_with_its_remedy_and_one_that_failed_exits_2(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "models.toml").write_text(GOOD)
+    good = batchyard(*command, folder=tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.splitlines()[0].split() == ["model", "check", "result", "detail", "remedy"]
+    (tmp_path / "models.toml").write_text(GOOD + WRONG)
+    wrong = batchyard(*command, folder=tmp_path)
+    assert wrong.returncode == 2
+    assert "make it, or name a hub id" in wrong.stdout and "1 of 6 checks failed" in wrong.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_checks_are_one_json_document_for_scripts(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(GOOD + WRONG)
+    result = batchyard("doctor", "b", "--json", folder=tmp_path)
+    (finding,) = json.loads(result.stdout)
+    assert (result.returncode, finding["model"], finding["check"], finding["result"]) == (2, "b", "source", "failed")
+
+
+def test_up_refuses_a_wrong_name_of_an_argument_at_once(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(GOOD + "engine_args.batch_sizes=3")
+    result = batchyard("up", "--port", "0", "--flower-port", "0", folder=tmp_path)
+    assert result.returncode == 2
+    assert "models.a.engine_args.batch_sizes: engine transformers has no such argument" in result.stderr
+    assert "did you mean batch_size?" in result.stderr
