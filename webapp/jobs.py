@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from batchyard.statuses import TERMINAL, JobStatus
+from batchyard.statuses import TERMINAL, ItemState, JobStatus
 from batchyard.tariffs import Cost
 from store import events, schedules
 from store.accounting import usage as accounts
@@ -55,7 +55,7 @@ class ListResults(BaseModel):
 
 
 class ListItems(BaseModel):
-    state: job_wire.ItemState | None = None
+    state: ItemState | None = None
     custom_id: str | None = Field(None, min_length=1, max_length=256)
     after: int | None = Field(None, ge=0, le=2**53, description="the number of the last item of the page before")
     limit: int = Field(20, ge=1, le=100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy.orm import Session
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import ConfigurationError, ConflictError, NotFoundError, PermissionDeniedError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import BareOptions, Child, Recipe, Stage
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import RETRIABLE_STATES, TERMINAL
 from store import files
 from store.artifacts import Writer
 from store.formats import items as items_file
@@ -33,9 +33,6 @@ from tasks.steps import registry
 from tasks.tuning.cells import Cell
 
 PURPOSES = ("user_data", "batch")
-Uncompleted = Literal["failed", "stuck", "expired", "cancelled"]
-"""The state of an ended item that can be retried."""
-UNCOMPLETED: Sequence[Uncompleted] = get_args(Uncompleted)
 _CHOOSING = ("limit", "shuffle")
 """Options that choose among the rows of an input."""
 
@@ -217,7 +214,7 @@ def retry(
     project_id: str,
     job_id: str,
     *,
-    states: Sequence[str] = UNCOMPLETED,
+    states: Sequence[str] = RETRIABLE_STATES,
     values: Mapping[str, Any] | None = None,
     completion_window: str | None = None,
 ) -> JobDraft:
@@ -226,7 +223,7 @@ def retry(
     Its items are a file of its own, with the numbers, ids and rows that they have in the ended job.
 
     Args:
-        states: of the items that it takes, some of UNCOMPLETED.
+        states: of the items that it takes, some of RETRIABLE_STATES.
         values: options that replace those of the ended job.
         completion_window: None for that of the ended job.
 

@@ -14,7 +14,7 @@ from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
 from store import events
 from store.jobs import reading as job_records
 from store.jobs.records import Job
@@ -24,7 +24,7 @@ from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS
 from webapp import batches
 from webapp.files import get_file, send
-from webapp.job_wire import ItemState, JobObject
+from webapp.job_wire import JobObject
 from webapp.jobs import control, create_once, get_job, to_wire
 from webapp.pages import charts, forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
@@ -202,7 +202,7 @@ def _list_variables(job: Job, chosen: ItemFilter, listed: ItemList) -> dict[str,
         "job_id": job.id,
         "chosen": chosen,
         "listed": listed,
-        "states": [*([MIXED] if SAMPLES in job.counters else []), *reading.STATES],
+        "states": [*([MIXED] if SAMPLES in job.counters else []), *ITEM_STATES],
     }
 
 
