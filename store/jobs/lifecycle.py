@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
-from store import events, files, leases, listing
+from store import events, files, listing
 from store.batches import FINISHING_SECONDS, MESSAGE_SECONDS, set_pause
 from store.database import changed
 from store.jobs import stages
@@ -27,8 +27,6 @@ UNFINISHED = Job.total - (Job.completed + Job.failed + Job.stuck + Job.expired_i
 """The items of a job that have not ended, in SQL."""
 
 _AMENDED = and_(Job.unwritten > 0, Job.attempts < ATTEMPTS)
-
-record_failure = leases.record_failure
 
 
 def create(

@@ -279,7 +279,7 @@ def fail(database: Database, job: Job, times: int, *, counted: bool = True) -> N
         with database.write() as session:
             lease = acquire_job(session, job.id, "here/1/advance", 60)
             assert lease is not None
-            lifecycle.record_failure(session, lease, "it broke", counted=counted, backoff=Backoff(first=2.0))
+            leases.record_failure(session, lease, "it broke", counted=counted, backoff=Backoff(first=2.0))
 
 
 @pytest.mark.parametrize(
