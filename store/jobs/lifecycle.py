@@ -30,88 +30,24 @@ _AMENDED = and_(Job.unwritten > 0, Job.attempts < ATTEMPTS)
 
 
 def create(
-    session: Session,
-    project_id: str,
-    *,
-    recipe: str,
-    recipe_sha256: str,
-    completion_window: str,
-    options: dict[str, Any],
-    models: dict[str, dict[str, Any]],
-    simulated: bool,
-    config_sha256: str,
-    work_sha256: str,
-    name: str | None = None,
-    input_file_id: str | None = None,
-    input_sha256: str = "",
-    input_name: str = "",
-    items_sha256: str | None = None,
-    seed: int = 0,
-    metadata: dict[str, str] | None = None,
-    post_process: Sequence[dict[str, Any]] = (),
-    output_expires_after: int | None = None,
-    due_after: int | None = None,
-    depends_on: Sequence[dict[str, Any]] = (),
-    answers_from: str | None = None,
-    retry_of: str | None = None,
-    parent_id: str | None = None,
-    child_key: str | None = None,
-    variant: str | None = None,
-    expires_at: int | None = None,
-    due_at: int | None = None,
-    idempotency: tuple[str, str] | None = None,
+    session: Session, job: Job, *, due_after: int | None = None, idempotency: tuple[str, str] | None = None
 ) -> Job:
-    """Create a job: `waiting` if it depends on others, else `validating`.
+    """Create a job from its unsaved record: `waiting` if it depends on others, else `validating`.
+
+    `expires_at` and `due_at`, if the record has none, follow from its window.
 
     Args:
-        input_sha256: content of the input, which the job keeps even if the file is deleted; empty if it is not known
-            yet, or the job has none.
-        input_name: name of the input's file; its suffix is the format.
-        items_sha256: the items, if they are those of another job.
         due_after: seconds from now until it is due; None for the end of its window.
-        depends_on: `{"id", "when"}` of each job or batch that it waits for.
-        expires_at, due_at: those of the job that starts this one; None for those that follow from the window.
         idempotency: the client's key and the SHA-256 of its request, see `repeated`.
     """
-    created_at = now()
-    if expires_at is None:
-        expires_at = created_at + durations.seconds(completion_window)
-    if due_at is None:
-        due_at = expires_at if due_after is None else created_at + due_after
-    job = Job(
-        id=new_id("job_"),
-        project_id=project_id,
-        name=name,
-        recipe=recipe,
-        recipe_sha256=recipe_sha256,
-        completion_window=completion_window,
-        input_file_id=input_file_id,
-        input_sha256=input_sha256,
-        input_name=input_name,
-        items_sha256=items_sha256,
-        options=options,
-        seed=seed,
-        models=models,
-        simulated=simulated,
-        config_sha256=config_sha256,
-        work_sha256=work_sha256,
-        status="waiting" if depends_on else "validating",
-        created_at=created_at,
-        expires_at=expires_at,
-        due_at=due_at,
-        request_metadata=metadata,
-        post_process=list(post_process),
-        output_expires_after=output_expires_after,
-        depends_on=list(depends_on),
-        answers_from=answers_from,
-        retry_of=retry_of,
-        parent_id=parent_id,
-        child_key=child_key,
-        variant=variant,
-        idempotency_key=idempotency[0] if idempotency else None,
-        idempotency_sha256=idempotency[1] if idempotency else None,
-        lease_expires_at=time.time() + MESSAGE_SECONDS,
-    )
+    job.id, job.created_at = new_id("job_"), now()
+    if job.expires_at is None:
+        job.expires_at = job.created_at + durations.seconds(job.completion_window)
+    if job.due_at is None:
+        job.due_at = job.expires_at if due_after is None else job.created_at + due_after
+    job.status = "waiting" if job.depends_on else "validating"
+    job.idempotency_key, job.idempotency_sha256 = idempotency or (None, None)
+    job.lease_expires_at = time.time() + MESSAGE_SECONDS
     session.add(job)
     session.flush()
     return job

@@ -18,6 +18,7 @@ class Job(Leased, Pausable, Base):
     """A job. What it shares with a batch has the name that it has there.
 
     `input_sha256` and `input_name` are empty without an input of its own. The suffix of `input_name` is the format.
+    `depends_on` has `id` and `when` of each job or batch that it waits for, `retry_of` a job whose items it takes.
     `items_sha256` is the items file (store.formats.items), null before validation, unless the items are those of
     another job; `total` is 0 before validation. `config_sha256` identifies all that a job's outcome depends on,
     `work_sha256` all that its requests do. The items begun, in the order of the items file,
@@ -37,8 +38,8 @@ class Job(Leased, Pausable, Base):
     recipe_sha256: Mapped[str] = mapped_column(String(64))
     completion_window: Mapped[str] = mapped_column(String(16))
     input_file_id: Mapped[str | None] = mapped_column(String(64), index=True)
-    input_sha256: Mapped[str] = mapped_column(String(64), index=True)
-    input_name: Mapped[str] = mapped_column(String(512))
+    input_sha256: Mapped[str] = mapped_column(String(64), default="", index=True)
+    input_name: Mapped[str] = mapped_column(String(512), default="")
     items_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     options: Mapped[dict[str, Any]]
     seed: Mapped[int] = mapped_column(default=0)

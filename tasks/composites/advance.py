@@ -118,13 +118,13 @@ def _prepared(
             source = ChildInput(file.id, file.sha256, child.artifact)
         draft = submission.child(context, job, child, source)
         if options.reuse:
-            same = composites.completed(session, job.project_id, draft.columns["config_sha256"])
+            same = composites.completed(session, job.project_id, draft.job.config_sha256)
             if same is not None:
                 return same
         if start.source is not None:
             earlier = session.get(Job, _job_id(start.source, jobs, ends))
-            if earlier is not None and earlier.work_sha256 == draft.columns["work_sha256"]:
-                draft.columns["answers_from"] = earlier.id
+            if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
+                draft.job.answers_from = earlier.id
     return draft
 
 

@@ -127,7 +127,7 @@ class _Tick:
             except RequestError as error:
                 self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
                 return
-            draft.columns["expires_at"] = expires_at
+            draft.job.expires_at = expires_at
             drafts.append(draft)
         self._commit(drafts=drafts)
 

@@ -93,15 +93,8 @@ def _begin(context: AppContext, job: Job) -> None:
             _fail(context, job, f"'{source['id']}' has ended without an artifact '{source['artifact']}'.")
             return
         values = {"input_file_id": file.id, "input_sha256": file.sha256, "input_name": file.filename}
-        values |= identity.hashes(
-            context.recipes.recipe(job.recipe).options,
-            recipe=job.recipe,
-            recipe_sha256=job.recipe_sha256,
-            options=job.options,
-            seed=job.seed,
-            input_sha256=file.sha256,
-            models=job.models,
-        )
+        configuration = identity.configuration(job) | {"input_sha256": file.sha256}
+        values |= identity.hashes(context.recipes.recipe(job.recipe).options, configuration)
     with context.database.write() as session:
         released = dependencies.release(session, job, **values)
     if released:

@@ -175,7 +175,7 @@ def _write_own(results: Results, job: Job, report: Report) -> None:
                 file.write(orjson.dumps(line) + b"\n")
     _write_json(results, "metrics.json", report.metrics)
     _write_json(results, "view.json", list(report.view))
-    _write_json(results, "config.json", configuration(job))
+    _write_json(results, "config.json", identity.configuration(job))
 
 
 def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
@@ -222,19 +222,6 @@ def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens, cos
         "artifacts": files,
     }
     _write_json(results, "manifest.json", manifest)
-
-
-def configuration(job: Job) -> dict[str, Any]:
-    """Return what `config_sha256` is the hash of."""
-    return {
-        "recipe": job.recipe,
-        "recipe_sha256": job.recipe_sha256,
-        "options": job.options,
-        "seed": job.seed,
-        "input_sha256": job.input_sha256,
-        **({"items_sha256": job.items_sha256} if job.retry_of else {}),
-        "models": identity.unpriced(job.models),
-    }
 
 
 def _write_json(results: Results, name: str, value: Any) -> None:
