@@ -16,10 +16,9 @@ from batchyard.latency import Latencies
 from batchyard.statuses import PAUSABLE, RUNNING, TERMINAL, TRANSITIONS, priority_name
 from store import events, files, listing
 from store.database import changed
-from store.jobs.records import Job
 from store.keys import Caller
 from store.leases import ATTEMPTS, claim
-from store.records import Artifact, Batch, File, ResultChunk, Segment, Sla, first_id, new_id, now
+from store.records import Artifact, Batch, File, Job, ResultChunk, Segment, Sla, first_id, new_id, now
 from store.speeds import RequestClass
 
 

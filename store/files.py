@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import listing
-from store.jobs.records import Job, JobArtifact
-from store.records import Artifact, Batch, File, ScheduleRun, new_id, now
+from store.records import Artifact, Batch, File, Job, JobArtifact, ScheduleRun, new_id, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400

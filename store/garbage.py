@@ -12,8 +12,7 @@ from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import files
 from store.batches import ENDED_AT
 from store.jobs.lifecycle import ENDED_AT as JOB_ENDED_AT
-from store.jobs.records import Job, JobChunk
-from store.records import Batch, File, ResultChunk, Schedule, Segment
+from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment
 
 
 def referenced(session: Session, hashes: Sequence[str], live_at: float, results_at: float) -> set[str]:

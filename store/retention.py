@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from batchyard.statuses import TERMINAL
 from store.batches import ENDED_AT
 from store.jobs.lifecycle import ENDED_AT as JOB_ENDED_AT
-from store.jobs.records import Job, JobArtifact, JobChunk, JobReply, JobStage
 from store.records import (
     ApiKey,
     Artifact,
@@ -24,6 +23,11 @@ from store.records import (
     Delivery,
     Event,
     File,
+    Job,
+    JobArtifact,
+    JobChunk,
+    JobReply,
+    JobStage,
     ResultChunk,
     Schedule,
     ScheduleRun,

@@ -18,8 +18,7 @@ from store.accounting import usage as accounts
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.reading import NO_TOKENS, Tokens
-from store.jobs.records import Job, JobArtifact, JobStage
-from store.records import Batch, File
+from store.records import Batch, File, Job, JobArtifact, JobStage
 from tasks.jobs import dry_run, reading, submission
 from tasks.jobs.dry_run import Outlook
 from tasks.jobs.replies import posting

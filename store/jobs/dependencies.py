@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from store.batches import MESSAGE_SECONDS
 from store.jobs import lifecycle
-from store.jobs.records import Job
-from store.records import Batch
+from store.records import Batch, Job
 
 
 def waiting(session: Session) -> Sequence[Job]:

@@ -16,10 +16,9 @@ from store import events, files, listing
 from store.batches import FINISHING_SECONDS, MESSAGE_SECONDS, set_pause
 from store.database import changed
 from store.jobs import stages
-from store.jobs.records import Job, JobArtifact
 from store.keys import Caller
 from store.leases import ATTEMPTS, claim
-from store.records import Batch, File, Sla, new_id, now
+from store.records import Batch, File, Job, JobArtifact, Sla, new_id, now
 
 ENDED_AT = func.coalesce(Job.completed_at, Job.expired_at, Job.cancelled_at, Job.failed_at)
 """The end of an ended job, in SQL."""

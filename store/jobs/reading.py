@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, TERMINAL
 from store.files import live
-from store.jobs.records import ChunkKind, Job, JobArtifact, JobChunk, JobStage
-from store.records import Batch, File, ResultChunk, Segment, now
+from store.records import Batch, ChunkKind, File, Job, JobArtifact, JobChunk, JobStage, ResultChunk, Segment, now
 
 
 def stages(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[JobStage, Batch | None]]]:

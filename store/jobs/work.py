@@ -13,8 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from batchyard.errors import RequestError
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL, JobStatus
-from store.jobs.records import Job
-from store.records import Batch, Hold, first_id
+from store.records import Batch, Hold, Job, first_id
 
 Work: TypeAlias = Batch | Job
 Wanted: TypeAlias = JobStatus | Literal["unfinished", "ended", "paused"]

@@ -15,8 +15,8 @@ from batchyard.errors import RequestError, UnavailableError
 from batchyard.recipes import Child, CompositeOptions
 from batchyard.statuses import TERMINAL
 from store.jobs import composites, reading
-from store.jobs.records import Job
 from store.leases import Lease
+from store.records import Job
 from tasks.composites import tuning
 from tasks.composites.commit import commit
 from tasks.composites.plan import Start, plan

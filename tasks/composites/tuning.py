@@ -19,8 +19,8 @@ from batchyard.models import ModelSpec
 from batchyard.statuses import TERMINAL
 from store.formats import items as items_file
 from store.jobs import composites
-from store.jobs.records import Job
 from store.leases import Lease
+from store.records import Job
 from tasks import derived, messages
 from tasks.composites import measuring
 from tasks.composites.commit import commit

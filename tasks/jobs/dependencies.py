@@ -12,8 +12,7 @@ from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
 from store import files
 from store.jobs import dependencies, reading
-from store.jobs.records import Job
-from store.records import File
+from store.records import File, Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import identity

@@ -31,7 +31,7 @@ from store.jobs import lifecycle, replies
 from store.jobs import reading as job_records
 from store.jobs import stages as stage_records
 from store.jobs.reading import Tokens
-from store.jobs.records import Job, JobReply
+from store.records import Job, JobReply
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job

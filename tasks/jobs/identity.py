@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.recipes import BareOptions, is_judgement
-from store.jobs.records import Job
+from store.records import Job
 
 
 def canonical(value: Any) -> bytes:

@@ -25,7 +25,7 @@ from store.formats.items import Reader
 from store.jobs import reading as records
 from store.jobs import replies
 from store.jobs.reading import Chunk, PlanGroup
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finish import NEVER_ENDED, EndedItem
 from tasks.jobs.item_events import events_of

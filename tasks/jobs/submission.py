@@ -18,8 +18,7 @@ from store.artifacts import Writer
 from store.formats import items as items_file
 from store.jobs import dependencies as records
 from store.jobs import lifecycle
-from store.jobs.records import Job
-from store.records import File
+from store.records import File, Job
 from tasks import derived, messages
 from tasks.context import AppContext
 from tasks.execution import engine_status

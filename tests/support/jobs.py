@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 
 from store.formats import asks
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
 from store.jobs.stages import PlannedJobSegment
-from store.records import Batch, Project
+from store.records import Batch, Job, Project
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tests.support.planned import answers, append, finish_segment, started

@@ -14,7 +14,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from store.formats import items
-from store.jobs.records import Job
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import advance, finish

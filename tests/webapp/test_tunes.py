@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import update
 
 from store.jobs import composites, lifecycle
-from store.jobs.records import Job
+from store.records import Job
 from tasks import derived, messages
 from tasks.composites import measuring
 from tasks.composites.measuring import Wave

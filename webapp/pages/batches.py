@@ -16,8 +16,7 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import batches, events, files, keys, segments
-from store.jobs.records import Job
-from store.records import Batch, Event
+from store.records import Batch, Event, Job
 from tasks.intake import changes, retry_input, submission
 from tasks.scheduling import deadlines
 from webapp.batches import control, create_once, get_batch, to_wire

@@ -17,8 +17,7 @@ from batchyard.errors import BatchyardError, ConflictError, NotFoundError
 from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
 from store import events
 from store.jobs import reading as job_records
-from store.jobs.records import Job
-from store.records import Batch
+from store.records import Batch, Job
 from tasks.composites import reading as composites
 from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS

@@ -15,9 +15,8 @@ from pydantic import Field
 from batchyard import durations
 from store import keys
 from store.jobs import work
-from store.jobs.records import Job
 from store.jobs.work import Filter, Sort, Wanted, Work
-from store.records import Batch
+from store.records import Batch, Job
 from webapp import batches, jobs, metrics
 from webapp.job_wire import JobObject
 from webapp.pages import sessions

@@ -15,8 +15,7 @@ from flask.typing import ResponseReturnValue
 
 from batchyard.errors import BatchyardError, RequestError
 from batchyard.statuses import JOB_PAUSABLE, PAUSABLE, TERMINAL
-from store.jobs.records import Job
-from store.records import Batch
+from store.records import Batch, Job
 from webapp.batches import control as control_batch
 from webapp.batches import get_batch
 from webapp.jobs import control as control_job

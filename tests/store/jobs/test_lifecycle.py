@@ -16,9 +16,8 @@ from batchyard.statuses import JOB_TRANSITIONS, TERMINAL
 from store import events, leases, segments
 from store.database import Database
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
 from store.leases import acquire_job
-from store.records import Batch, Segment
+from store.records import Batch, Job, Segment
 from tests.support.jobs import create_job, open_stage, planned, start_job
 
 

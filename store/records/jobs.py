@@ -1,17 +1,16 @@
-"""Records of jobs: a job is one run of a recipe over the items of an input."""
+"""Jobs: a job is one run of a recipe over the items of an input."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records import Base, Leased, Pausable
+from store.records.base import ID, Base, Leased, Pausable
 
 ChunkKind = Literal["result", "judgement"]
 ReplyKind = Literal["verdict", "resolve", "requeue"]
-_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Job(Leased, Pausable, Base):
@@ -127,7 +126,7 @@ class JobChunk(Base):
     """A chunk of a job's results or judgements (store.formats.job_chunks)."""
 
     __tablename__ = "job_chunks"
-    id: Mapped[int] = mapped_column(_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ID, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     kind: Mapped[str] = mapped_column(String(16))
     sha256: Mapped[str] = mapped_column(String(64), index=True)
@@ -136,21 +135,11 @@ class JobChunk(Base):
     __table_args__ = (UniqueConstraint("job_id", "sha256"),)
 
 
-class JobArtifact(Base):
-    """A file that a job produced, with its name in that job."""
-
-    __tablename__ = "job_artifacts"
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
-    lines: Mapped[int | None]
-
-
 class JobReply(Base):
     """What a person or a CI said to one turn of an item. `turn` and `life` count from 1."""
 
     __tablename__ = "job_replies"
-    id: Mapped[int] = mapped_column(_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ID, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     position: Mapped[int]
     life: Mapped[int]
