@@ -14,7 +14,7 @@ from typing import Any
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.recipes import Child, CompositeOptions
 from batchyard.statuses import TERMINAL
-from store.jobs import composites, reading
+from store.jobs import composites, lifecycle
 from store.leases import Lease
 from store.records import Job
 from tasks.composites import tuning
@@ -112,7 +112,7 @@ def _prepared(
     with context.database.read() as session:
         if child.before is not None and child.artifact is not None:
             before = _job_id(child.before, jobs, ends)
-            file = reading.find_artifact(session, job.project_id, before, child.artifact)
+            file = lifecycle.find_artifact(session, job.project_id, before, child.artifact)
             if file is None:
                 return {"code": "no_input", "message": f"job '{before}' has no artifact '{child.artifact}'"}
             source = ChildInput(file.id, file.sha256, child.artifact)

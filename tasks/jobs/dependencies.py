@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
-from store import files
-from store.jobs import dependencies, reading
+from store import batches
+from store.jobs import dependencies, lifecycle
 from store.records import File, Job
 from tasks import messages
 from tasks.context import AppContext
@@ -49,7 +49,7 @@ def check(session: Session, project_id: str, wanted: Sequence[Mapping[str, Any]]
 
 def find_artifact(session: Session, project_id: str, owner_id: str, name: str) -> File | None:
     """Return the artifact of that name of an ended batch or job of the project, or None."""
-    find = reading.find_artifact if owner_id.startswith("job_") else files.find_artifact
+    find = lifecycle.find_artifact if owner_id.startswith("job_") else batches.find_artifact
     return find(session, project_id, owner_id, name)
 
 

@@ -296,7 +296,7 @@ class Results:
         path = self._folder / f"{job_id}-{name}"
         if not path.exists():
             with self._context.database.read() as session:
-                file = job_records.find_artifact(session, self._job.project_id, job_id, name)
+                file = lifecycle.find_artifact(session, self._job.project_id, job_id, name)
             if file is None:
                 return None
             with self._artifacts.open(file.sha256) as source, path.open("wb") as target:
