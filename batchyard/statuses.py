@@ -1,6 +1,6 @@
 """OpenAI's names: the endpoints of requests, the statuses of a batch and of a job, and the allowed transitions.
 
-Priorities are Batchyard's own.
+Priorities and the states of a job's items are Batchyard's own.
 """
 
 from __future__ import annotations
@@ -57,3 +57,10 @@ JOB_TRANSITIONS: dict[str, frozenset[str]] = {
 """A job waits for what it depends on. Its window may end before its items are known."""
 JOB_PAUSABLE = ("waiting", *PAUSABLE)
 JOB_RUNNING = sorted(JOB_TRANSITIONS.keys() - TERMINAL)
+
+RetriableState = Literal["failed", "stuck", "expired", "cancelled"]
+ItemState = Literal["pending", "live", "waiting_for_verdict", "completed", RetriableState]
+ITEM_STATES: tuple[ItemState, ...] = get_args(ItemState)
+"""The states of a job's item; those of items that have not ended come first."""
+RETRIABLE_STATES: tuple[RetriableState, ...] = get_args(RetriableState)
+"""The states of ended items that a retry takes."""

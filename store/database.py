@@ -125,7 +125,7 @@ class Database:
         """Migrate the schema to this version's.
 
         Raises:
-            ConfigurationError: the database was written by a newer version, or cannot be opened.
+            ConfigurationError: the database was written by a version that is newer or too old, or cannot be opened.
         """
         # Only what migrates imports it: the eleven processes of a stack do without.
         from alembic import command
@@ -135,7 +135,7 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        heads = ScriptDirectory.from_config(config).get_heads()
+        scripts = ScriptDirectory.from_config(config)
         try:
             if self.sqlite and self.url.database:
                 Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -144,9 +144,9 @@ class Database:
                 command.upgrade(config, "head")
         except CommandError as error:
             raise ConfigurationError(
-                f"{self._name} was written by a newer version of Batchyard "
-                f"(this one knows its schema up to {', '.join(heads)}): {error}; upgrade Batchyard, "
-                f"or name another data folder"
+                f"{self._name} was written by a newer version of Batchyard, or by one that is too old (this one knows "
+                f"schemas from {', '.join(scripts.get_bases())} to {', '.join(scripts.get_heads())}): {error}; upgrade "
+                f"Batchyard, or name another data folder"
             ) from error
         except (UnavailableError, DBAPIError, OSError) as error:
             raise ConfigurationError(f"{self._name} cannot be opened: {error}") from error

@@ -12,9 +12,8 @@ from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from store import listing, webhooks
-from store.jobs.records import Job
 from store.keys import Caller
-from store.records import Batch, Event, new_id, now
+from store.records import Batch, Event, Job, new_id, now
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
 # items, those of budgets of a whole project.

@@ -8,10 +8,8 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
-from batchyard.statuses import TERMINAL
 from store import listing
-from store.jobs.records import Job, JobArtifact
-from store.records import Artifact, Batch, File, ScheduleRun, new_id, now
+from store.records import Artifact, Batch, File, Job, JobArtifact, ScheduleRun, new_id, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
@@ -93,22 +91,6 @@ def lines(session: Session, file_ids: Collection[str]) -> dict[str, int]:
     )
     counts = dict(session.execute(inputs.group_by(Batch.input_file_id)).all())
     return counts | {file_id: count or 0 for file_id, count in session.execute(outputs)}
-
-
-def find_artifact(session: Session, project_id: str, batch_id: str, name: str) -> File | None:
-    """Return the artifact of that name of an ended batch of the project, or None. Its content is final."""
-    return session.scalar(
-        select(File)
-        .join(Artifact, Artifact.file_id == File.id)
-        .join(Batch, Batch.id == Artifact.batch_id)
-        .where(
-            Artifact.batch_id == batch_id,
-            Artifact.name == name,
-            File.project_id == project_id,
-            Batch.status.in_(TERMINAL),
-            live(now()),
-        )
-    )
 
 
 def page(

@@ -10,10 +10,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import files
-from store.batches import ENDED_AT
-from store.jobs.lifecycle import ENDED_AT as JOB_ENDED_AT
-from store.jobs.records import Job, JobChunk
-from store.records import Batch, File, ResultChunk, Schedule, Segment
+from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment
+from store.work.lifecycle import ended_at
 
 
 def referenced(session: Session, hashes: Sequence[str], live_at: float, results_at: float) -> set[str]:
@@ -55,7 +53,7 @@ def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int
     """
     of_kept_job = select(Job.id).where(Job.id == Batch.job_id, _kept(before))
     ended = select(Batch.id).where(
-        Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ENDED_AT, ~of_kept_job.exists()
+        Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ended_at(Batch), ~of_kept_job.exists()
     )
     kept = select(Job.id).where(Job.id == JobChunk.job_id, _kept(before))
     return _rows(session, delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())) + _rows(
@@ -65,7 +63,7 @@ def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int
 
 def _kept(results_at: float) -> ColumnElement[bool]:
     """Return the condition for jobs that run, or ended at `results_at` (Unix seconds) or later."""
-    return or_(Job.status.in_(JOB_RUNNING), results_at <= JOB_ENDED_AT)
+    return or_(Job.status.in_(JOB_RUNNING), results_at <= ended_at(Job))
 
 
 def _rows(session: Session, statement: Delete) -> int:

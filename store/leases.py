@@ -14,8 +14,7 @@ from batchyard.backoff import Backoff
 from batchyard.errors import LeaseLost
 from batchyard.statuses import JOB_RUNNING
 from store.database import changed
-from store.jobs.records import Job
-from store.records import Batch, Segment
+from store.records import Batch, Job, Segment
 
 ATTEMPTS = 10
 """Failures in a row of the own work of a batch or a job, after which it ends."""

@@ -9,8 +9,7 @@ from sqlalchemy import ColumnElement, select, true
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from store.jobs.records import Job
-from store.records import ApiKey, Batch, Delivery, Event, File, Project, Schedule, ScheduleRun, Webhook
+from store.records import ApiKey, Batch, Delivery, Event, File, Job, Project, Schedule, ScheduleRun, Webhook
 
 Listed = TypeVar("Listed", ApiKey, Batch, Delivery, Event, File, Job, Project, Schedule, ScheduleRun, Webhook)
 

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, RUNNING
 from store import holds, speeds
-from store.jobs.records import Job
-from store.records import Batch, Segment, Sla
+from store.records import Batch, Job, Segment, Sla
 from store.segments import goes_on
 from store.speeds import RequestClass
 

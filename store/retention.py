@@ -13,9 +13,6 @@ from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, 
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import TERMINAL
-from store.batches import ENDED_AT
-from store.jobs.lifecycle import ENDED_AT as JOB_ENDED_AT
-from store.jobs.records import Job, JobArtifact, JobChunk, JobReply, JobStage
 from store.records import (
     ApiKey,
     Artifact,
@@ -24,6 +21,11 @@ from store.records import (
     Delivery,
     Event,
     File,
+    Job,
+    JobArtifact,
+    JobChunk,
+    JobReply,
+    JobStage,
     ResultChunk,
     Schedule,
     ScheduleRun,
@@ -31,6 +33,7 @@ from store.records import (
     WebSession,
     first_id,
 )
+from store.work.lifecycle import ended_at
 
 ROWS = 500
 """Most rows that one transaction deletes."""
@@ -71,7 +74,7 @@ def batches(session: Session, before: float) -> list[Old]:
     """Return the next batches that ended before `before` (Unix seconds), after all that refers to them."""
     of_batch = select(Event.id).where(Event.batch_id == Batch.id, Event.key_id.is_(None))
     own = and_(Batch.id < first_id("batch_", before), Batch.job_id.is_(None))
-    ended = and_(own, Batch.status.in_(TERMINAL), before > ENDED_AT)
+    ended = and_(own, Batch.status.in_(TERMINAL), before > ended_at(Batch))
     ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
     if not ids:
         return []
@@ -83,7 +86,7 @@ def batches(session: Session, before: float) -> list[Old]:
 def jobs(session: Session, before: float) -> list[Old]:
     """Return the next jobs that ended before `before` (Unix seconds), after all that refers to them."""
     of_job = select(Event.id).where(Event.job_id == Job.id, Event.key_id.is_(None))
-    ended = and_(Job.id < first_id("job_", before), Job.status.in_(TERMINAL), before > JOB_ENDED_AT)
+    ended = and_(Job.id < first_id("job_", before), Job.status.in_(TERMINAL), before > ended_at(Job))
     ids = session.scalars(select(Job.id).where(ended, ~of_job.exists()).limit(BATCHES)).all()
     if not ids:
         return []

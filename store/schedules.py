@@ -16,8 +16,7 @@ from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.statuses import JOB_RUNNING, RUNNING
 from store import listing
 from store.database import changed
-from store.jobs.records import Job
-from store.records import Batch, Schedule, ScheduleRun, new_id, now
+from store.records import Batch, Job, Schedule, ScheduleRun, new_id, now
 
 MAX_PER_PROJECT = 1000
 

@@ -370,12 +370,6 @@ def timeline(session: Session, batch: Batch) -> list[list[float]]:
     return points
 
 
-def failing(session: Session, batch_id: str, limit: int) -> Sequence[str]:
-    """Return the SHA-256 of a batch's newest result chunks that have a failed request."""
-    statement = select(ResultChunk.sha256).where(ResultChunk.batch_id == batch_id, ResultChunk.failed > 0)
-    return session.scalars(statement.order_by(ResultChunk.id.desc()).limit(limit)).all()
-
-
 def engines(session: Session, batch_id: str) -> dict[str, list[dict[str, Any]]]:
     """Return the distinct descriptions of the engines that answered a batch, by model."""
     by_model: dict[str, list[dict[str, Any]]] = {}

@@ -16,9 +16,8 @@ from kombu.transport.redis import Channel
 
 from batchyard import queues
 from store import queue, webhooks
-from store.jobs.records import Job
 from store.queue import JobsOfRecipe, Queue
-from store.records import Batch
+from store.records import Batch, Job
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
 from tasks.execution.engine_status import EngineState

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
@@ -18,7 +17,9 @@ from batchyard.statuses import PRIORITIES, TERMINAL, Status, priority_name
 from batchyard.tariffs import Cost
 from store import batches, holds, schedules, segments
 from store.accounting import usage
-from store.records import Artifact, Batch, File, Hold
+from store.batches import BATCHES
+from store.records import Batch, File, Hold
+from store.work.artifacts import AnyArtifact
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import result_stream
@@ -27,14 +28,12 @@ from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import State
-from webapp import idempotency, wire
+from webapp import idempotency, wire, work
 from webapp.document import operation
 from webapp.idempotency import Idempotency, Idempotent
 from webapp.requests import after_response, caller, current_context, parse_body, query
 
 routes = Blueprint("batches", __name__)
-
-Verb = Literal["cancel", "pause", "resume"]
 
 
 class ListBatches(BaseModel):
@@ -83,7 +82,7 @@ def _object(
     forecast: Forecast | None,
     *,
     rates: Mapping[str, Any] = MappingProxyType({}),
-    artifacts: Sequence[tuple[Artifact, File]] = (),
+    artifacts: Sequence[tuple[AnyArtifact, File]] = (),
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
     hold: Hold | None = None,
@@ -98,13 +97,7 @@ def _object(
         **{name: getattr(batch, name) for name in _COPIED},
         errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
         request_counts=wire.RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        usage=wire.Usage(
-            input_tokens=batch.input_tokens,
-            input_tokens_details=wire.InputTokensDetails(cached_tokens=batch.cached_tokens),
-            output_tokens=batch.output_tokens,
-            output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
-            total_tokens=batch.input_tokens + batch.output_tokens,
-        ),
+        usage=work.usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens),
         metadata=batch.request_metadata,
         batchyard=wire.Extension(
             name=batch.stage or batch.name or batch.input_file_id,
@@ -116,10 +109,10 @@ def _object(
                 input_tokens=batch.shared_input_tokens,
                 output_tokens=batch.shared_output_tokens,
             ),
-            cost=to_wire_cost(cost),
+            cost=work.cost(cost),
             simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
-            **eta(None if paused else forecast),
+            **work.eta(None if paused else forecast),
             latency=_latency(batch),
             state=None if state is None else wire.State.model_validate(asdict(state)),
             held=held,
@@ -132,12 +125,7 @@ def _object(
             models={name: config["engine"] for name, config in batch.models.items()},
             post_process=batch.post_process,
             on_invalid=cast(wire.OnInvalid, batch.on_invalid),
-            artifacts=[
-                wire.ArtifactObject(
-                    name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
-                )
-                for artifact, file in artifacts
-            ],
+            artifacts=work.artifacts(artifacts),
             retry_of=batch.retry_of,
             retries=list(retries),
             schedule_id=schedule_id,
@@ -145,21 +133,6 @@ def _object(
             stage=batch.stage,
         ),
     )
-
-
-def to_wire_cost(cost: Cost | None) -> wire.Cost | None:
-    """Return a cost as it crosses the wire, null without a tariff."""
-    document = cost and cost.document
-    return None if document is None else wire.Cost.model_validate(document)
-
-
-def eta(forecast: Forecast | None) -> dict[str, float | None]:
-    """Return the fields of an ETA, null without a forecast."""
-    names = {"eta_seconds": "at", "eta_earliest_seconds": "earliest", "eta_latest_seconds": "latest"}
-    if forecast is None:
-        return dict.fromkeys(names)
-    now = time.time()
-    return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
 
 
 def _latency(batch: Batch) -> wire.Latency | None:
@@ -260,9 +233,7 @@ def list_() -> wire.BatchPage:
 
 def get_batch(batch_id: str) -> Batch:
     """Return a batch of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.read() as session:
-        return batches.get(session, owner.project_id, batch_id)
+    return work.get(BATCHES, batch_id)
 
 
 @routes.get("/v1/batches/<batch_id>")
@@ -272,20 +243,11 @@ def retrieve(batch_id: str) -> wire.BatchObject:
     return to_wire([get_batch(batch_id)])[0]
 
 
-def control(batch_id: str, verb: Verb) -> Batch:
-    """Cancel, pause or resume a batch of the caller's project. Raises NotFoundError, ConflictError."""
-    owner = caller()
-    with current_context().database.write() as session:
-        if verb == "cancel":
-            return batches.cancel(session, owner.project_id, batch_id, owner)
-        return (batches.pause if verb == "pause" else batches.resume)(session, owner, batch_id)
-
-
 @routes.post("/v1/batches/<batch_id>/cancel")
 @operation(wire.BatchObject, refusals=(404, 409))
 def cancel(batch_id: str) -> wire.BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
-    return to_wire([control(batch_id, "cancel")])[0]
+    return to_wire([work.control(BATCHES, batch_id, "cancel")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/pause")
@@ -295,14 +257,14 @@ def pause(batch_id: str) -> wire.BatchObject:
 
     Its status stays `validating` or `in_progress`; `batchyard.paused_at` says that it is paused.
     """
-    return to_wire([control(batch_id, "pause")])[0]
+    return to_wire([work.control(BATCHES, batch_id, "pause")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/resume")
 @operation(wire.BatchObject, refusals=(404, 409))
 def resume(batch_id: str) -> wire.BatchObject:
     """Let a paused batch go on where it is."""
-    return to_wire([control(batch_id, "resume")])[0]
+    return to_wire([work.control(BATCHES, batch_id, "resume")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>")

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from store import events
-from store.jobs.records import Job
-from store.records import Batch
+from store.records import Batch, Job
 from webapp import wire
 from webapp.requests import caller, current_context
 

@@ -6,17 +6,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, StringConstraints, model_validator
 
-from batchyard.statuses import JobStatus
+from batchyard.statuses import RETRIABLE_STATES, ItemState, JobStatus, RetriableState
 from store.records import Sla
 from tasks.jobs.dependencies import MOST, When
-from tasks.jobs.submission import UNCOMPLETED, Uncompleted
 from webapp import wire
 
 MAX_INLINE = 1000
 MAX_DEPTH = 64
 
 Id = Annotated[str, StringConstraints(strict=True, max_length=64)]
-ItemState = Literal["pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled"]
 
 
 def _shallow(value: dict[str, Any]) -> dict[str, Any]:
@@ -145,8 +143,11 @@ class RetryJob(wire.Repeatable):
     """The body of POST /v1/jobs/{id}/retry: what is left out is as it was in the job that is retried."""
 
     model_config = ConfigDict(extra="forbid")
-    states: list[Uncompleted] = Field(
-        default_factory=lambda: list(UNCOMPLETED), min_length=1, max_length=4, description="of the items that it takes"
+    states: list[RetriableState] = Field(
+        default_factory=lambda: list(RETRIABLE_STATES),
+        min_length=1,
+        max_length=len(RETRIABLE_STATES),
+        description="of the items that it takes",
     )
     options: JsonObject = Field(default_factory=dict, description="those that are to be others")
     completion_window: wire.Window | None = None

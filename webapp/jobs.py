@@ -11,23 +11,23 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from batchyard.statuses import TERMINAL, JobStatus
+from batchyard.statuses import TERMINAL, ItemState, JobStatus
 from batchyard.tariffs import Cost
 from store import events, schedules
 from store.accounting import usage as accounts
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
+from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
-from store.jobs.records import Job, JobArtifact, JobStage
-from store.records import Batch, File
+from store.records import Batch, File, Job, JobStage
+from store.work.artifacts import AnyArtifact
 from tasks.jobs import dry_run, reading, submission
 from tasks.jobs.dry_run import Outlook
 from tasks.jobs.replies import posting
 from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
-from webapp import idempotency, job_wire, wire
-from webapp.batches import Verb, eta, to_wire_cost
+from webapp import idempotency, job_wire, wire, work
 from webapp.document import operation
 from webapp.events import EventPage, ListEvents
 from webapp.events import to_wire as events_to_wire
@@ -55,7 +55,7 @@ class ListResults(BaseModel):
 
 
 class ListItems(BaseModel):
-    state: job_wire.ItemState | None = None
+    state: ItemState | None = None
     custom_id: str | None = Field(None, min_length=1, max_length=256)
     after: int | None = Field(None, ge=0, le=2**53, description="the number of the last item of the page before")
     limit: int = Field(20, ge=1, le=100)
@@ -70,7 +70,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
         artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
         usage = job_records.usage(session, ids)
-        retries = job_records.retries(session, ids)
+        retries = lifecycle.retries(session, ids)
         scheduled = schedules.of_jobs(session, ids)
         costs = accounts.job_costs(session, ids)
     forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
@@ -109,7 +109,7 @@ def _object(
     forecast: Forecast | None = None,
     *,
     stages: Sequence[tuple[JobStage, Batch | None]] = (),
-    artifacts: Sequence[tuple[JobArtifact, File]] = (),
+    artifacts: Sequence[tuple[AnyArtifact, File]] = (),
     children: Sequence[str] = (),
     usage: Tokens = NO_TOKENS,
     retries: Sequence[str] = (),
@@ -129,37 +129,22 @@ def _object(
             expired=job.expired_items,
             cancelled=job.cancelled_items,
         ),
-        usage=_usage(usage),
+        usage=work.usage(*usage),
         metadata=job.request_metadata,
         batchyard=job_wire.JobExtension(
             **{name: getattr(job, name) for name in _OURS},
-            **eta(None if job.paused_at is not None else forecast),
+            **work.eta(None if job.paused_at is not None else forecast),
             due_at=deadlines.deadline(job),
             held=None if job.status in TERMINAL else job.attempt_error,
             models={name: config["engine"] for name, config in job.models.items()},
-            artifacts=[
-                wire.ArtifactObject(
-                    name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
-                )
-                for artifact, file in artifacts
-            ],
+            artifacts=work.artifacts(artifacts),
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
             retries=list(retries),
             schedule_id=schedule_id,
-            cost=to_wire_cost(cost),
+            cost=work.cost(cost),
             warnings=_warnings(submission.job_warnings(current_context(), job)),
         ),
-    )
-
-
-def _usage(tokens: Tokens) -> wire.Usage:
-    return wire.Usage(
-        input_tokens=tokens.input,
-        input_tokens_details=wire.InputTokensDetails(cached_tokens=tokens.cached),
-        output_tokens=tokens.output,
-        output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
-        total_tokens=tokens.input + tokens.output,
     )
 
 
@@ -286,9 +271,7 @@ def list_() -> job_wire.JobPage:
 
 def get_job(job_id: str) -> Job:
     """Return a job of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.read() as session:
-        return lifecycle.get(session, owner.project_id, job_id)
+    return work.get(JOBS, job_id)
 
 
 @routes.get("/v1/jobs/<job_id>")
@@ -298,34 +281,25 @@ def retrieve(job_id: str) -> job_wire.JobObject:
     return to_wire([get_job(job_id)])[0]
 
 
-def control(job_id: str, verb: Verb) -> Job:
-    """Cancel, pause or resume a job of the caller's project. Raises NotFoundError, ConflictError."""
-    owner = caller()
-    with current_context().database.write() as session:
-        if verb == "cancel":
-            return lifecycle.cancel(session, owner.project_id, job_id, owner)
-        return (lifecycle.pause if verb == "pause" else lifecycle.resume)(session, owner, job_id)
-
-
 @routes.post("/v1/jobs/<job_id>/cancel")
 @operation(job_wire.JobObject, refusals=(404, 409))
 def cancel(job_id: str) -> job_wire.JobObject:
     """Cancel a job: items that have ended are kept, the others do not go on."""
-    return to_wire([control(job_id, "cancel")])[0]
+    return to_wire([work.control(JOBS, job_id, "cancel")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/pause")
 @operation(job_wire.JobObject, refusals=(404, 409))
 def pause(job_id: str) -> job_wire.JobObject:
     """Pause a job: requests in the engines are answered, and no others are sent. Its window goes on."""
-    return to_wire([control(job_id, "pause")])[0]
+    return to_wire([work.control(JOBS, job_id, "pause")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/resume")
 @operation(job_wire.JobObject, refusals=(404, 409))
 def resume(job_id: str) -> job_wire.JobObject:
     """Let a paused job go on where it is."""
-    return to_wire([control(job_id, "resume")])[0]
+    return to_wire([work.control(JOBS, job_id, "resume")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/rescore")

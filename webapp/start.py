@@ -25,7 +25,7 @@ from tasks.intake.submission import Draft, NewInput
 from tasks.intake.validation import Validator
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
-from webapp import batches, wire
+from webapp import batches, wire, work
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
@@ -201,7 +201,7 @@ def _dry_run(options: Start, file: tuple[Writer, str] | None) -> StartDryRun:
         requests=requests,
         bytes=source.content.size,
         due_at=deadline,
-        **batches.eta(forecast),
+        **work.eta(forecast),
         on_time=None if forecast is None else forecast.at <= deadline,
         cost=cost,
     )

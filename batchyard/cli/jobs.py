@@ -17,13 +17,10 @@ from batchyard.cli.output import json_option, plain, say, table, when
 from batchyard.cli.watch import Unsuccessful, interruptible
 from batchyard.client import progress
 from batchyard.errors import ConfigurationError
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
 
 if TYPE_CHECKING:
     from batchyard.client.api import Client
-
-ITEM_STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
-RETRIED_STATES = ("failed", "stuck", "expired", "cancelled")
 
 
 @click.group()
@@ -230,7 +227,11 @@ def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | No
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.option(
-    "--state", "states", type=click.Choice(RETRIED_STATES), multiple=True, help="Only items in this state; repeatable."
+    "--state",
+    "states",
+    type=click.Choice(RETRIABLE_STATES),
+    multiple=True,
+    help="Only items in this state; repeatable.",
 )
 @click.option("-o", "--option", "overrides", metavar="KEY=VALUE", multiple=True, help="Another option; repeatable.")
 @click.option("--window", metavar="TIME", help="Another completion window, such as 90m.")

@@ -99,12 +99,6 @@ def evict(name: str, timeout: float = 30.0) -> bool:
     return stopped
 
 
-def stop_idle(seconds: float, timeout: float = 30.0) -> list[str]:
-    """Stop the engine actors without work for `seconds`, and return their names."""
-    idle = {name for name, state in states().items() if state.get("idle_seconds", 0.0) >= max(seconds, 1e-9)}
-    return _stop({name: handle for name, handle in engine_actors().items() if name in idle}, timeout)
-
-
 def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
     references = [handle.stop.remote() for handle in handles.values()]
     if references:

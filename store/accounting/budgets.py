@@ -22,9 +22,8 @@ from store.accounting import usage
 from store.accounting.months import Month
 from store.database import changed
 from store.jobs import lifecycle
-from store.jobs.records import Job
 from store.keys import Caller
-from store.records import Batch, Budget, now
+from store.records import Batch, Budget, Job, now
 
 State = Literal["ok", "warning", "exceeded"]
 STATES: tuple[State, ...] = ("ok", "warning", "exceeded")

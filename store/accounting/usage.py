@@ -20,8 +20,7 @@ from batchyard import tariffs
 from batchyard.models import Tariff
 from batchyard.tariffs import Amounts, Cost, Prices
 from store.accounting.months import Month, day_of
-from store.jobs.records import Job
-from store.records import Batch, Usage
+from store.records import Batch, Job, Usage
 from store.segments import SegmentLease
 
 Dimension = Literal["day", "model", "project", "key"]

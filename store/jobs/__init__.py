@@ -1,1 +1,1 @@
-"""Jobs: their records, life and stages. A stage is an open batch of the store's core."""
+"""Jobs: their life and stages. A stage is an open batch of the store's core."""

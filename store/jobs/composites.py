@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from batchyard.models import is_derived
 from batchyard.statuses import JOB_RUNNING
 from store.files import live
-from store.jobs.records import Job, JobArtifact
-from store.records import Batch, File, ResultChunk, Segment, now
+from store.records import Batch, File, Job, JobArtifact, ResultChunk, Segment, now
 
 MANIFEST = "manifest.json"
 

@@ -9,10 +9,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from store.batches import MESSAGE_SECONDS
 from store.jobs import lifecycle
-from store.jobs.records import Job
-from store.records import Batch
+from store.records import Batch, Job
+from store.work.lifecycle import MESSAGE_SECONDS
 
 
 def waiting(session: Session) -> Sequence[Job]:

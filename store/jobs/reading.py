@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from batchyard.statuses import JOB_RUNNING, TERMINAL
-from store.files import live
-from store.jobs.records import ChunkKind, Job, JobArtifact, JobChunk, JobStage
-from store.records import Batch, File, ResultChunk, Segment, now
+from store.records import Batch, ChunkKind, Job, JobChunk, JobStage, ResultChunk, Segment
 
 
 def stages(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[JobStage, Batch | None]]]:
@@ -59,46 +56,10 @@ def children(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
     return by_job
 
 
-def retries(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the jobs that retry each job, oldest first, by its id; without those that judge one anew."""
-    by_job: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
-    retried = Job.retry_of.in_(job_ids) & Job.answers_from.is_(None)
-    statement = select(Job.retry_of, Job.id).where(retried).order_by(Job.id)
-    for retried_id, job_id in session.execute(statement):
-        by_job[str(retried_id)].append(job_id)
-    return by_job
-
-
 def same(session: Session, project_id: str, config_sha256: str) -> str | None:
     """Return the id of the project's newest job with this `config_sha256`, None if it has none."""
     statement = select(Job.id).where(Job.project_id == project_id, Job.config_sha256 == config_sha256)
     return session.scalar(statement.order_by(Job.id.desc()).limit(1))
-
-
-def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Return the input bytes of the project's unfinished jobs. What another job has started has the input of that."""
-    statement = (
-        select(func.coalesce(func.sum(File.bytes), 0))
-        .join(Job, and_(Job.input_file_id == File.id, Job.project_id == File.project_id))
-        .where(Job.project_id == project_id, Job.status.in_(JOB_RUNNING), Job.parent_id.is_(None))
-    )
-    return int(session.scalar(statement) or 0)
-
-
-def find_artifact(session: Session, project_id: str, job_id: str, name: str) -> File | None:
-    """Return the artifact of that name of an ended job of the project, or None. Its content is final."""
-    return session.scalar(
-        select(File)
-        .join(JobArtifact, JobArtifact.file_id == File.id)
-        .join(Job, Job.id == JobArtifact.job_id)
-        .where(
-            JobArtifact.job_id == job_id,
-            JobArtifact.name == name,
-            File.project_id == project_id,
-            Job.status.in_(TERMINAL),
-            live(now()),
-        )
-    )
 
 
 class PlanGroup(NamedTuple):

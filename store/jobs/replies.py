@@ -13,8 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
-from store.jobs.records import JobReply, ReplyKind
-from store.records import now
+from store.records import JobReply, ReplyKind, now
 
 
 def add(

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import ConflictError
 from store import batches, segments
 from store.database import changed
-from store.jobs.records import ChunkKind, Job, JobChunk, JobStage
-from store.records import Batch, ResultChunk, Segment, new_id, now
+from store.records import Batch, ChunkKind, Job, JobChunk, JobStage, ResultChunk, Segment, new_id, now
 from store.speeds import RequestClass
 
 

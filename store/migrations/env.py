@@ -2,7 +2,6 @@
 
 from alembic import context
 
-import store.jobs.records  # noqa: F401  # its tables join those of Base
 from store.records import Base
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)

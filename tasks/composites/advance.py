@@ -14,9 +14,9 @@ from typing import Any
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.recipes import Child, CompositeOptions
 from batchyard.statuses import TERMINAL
-from store.jobs import composites, reading
-from store.jobs.records import Job
+from store.jobs import composites, lifecycle
 from store.leases import Lease
+from store.records import Job
 from tasks.composites import tuning
 from tasks.composites.commit import commit
 from tasks.composites.plan import Start, plan
@@ -112,19 +112,19 @@ def _prepared(
     with context.database.read() as session:
         if child.before is not None and child.artifact is not None:
             before = _job_id(child.before, jobs, ends)
-            file = reading.find_artifact(session, job.project_id, before, child.artifact)
+            file = lifecycle.find_artifact(session, job.project_id, before, child.artifact)
             if file is None:
                 return {"code": "no_input", "message": f"job '{before}' has no artifact '{child.artifact}'"}
             source = ChildInput(file.id, file.sha256, child.artifact)
         draft = submission.child(context, job, child, source)
         if options.reuse:
-            same = composites.completed(session, job.project_id, draft.columns["config_sha256"])
+            same = composites.completed(session, job.project_id, draft.job.config_sha256)
             if same is not None:
                 return same
         if start.source is not None:
             earlier = session.get(Job, _job_id(start.source, jobs, ends))
-            if earlier is not None and earlier.work_sha256 == draft.columns["work_sha256"]:
-                draft.columns["answers_from"] = earlier.id
+            if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
+                draft.job.answers_from = earlier.id
     return draft
 
 

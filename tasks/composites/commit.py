@@ -13,8 +13,8 @@ import pyarrow as pa
 from store.formats import job_chunks
 from store.jobs import lifecycle
 from store.jobs import stages as stage_records
-from store.jobs.records import Job
 from store.leases import Lease
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import finish, progress, submission

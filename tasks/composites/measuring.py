@@ -18,7 +18,7 @@ from batchyard.wording import MAX_MESSAGE, cut
 from store.formats import job_chunks
 from store.jobs import composites
 from store.jobs import stages as stage_records
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState

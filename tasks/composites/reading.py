@@ -13,7 +13,7 @@ from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import composites
 from store.jobs import stages as stage_records
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finish import NEVER_ENDED
 

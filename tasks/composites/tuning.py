@@ -19,8 +19,8 @@ from batchyard.models import ModelSpec
 from batchyard.statuses import TERMINAL
 from store.formats import items as items_file
 from store.jobs import composites
-from store.jobs.records import Job
 from store.leases import Lease
+from store.records import Job
 from tasks import derived, messages
 from tasks.composites import measuring
 from tasks.composites.commit import commit
@@ -127,7 +127,7 @@ class _Tick:
             except RequestError as error:
                 self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
                 return
-            draft.columns["expires_at"] = expires_at
+            draft.job.expires_at = expires_at
             drafts.append(draft)
         self._commit(drafts=drafts)
 

@@ -13,6 +13,7 @@ from store import batches, segments
 from store.formats import results
 from store.leases import Lease
 from store.records import Batch
+from store.work.lifecycle import FINISHING_SECONDS
 from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 OUTPUT = "output.jsonl"
 ERRORS = "errors.jsonl"
-STEP_SECONDS = batches.FINISHING_SECONDS / 2
+STEP_SECONDS = FINISHING_SECONDS / 2
 """A step that waits longer than this for a part of the deployment has failed, and the batch completes without it."""
 UNINSTALLED = "_uninstalled"
 """Task of steps whose package was uninstalled: Celery drops a chain with an unknown task, which would never end."""

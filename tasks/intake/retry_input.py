@@ -10,10 +10,11 @@ import orjson
 from batchyard import output_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
-from store import batches, files
+from store import files
 from store.artifacts import Writer
 from store.formats.results import readable
 from store.records import Batch, File
+from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
 
 
@@ -27,7 +28,7 @@ def write(context: AppContext, batch: Batch) -> Writer:
     Raises:
         ConflictError: the batch has not ended, has no such line, is a job's, or its input or error file was deleted.
     """
-    batches.refuse_stage(batch, "retry")
+    refuse_stage(batch, "retry")
     if batch.status not in TERMINAL:
         raise _conflict(f"Cannot retry a batch with status '{batch.status}'; wait for its end, or cancel it.")
     if batch.status == "failed":

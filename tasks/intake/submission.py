@@ -20,9 +20,9 @@ from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.formats.lines import MAX_LINE_BYTES
-from store.jobs import reading as jobs
 from store.records import Batch, File
 from store.speeds import Expected, RequestClass, Throughput
+from store.work import overview
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import budgets
@@ -128,7 +128,7 @@ def admit(context: AppContext, session: Session, project_id: str, size: int) -> 
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
     budgets.check(session, project_id, project.name)
     limit = context.settings.max_bytes_in_flight
-    in_flight = batches.bytes_in_flight(session, project_id) + jobs.bytes_in_flight(session, project_id)
+    in_flight = overview.bytes_in_flight(session, project_id)
     if in_flight + size > limit:
         raise RateLimitError(
             f"The inputs of this project's unfinished batches and jobs have {in_flight} bytes; with this one's "

@@ -25,8 +25,8 @@ from store.formats import chunks, job_chunks
 from store.formats import items as items_file
 from store.jobs import lifecycle, replies
 from store.jobs import stages as stage_records
-from store.jobs.records import ChunkKind, Job, JobReply, JobStage
 from store.leases import Lease
+from store.records import ChunkKind, Job, JobReply, JobStage
 from tasks import messages
 from tasks.context import AppContext
 from tasks.finishing import finalize

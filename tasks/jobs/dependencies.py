@@ -10,10 +10,9 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
-from store import files
-from store.jobs import dependencies, reading
-from store.jobs.records import Job
-from store.records import File
+from store import batches
+from store.jobs import dependencies, lifecycle
+from store.records import File, Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import identity
@@ -50,7 +49,7 @@ def check(session: Session, project_id: str, wanted: Sequence[Mapping[str, Any]]
 
 def find_artifact(session: Session, project_id: str, owner_id: str, name: str) -> File | None:
     """Return the artifact of that name of an ended batch or job of the project, or None."""
-    find = reading.find_artifact if owner_id.startswith("job_") else files.find_artifact
+    find = lifecycle.find_artifact if owner_id.startswith("job_") else batches.find_artifact
     return find(session, project_id, owner_id, name)
 
 
@@ -93,15 +92,8 @@ def _begin(context: AppContext, job: Job) -> None:
             _fail(context, job, f"'{source['id']}' has ended without an artifact '{source['artifact']}'.")
             return
         values = {"input_file_id": file.id, "input_sha256": file.sha256, "input_name": file.filename}
-        values |= identity.hashes(
-            context.recipes.recipe(job.recipe).options,
-            recipe=job.recipe,
-            recipe_sha256=job.recipe_sha256,
-            options=job.options,
-            seed=job.seed,
-            input_sha256=file.sha256,
-            models=job.models,
-        )
+        configuration = identity.configuration(job) | {"input_sha256": file.sha256}
+        values |= identity.hashes(context.recipes.recipe(job.recipe).options, configuration)
     with context.database.write() as session:
         released = dependencies.release(session, job, **values)
     if released:

@@ -63,7 +63,7 @@ def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
     """Check a job as `submission.draft` does, and return what it would be. Nothing is created. Raises RequestError."""
     new = submission.draft(context, project_id, request)
     with context.database.read() as session:
-        same = reading.same(session, project_id, new.columns["config_sha256"])
+        same = reading.same(session, project_id, new.job.config_sha256)
     cells = _cells(context, new)
     items = len(cells) or _count(context, new)
     stages = [
@@ -75,25 +75,25 @@ def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
         items=items,
         stages=stages,
         seconds=seconds,
-        config_sha256=new.columns["config_sha256"],
-        work_sha256=new.columns["work_sha256"],
+        config_sha256=new.job.config_sha256,
+        work_sha256=new.job.work_sha256,
         same=same,
-        warnings=[*submission.warnings(context, new.columns["models"]), *unknown],
+        warnings=[*submission.warnings(context, new.job.models), *unknown],
         cells=cells,
     )
 
 
 def _cells(context: AppContext, new: JobDraft) -> list[Cell]:
-    recipe, columns = context.recipes.recipe(new.columns["recipe"]), new.columns
+    recipe, job = context.recipes.recipe(new.job.recipe), new.job
     if recipe.cells is None:
         return []
-    return submission.cells(recipe, recipe.options.model_validate(columns["options"]), columns["models"])
+    return submission.cells(recipe, recipe.options.model_validate(job.options), job.models)
 
 
 def _count(context: AppContext, new: JobDraft) -> int | None:
-    recipe = context.recipes.recipe(new.columns["recipe"])
+    recipe = context.recipes.recipe(new.job.recipe)
     if recipe.children is not None:
-        return len(recipe.children(recipe.options.model_validate(new.columns["options"])))
+        return len(recipe.children(recipe.options.model_validate(new.job.options)))
     source = new.source
     if source is None:
         return None
@@ -105,19 +105,19 @@ def _count(context: AppContext, new: JobDraft) -> int | None:
             count = sum(1 for _ in rows.rows(file, name))
         except RequestError:
             return None
-    limit = new.columns["options"].get("limit")
+    limit = new.job.options.get("limit")
     return count if limit is None else min(count, limit)
 
 
 def _seconds(context: AppContext, new: JobDraft, stages: Sequence[StageOutlook]) -> tuple[float | None, Warnings]:
     """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
-    recipe = context.recipes.recipe(new.columns["recipe"])
-    options = recipe.options.model_validate(new.columns["options"])
+    recipe = context.recipes.recipe(new.job.recipe)
+    options = recipe.options.model_validate(new.job.options)
     if recipe.children is not None:
         return None, [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
-    if new.columns.get("answers_from"):
+    if new.job.answers_from:
         return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
-    shares = job_options.shares(recipe, options, new.stages, new.columns["models"])
+    shares = job_options.shares(recipe, options, new.stages, new.job.models)
     for stage, by_model in zip(stages, shares, strict=True):
         if stage.expected is None or not by_model:
             depends = "which model it asks" if stage.expected is not None else "how many requests it makes"
@@ -126,13 +126,13 @@ def _seconds(context: AppContext, new: JobDraft, stages: Sequence[StageOutlook])
     with context.database.read() as session:
         throughputs = measured_throughputs(context, session)
         limits = dispatch.limits(context, session)
-        recent_usage = dispatch.recent_usage(session, {new.project_id}, now := time.time())
+        recent_usage = dispatch.recent_usage(session, {new.job.project_id}, now := time.time())
         finish = expected_finish(session, [], sum(stage.expected or 0 for stage in stages))
     speeds = {model: forecast.throughput_of(model, "decode", throughputs) for own in shares for model in own}
     unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
     if unmeasured:
         return None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]
-    due_at = math.ceil(now) + durations.seconds(new.columns["completion_window"])
+    due_at = math.ceil(now) + durations.seconds(new.job.completion_window)
     lanes = [_lanes(new, stage, own, due_at) for stage, own in zip(stages, shares, strict=True)]
     engines = engine_status.known(context) or Engines(frozenset(context.models), {})
 
@@ -156,7 +156,7 @@ def _lanes(new: JobDraft, stage: StageOutlook, shares: Mapping[str, float], due_
     return [
         BacklogEntry(
             batch_id=_JOB,
-            project_id=new.project_id,
+            project_id=new.job.project_id,
             infeasible=False,
             due_at=due_at,
             model=model,

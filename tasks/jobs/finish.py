@@ -31,7 +31,7 @@ from store.jobs import lifecycle, replies
 from store.jobs import reading as job_records
 from store.jobs import stages as stage_records
 from store.jobs.reading import Tokens
-from store.jobs.records import Job, JobReply
+from store.records import Job, JobReply
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
@@ -175,7 +175,7 @@ def _write_own(results: Results, job: Job, report: Report) -> None:
                 file.write(orjson.dumps(line) + b"\n")
     _write_json(results, "metrics.json", report.metrics)
     _write_json(results, "view.json", list(report.view))
-    _write_json(results, "config.json", configuration(job))
+    _write_json(results, "config.json", identity.configuration(job))
 
 
 def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
@@ -222,19 +222,6 @@ def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens, cos
         "artifacts": files,
     }
     _write_json(results, "manifest.json", manifest)
-
-
-def configuration(job: Job) -> dict[str, Any]:
-    """Return what `config_sha256` is the hash of."""
-    return {
-        "recipe": job.recipe,
-        "recipe_sha256": job.recipe_sha256,
-        "options": job.options,
-        "seed": job.seed,
-        "input_sha256": job.input_sha256,
-        **({"items_sha256": job.items_sha256} if job.retry_of else {}),
-        "models": identity.unpriced(job.models),
-    }
 
 
 def _write_json(results: Results, name: str, value: Any) -> None:
@@ -309,7 +296,7 @@ class Results:
         path = self._folder / f"{job_id}-{name}"
         if not path.exists():
             with self._context.database.read() as session:
-                file = job_records.find_artifact(session, self._job.project_id, job_id, name)
+                file = lifecycle.find_artifact(session, self._job.project_id, job_id, name)
             if file is None:
                 return None
             with self._artifacts.open(file.sha256) as source, path.open("wb") as target:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.recipes import BareOptions, is_judgement
+from store.records import Job
 
 
 def canonical(value: Any) -> bytes:
@@ -20,35 +21,25 @@ def judgement_fields(options: type[BareOptions]) -> list[str]:
     return [name for name, field in options.model_fields.items() if is_judgement(field.metadata)]
 
 
-def hashes(
-    schema: type[BareOptions],
-    *,
-    recipe: str,
-    recipe_sha256: str,
-    options: Mapping[str, Any],
-    seed: int,
-    input_sha256: str,
-    models: Mapping[str, Any],
-    items_sha256: str | None = None,
-) -> dict[str, str]:
-    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge.
-
-    Args:
-        items_sha256: the items, if they are not all of the input.
-    """
-    identity = {
-        "recipe": recipe,
-        "recipe_sha256": recipe_sha256,
-        "options": dict(options),
-        "seed": seed,
-        "input_sha256": input_sha256,
-        "models": unpriced(models),
-    }
-    if items_sha256 is not None:
-        identity["items_sha256"] = items_sha256
+def configuration(job: Job) -> dict[str, Any]:
+    """Return what `config_sha256` of a job is the hash of."""
     return {
-        "config_sha256": hashlib.sha256(canonical(identity)).hexdigest(),
-        "work_sha256": hashlib.sha256(canonical(identity | {"options": working(schema, options)})).hexdigest(),
+        "recipe": job.recipe,
+        "recipe_sha256": job.recipe_sha256,
+        "options": job.options,
+        "seed": job.seed,
+        "input_sha256": job.input_sha256,
+        **({"items_sha256": job.items_sha256} if job.retry_of else {}),  # else they are all of the input
+        "models": unpriced(job.models),
+    }
+
+
+def hashes(schema: type[BareOptions], configuration: Mapping[str, Any]) -> dict[str, str]:
+    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge."""
+    work = {**configuration, "options": working(schema, configuration["options"])}
+    return {
+        "config_sha256": hashlib.sha256(canonical(configuration)).hexdigest(),
+        "work_sha256": hashlib.sha256(canonical(work)).hexdigest(),
     }
 
 

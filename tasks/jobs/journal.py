@@ -26,7 +26,7 @@ from batchyard.recipes import Answer
 from store.artifacts import Artifacts, Writer
 from store.formats import asks, chunks, job_chunks, parquet
 from store.formats.spill import Spill
-from store.jobs.records import JobReply
+from store.records import JobReply
 from tasks.jobs.replay import StageRecords
 from tasks.jobs.requests import answer_of
 

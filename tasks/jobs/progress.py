@@ -12,7 +12,7 @@ from typing import Any, cast
 import redis
 
 from batchyard.recipes import Check, Score
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.scheduling import deadlines

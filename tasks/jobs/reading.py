@@ -18,20 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, RequestError
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import ITEM_STATES, TERMINAL
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
 from store.formats.items import Reader
 from store.jobs import reading as records
 from store.jobs import replies
 from store.jobs.reading import Chunk, PlanGroup
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finish import NEVER_ENDED, EndedItem
 from tasks.jobs.item_events import events_of
 
-STATES = ("pending", "live", "waiting_for_verdict", "completed", "failed", "stuck", "expired", "cancelled")
-"""Of items; those that have not ended come first."""
 _REASONS = {"waiting_for_verdict": ("result", "gate"), "failed": ("error", "code"), "stuck": ("error", "code")}
 """Where a result row says why an item is in its state."""
 SLACK_SECONDS = 60.0
@@ -228,7 +226,7 @@ def _line(row: dict[str, Any]) -> bytes:
 
 
 class _Ends(NamedTuple):
-    """A result chunk without its texts. `states` are indices of STATES."""
+    """A result chunk without its texts. `states` are indices of ITEM_STATES."""
 
     positions: npt.NDArray[np.int64]
     states: npt.NDArray[np.int8]
@@ -239,7 +237,7 @@ class _Ends(NamedTuple):
 @functools.lru_cache(maxsize=_CACHED_CHUNKS)
 def _ends(artifacts: Artifacts, sha256: str) -> _Ends:
     table = job_chunks.read(artifacts, sha256, ["position", "state", "life", "turns"])
-    states = pc.index_in(table["state"], value_set=pa.array(STATES)).to_numpy().astype(np.int8)
+    states = pc.index_in(table["state"], value_set=pa.array(ITEM_STATES)).to_numpy().astype(np.int8)
     return _Ends(table["position"].to_numpy(), states, table["life"].to_numpy(), table["turns"].to_numpy())
 
 
@@ -265,7 +263,7 @@ class _Items:
 
     Attributes:
         numbers: of each item, its row of the input.
-        states: of each item, an index of STATES.
+        states: of each item, an index of ITEM_STATES.
     """
 
     def __init__(self, context: AppContext, job: Job) -> None:
@@ -281,11 +279,11 @@ class _Items:
             raise
         self.numbers = self.reader.numbers()
         total = self.reader.total
-        self.states = np.full(total, STATES.index("pending"), np.int8)
-        self.states[: job.admitted] = STATES.index("live")
-        states = np.arange(len(STATES), dtype=np.int8)
+        self.states = np.full(total, ITEM_STATES.index("pending"), np.int8)
+        self.states[: job.admitted] = ITEM_STATES.index("live")
+        states = np.arange(len(ITEM_STATES), dtype=np.int8)
         if job.status in TERMINAL:
-            self.states[:] = states[: STATES.index("completed")] = STATES.index(NEVER_ENDED[job.status])
+            self.states[:] = states[: ITEM_STATES.index("completed")] = ITEM_STATES.index(NEVER_ENDED[job.status])
         self.lives = np.ones(total, np.int32)
         self.turns = np.full(total, -1, np.int32)
         self._places = np.full((total, 2), -1, np.int32)
@@ -312,13 +310,13 @@ class _Items:
     def listed(self, positions: Sequence[int]) -> list[ItemRow]:
         """Return these items, without the stage that they are in."""
         custom_ids = self.reader.custom_ids(positions)
-        explained = [position for position in positions if STATES[self.states[position]] in _REASONS]
+        explained = [position for position in positions if ITEM_STATES[self.states[position]] in _REASONS]
         rows = self.rows(explained, ["result", "error"])
         return [self.item(position, custom_ids[position], rows.get(position)) for position in positions]
 
     def item(self, position: int, custom_id: str, row: dict[str, Any] | None) -> ItemRow:
         """Return an item, without its stage. `row`: columns `result` and `error` of its newest result row, if any."""
-        state, reason = STATES[self.states[position]], None
+        state, reason = ITEM_STATES[self.states[position]], None
         if row is not None and state in _REASONS:
             column, key = _REASONS[state]
             reason = orjson.loads(row[column] or "{}").get(key)
@@ -353,7 +351,7 @@ def items(
     if not job.total:
         return [], False
     known = _Items(context, job)
-    wanted = np.ones(len(known.numbers), bool) if state is None else known.states == STATES.index(state)
+    wanted = np.ones(len(known.numbers), bool) if state is None else known.states == ITEM_STATES.index(state)
     if after is not None:
         wanted &= known.numbers > after
     if custom_id is not None:
@@ -372,7 +370,7 @@ def select(context: AppContext, job: Job, states: Collection[str]) -> tuple[Read
         ConflictError: the job ended so long ago that only its artifacts have them.
     """
     known = _Items(context, job)
-    return known.reader, np.flatnonzero(np.isin(known.states, [STATES.index(state) for state in states]))
+    return known.reader, np.flatnonzero(np.isin(known.states, [ITEM_STATES.index(state) for state in states]))
 
 
 def mixed(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[MixedItem], int | None]:
@@ -474,7 +472,7 @@ def place(context: AppContext, job: Job, number: int) -> Place:
         number=number,
         position=position,
         custom_id=known.reader.custom_ids([position])[position],
-        state=STATES[known.states[position]],
+        state=ITEM_STATES[known.states[position]],
         life=int(known.lives[position]),
         turns=max(int(known.turns[position]), 0),
         result=orjson.loads(row.get("result") or "{}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy.orm import Session
@@ -12,14 +12,13 @@ from sqlalchemy.orm import Session
 from batchyard.errors import ConfigurationError, ConflictError, NotFoundError, PermissionDeniedError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import BareOptions, Child, Recipe, Stage
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import RETRIABLE_STATES, TERMINAL
 from store import files
 from store.artifacts import Writer
 from store.formats import items as items_file
 from store.jobs import dependencies as records
 from store.jobs import lifecycle
-from store.jobs.records import Job
-from store.records import File
+from store.records import File, Job
 from tasks import derived, messages
 from tasks.context import AppContext
 from tasks.execution import engine_status
@@ -33,9 +32,6 @@ from tasks.steps import registry
 from tasks.tuning.cells import Cell
 
 PURPOSES = ("user_data", "batch")
-Uncompleted = Literal["failed", "stuck", "expired", "cancelled"]
-"""The state of an ended item that can be retried."""
-UNCOMPLETED: Sequence[Uncompleted] = get_args(Uncompleted)
 _CHOOSING = ("limit", "shuffle")
 """Options that choose among the rows of an input."""
 
@@ -75,18 +71,17 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class JobDraft:
-    """A job that is to be created: its input, its stages, and the columns of its record.
+    """A job that is to be created: its record, which is not saved yet, its input and its stages.
 
-    `source` is None for an artifact that does not exist yet.
+    `source` is None for an artifact that does not exist yet, and if the record names the input.
 
     `expected` has the requests of an item in each stage, None where they are not known.
     """
 
-    project_id: str
+    job: Job
     source: File | NewInput | None
     stages: Sequence[Stage]
     expected: Sequence[float | None]
-    columns: dict[str, Any]
 
 
 class ChildInput(NamedTuple):
@@ -113,23 +108,25 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     source = _source(context, project_id, request)
     if source is None and isinstance(request.input, ArtifactName):
         depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
-    own = {"seed": request.seed, "input_sha256": _sha256(source)}
-    columns = _identified(context, recipe, options, specs, **own) | {
-        "name": request.name,
-        "completion_window": request.completion_window,
-        "metadata": request.metadata,
-        "output_expires_after": request.output_expires_after,
-        "post_process": request.post_process,
-        "depends_on": depends_on,
-    }
+    job = Job(
+        project_id=project_id,
+        name=request.name,
+        seed=request.seed,
+        input_sha256=_sha256(source),
+        completion_window=request.completion_window,
+        request_metadata=request.metadata,
+        output_expires_after=request.output_expires_after,
+        post_process=list(request.post_process),
+        depends_on=depends_on,
+        answers_from=request.answers_from,
+    )
+    _configure(context, job, recipe, options, specs)
     if request.answers_from is not None:
         if recipe.children is not None:
             message = f"A job of recipe {recipe.name!r} takes no answers; its option 'reuse' takes completed jobs."
             raise RequestError(message, code="invalid_value", param="answers_from")
-        _check_source(context, project_id, request.answers_from, columns)
-        columns["answers_from"] = request.answers_from
-    expected = job_options.expected(recipe, options, stages)
-    return JobDraft(project_id, source, stages, expected, columns)
+        _check_source(context, job, request.answers_from)
+    return JobDraft(job, source, stages, job_options.expected(recipe, options, stages))
 
 
 def child(context: AppContext, parent: Job, wanted: Child, source: ChildInput) -> JobDraft:
@@ -141,20 +138,23 @@ def child(context: AppContext, parent: Job, wanted: Child, source: ChildInput) -
     recipe, options, stages, specs = check(
         context, wanted.recipe, wanted.options, completion_window=parent.completion_window
     )
-    own = {"seed": parent.seed + wanted.repeat, "input_sha256": source.sha256}
-    columns = _identified(context, recipe, options, specs, **own) | {
-        "name": wanted.key,
-        "completion_window": parent.completion_window,
-        "output_expires_after": parent.output_expires_after,
-        "input_file_id": source.file_id,
-        "input_name": source.name,
-        "parent_id": parent.id,
-        "child_key": wanted.key,
-        "variant": wanted.variant,
-        "expires_at": parent.expires_at,
-        "due_at": parent.due_at,
-    }
-    return JobDraft(parent.project_id, None, stages, job_options.expected(recipe, options, stages), columns)
+    job = Job(
+        project_id=parent.project_id,
+        name=wanted.key,
+        seed=parent.seed + wanted.repeat,
+        input_file_id=source.file_id,
+        input_sha256=source.sha256,
+        input_name=source.name,
+        completion_window=parent.completion_window,
+        output_expires_after=parent.output_expires_after,
+        parent_id=parent.id,
+        child_key=wanted.key,
+        variant=wanted.variant,
+        expires_at=parent.expires_at,
+        due_at=parent.due_at,
+    )
+    _configure(context, job, recipe, options, specs)
+    return JobDraft(job, None, stages, job_options.expected(recipe, options, stages))
 
 
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
@@ -187,29 +187,22 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
     recipe, options, stages, _ = check(
         context, source.recipe, source.options | dict(values), completion_window=source.completion_window
     )
-    columns: dict[str, Any] = {
-        "recipe": source.recipe,
-        "recipe_sha256": source.recipe_sha256,
-        "options": options.model_dump(mode="json"),
-        "seed": source.seed,
-        "input_sha256": source.input_sha256,
-        "items_sha256": source.items_sha256 if source.retry_of else None,
-        "models": source.models,
-    }
-    columns |= identity.hashes(recipe.options, **columns)
-    columns |= {
-        "retry_of": source.retry_of,
-        "simulated": source.simulated,
-        "name": source.name,
-        "completion_window": source.completion_window,
-        "metadata": source.request_metadata,
-        "output_expires_after": source.output_expires_after,
-        "post_process": [registry.request(entry) for entry in source.post_process],
-        "answers_from": source.id,
-        "input_file_id": source.input_file_id,
-        "input_name": source.input_name,
-    }
-    return JobDraft(project_id, None, stages, [0.0] * len(stages), columns)
+    job = _again(
+        source,
+        recipe=source.recipe,
+        recipe_sha256=source.recipe_sha256,
+        options=options.model_dump(mode="json"),
+        models=source.models,
+        simulated=source.simulated,
+        completion_window=source.completion_window,
+        input_file_id=source.input_file_id,
+        input_name=source.input_name,
+        items_sha256=source.items_sha256 if source.retry_of else None,
+        retry_of=source.retry_of,
+        answers_from=source.id,
+    )
+    _identify(job, recipe)
+    return JobDraft(job, None, stages, [0.0] * len(stages))
 
 
 def retry(
@@ -217,7 +210,7 @@ def retry(
     project_id: str,
     job_id: str,
     *,
-    states: Sequence[str] = UNCOMPLETED,
+    states: Sequence[str] = RETRIABLE_STATES,
     values: Mapping[str, Any] | None = None,
     completion_window: str | None = None,
 ) -> JobDraft:
@@ -226,7 +219,7 @@ def retry(
     Its items are a file of its own, with the numbers, ids and rows that they have in the ended job.
 
     Args:
-        states: of the items that it takes, some of UNCOMPLETED.
+        states: of the items that it takes, some of RETRIABLE_STATES.
         values: options that replace those of the ended job.
         completion_window: None for that of the ended job.
 
@@ -254,16 +247,23 @@ def retry(
         message = f"The input of job '{job_id}' was deleted or has expired; upload it again, and create a new job."
         raise ConflictError(message, param="job_id")
     items = _uncompleted(context, source, states)
-    own = {"seed": source.seed, "input_sha256": source.input_sha256, "items_sha256": items.sha256}
-    columns = _identified(context, recipe, options, specs, **own) | {
-        "name": source.name,
-        "completion_window": window,
-        "metadata": source.request_metadata,
-        "output_expires_after": source.output_expires_after,
-        "post_process": [registry.request(entry) for entry in source.post_process],
-        "retry_of": source.id,
-    }
-    return JobDraft(project_id, file, stages, job_options.expected(recipe, options, stages), columns)
+    job = _again(source, completion_window=window, items_sha256=items.sha256, retry_of=source.id)
+    _configure(context, job, recipe, options, specs)
+    return JobDraft(job, file, stages, job_options.expected(recipe, options, stages))
+
+
+def _again(source: Job, **values: Any) -> Job:
+    """Return an unsaved job with the input and the labels of an ended one, and with these columns."""
+    return Job(
+        project_id=source.project_id,
+        name=source.name,
+        seed=source.seed,
+        input_sha256=source.input_sha256,
+        request_metadata=source.request_metadata,
+        output_expires_after=source.output_expires_after,
+        post_process=[registry.request(entry) for entry in source.post_process],
+        **values,
+    )
 
 
 def _refuse_composite(context: AppContext, job: Job) -> None:
@@ -276,19 +276,20 @@ def _refuse_composite(context: AppContext, job: Job) -> None:
         raise ConflictError(message, param="job_id")
 
 
-def _identified(
-    context: AppContext, recipe: Recipe[Any], options: BareOptions, specs: Mapping[str, ModelSpec], **own: Any
-) -> dict[str, Any]:
-    """Return the columns that identify a job: `own`, and those of its recipe, options and models."""
-    columns: dict[str, Any] = {
-        "recipe": recipe.name,
-        "recipe_sha256": context.recipes.sha256(recipe.name),
-        "options": options.model_dump(mode="json"),
-        "models": {name: spec.model_dump(mode="json") for name, spec in specs.items()},
-        **own,
-    }
-    simulated = any(engine_status.capabilities(spec).simulated for spec in specs.values())
-    return columns | identity.hashes(recipe.options, **columns) | {"simulated": simulated}
+def _configure(
+    context: AppContext, job: Job, recipe: Recipe[Any], options: BareOptions, specs: Mapping[str, ModelSpec]
+) -> None:
+    """Set what an unsaved job runs: its recipe, its options and its models, with the hashes over all of it."""
+    job.recipe, job.recipe_sha256 = recipe.name, context.recipes.sha256(recipe.name)
+    job.options = options.model_dump(mode="json")
+    job.models = {name: spec.model_dump(mode="json") for name, spec in specs.items()}
+    job.simulated = any(engine_status.capabilities(spec).simulated for spec in specs.values())
+    _identify(job, recipe)
+
+
+def _identify(job: Job, recipe: Recipe[Any]) -> None:
+    for name, sha256 in identity.hashes(recipe.options, identity.configuration(job)).items():
+        setattr(job, name, sha256)
 
 
 def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer:
@@ -311,15 +312,15 @@ def _nothing(job: Job, reason: str) -> RequestError:
     return RequestError(message, code="nothing_to_retry", param="states")
 
 
-def _check_source(context: AppContext, project_id: str, job_id: str, columns: Mapping[str, Any]) -> None:
-    """Check that a job may take the answers of another. Raises RequestError."""
+def _check_source(context: AppContext, job: Job, job_id: str) -> None:
+    """Check that an unsaved job may take the answers of another. Raises RequestError."""
     try:
         with context.database.read() as session:
-            source = lifecycle.get(session, project_id, job_id)
+            source = lifecycle.get(session, job.project_id, job_id)
     except NotFoundError as error:
         raise RequestError(error.message, code="invalid_value", param="answers_from") from None
-    differs = [name for name in ("recipe", "seed", "input_sha256") if getattr(source, name) != columns.get(name)]
-    if identity.unpriced(source.models) != identity.unpriced(columns["models"]):
+    differs = [name for name in ("recipe", "seed", "input_sha256") if getattr(source, name) != getattr(job, name)]
+    if identity.unpriced(source.models) != identity.unpriced(job.models):
         differs.append("models")
     if source.status not in TERMINAL or differs:
         reason = f"has another {differs[0].removesuffix('_sha256')}" if differs else "has not ended"
@@ -423,15 +424,14 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
     Raises:
         RateLimitError: the project has too many bytes in flight.
     """
-    source = draft.source
+    job, source, due_after = draft.job, draft.source, None
     if isinstance(source, NewInput):
-        source = submission.name_input(session, draft.project_id, source, purpose="user_data")
-    columns, due_after = draft.columns, None
-    if "parent_id" not in columns:  # its parent was admitted, with the input that both have
-        due_after = submission.admit(context, session, draft.project_id, source.bytes if source else 0)
+        source = submission.name_input(session, job.project_id, source, purpose="user_data")
+    if job.parent_id is None:  # else its parent was admitted, with the input that both have
+        due_after = submission.admit(context, session, job.project_id, source.bytes if source else 0)
     if source is not None:
-        columns = columns | {"input_file_id": source.id, "input_name": source.filename}
-    return lifecycle.create(session, draft.project_id, due_after=due_after, idempotency=idempotency, **columns)
+        job.input_file_id, job.input_name = source.id, source.filename
+    return lifecycle.create(session, job, due_after=due_after, idempotency=idempotency)
 
 
 def create(context: AppContext, project_id: str, request: JobRequest) -> Job:

@@ -23,7 +23,7 @@ from batchyard.recipes import Answer, Child, InvalidItem, Item, Options, Recipe,
 from batchyard.wording import MAX_NAME, nearest, quoted
 from store.formats import items as items_file
 from store.jobs import lifecycle
-from store.jobs.records import Job
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job

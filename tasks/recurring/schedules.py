@@ -20,9 +20,8 @@ from batchyard.errors import ConflictError, RequestError, UnavailableError
 from batchyard.statuses import PRIORITIES
 from store import batches, events, schedules
 from store.jobs import lifecycle
-from store.jobs.records import Job
 from store.keys import Caller
-from store.records import Batch, Schedule, ScheduleRun, now
+from store.records import Batch, Job, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
 from tasks.context import AppContext

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
 from store.jobs import lifecycle
-from store.jobs.records import Job
-from store.records import Batch, Sla
+from store.records import Batch, Job, Sla
 from store.speeds import Throughput
 from tasks import derived, published
 from tasks.context import AppContext

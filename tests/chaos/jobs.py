@@ -28,8 +28,7 @@ from sqlalchemy import func, select
 
 from batchyard.statuses import TERMINAL
 from store.database import Database
-from store.jobs.records import Job, JobStage
-from store.records import Batch
+from store.records import Batch, Job, JobStage
 from tests.chaos import refining, relay
 from tests.chaos.deployment import versions
 from tests.chaos.monitor import CallLog

@@ -406,16 +406,11 @@ def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
     assert content(run(spec, chat("again"))[0]) == "again"
 
 
-def test_idle_engines_are_stopped_on_demand_and_busy_ones_are_not() -> None:
-    run(echo("idle"), chat("hi"))
-    busy = echo("busy", latency_ms=1000, max_in_flight=32)
-    rows = table(chat(*map(str, range(512))))
-    answers = pipeline.run(busy, CHAT, rows, **TERMS)
-    next(answers)
-    until(lambda: any(state["in_flight"] for state in directory.states().values()))
-    assert [name.split(":")[1] for name in directory.stop_idle(0)] == ["idle"]
-    answers.close()
-    assert [name.split(":")[1] for name in directory.stop_all("busy")] == ["busy"]
+def test_the_engines_of_one_model_are_stopped_on_demand_and_no_others() -> None:
+    run(echo("one"), chat("hi"))
+    run(echo("other"), chat("hi"))
+    assert [name.split(":")[1] for name in directory.stop_all("one")] == ["one"]
+    until(lambda: [name.split(":")[1] for name in directory.engine_actors()] == ["other"])
 
 
 def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:

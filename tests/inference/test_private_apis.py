@@ -293,7 +293,7 @@ def test_a_name_that_a_wheel_lacks_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("vllm/entrypoints/cli_args.py", "class BaseFrontendArgs: ...")
         archive.writestr("vllm/version.py", "try:\n    from ._version import __version__\nexcept ImportError: ...")
-        archive.writestr("vllm/usage/usage_lib.py", "class UsageContext:\n    OTHER = 1")
+        archive.writestr("vllm/usage/usage_lib.py", "class UsageContext:\n    OPENAI_API_SERVER = 1")
         names = {name: internals.NAMES[name] for name in ("BaseFrontendArgs", "UsageContext", "__version__")}
         monkeypatch.setattr(internals, "NAMES", names)
         assert missing_names(archive) == [names["BaseFrontendArgs"], f"{names['UsageContext']}.LLM_CLASS"]

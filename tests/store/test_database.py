@@ -1,4 +1,4 @@
-"""The schema is Alembic's, and a database of a newer version is refused."""
+"""The schema is Alembic's, and a database of another version is refused."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ def test_upgrading_twice_changes_nothing(database: Database, project: str) -> No
         assert session.get(Project, project) is not None
 
 
-def test_a_database_of_a_newer_version_is_refused_and_stays_as_it_is(database: Database, project: str) -> None:
+@pytest.mark.parametrize("version", ["9999", "0011"])
+def test_a_database_of_an_unknown_version_is_refused_and_stays_as_it_is(
+    database: Database, project: str, version: str
+) -> None:
     with database.write() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(ConfigurationError, match=r"newer version of Batchyard.*upgrade Batchyard"):
+        session.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
+    with pytest.raises(ConfigurationError, match=r"newer version of Batchyard, or .* too old.*upgrade Batchyard"):
         database.upgrade()
     with database.read() as session:
         assert session.get(Project, project) is not None

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from store.formats import items, job_chunks
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
+from store.records import Job
 from tasks.composites import advance
 from tasks.context import AppContext
 from tasks.jobs import finish, validation

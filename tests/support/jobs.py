@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 
 from store.formats import asks
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
 from store.jobs.stages import PlannedJobSegment
-from store.records import Batch, Project
+from store.records import Batch, Job, Project
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tests.support.planned import answers, append, finish_segment, started
@@ -24,8 +23,9 @@ MODELS = {name: {"name": name, "engine": "echo"} for name in ("echo", "other")}
 
 
 def create_job(session: Session, project_id: str, **changes: Any) -> Job:
-    """A job of recipe `debate` with a window of a day. `changes` replace what `lifecycle.create` gets."""
-    options: dict[str, Any] = {
+    """A job of recipe `debate` with a window of a day. `changes` replace its columns, and what else `create` gets."""
+    columns: dict[str, Any] = {
+        "project_id": project_id,
         "recipe": "debate",
         "recipe_sha256": "a" * 64,
         "completion_window": "24h",
@@ -36,7 +36,9 @@ def create_job(session: Session, project_id: str, **changes: Any) -> Job:
         "work_sha256": "d" * 64,
         "input_name": "rows.jsonl",
     }
-    return lifecycle.create(session, project_id, **(options | changes))
+    columns |= changes
+    further = {name: columns.pop(name) for name in ("due_after", "idempotency") if name in columns}
+    return lifecycle.create(session, Job(**columns), **further)
 
 
 def start_job(session: Session, project_id: str, *, total: int = 3, **changes: Any) -> Job:

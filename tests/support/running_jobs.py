@@ -15,8 +15,7 @@ from batchyard import output_lines
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import lifecycle
 from store.jobs import stages as stage_records
-from store.jobs.records import Job
-from store.records import File, ResultChunk, Segment
+from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.jobs import advance, finish, reading
 from tests.support.jobs import create_job

@@ -14,9 +14,8 @@ from sqlalchemy import select, update
 from batchyard import histogram, output_lines
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
 from store.jobs.stages import PlannedJobSegment
-from store.records import Batch, ResultChunk, Segment
+from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.jobs import reading
 from tests.support.jobs import create_job

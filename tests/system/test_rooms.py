@@ -53,6 +53,7 @@ def test_every_shared_module_stands_in_the_lowest_layer() -> None:
     [
         ("inference/requests/bodies.py", "from store import batches"),
         ("store/files.py", "from tasks import messages"),
+        ("store/work/lifecycle.py", "from store import batches"),
         ("tasks/scheduling/policy.py", "from tasks.finishing import finalize"),
         ("inference/engines/openai/client.py", "from inference.engines.vllm import engine"),
         ("tasks/rewards/__init__.py", "from store import files"),

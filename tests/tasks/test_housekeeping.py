@@ -17,6 +17,7 @@ from store import batches, leases, segments
 from store.database import Database
 from store.leases import acquire_batch
 from store.records import Batch, Segment, now
+from store.work.lifecycle import FINISHING_SECONDS
 from tasks import heartbeat, housekeeping, messages
 from tasks.context import AppContext
 from tasks.finishing import finalize
@@ -165,6 +166,6 @@ def test_a_store_that_is_away_for_a_while_ends_no_batch(
             raise UnavailableError("artifact store s3://bucket cannot be read")
         housekeeping.tick(context)
     assert reload(database, batch).status == "finalizing"
-    later(database, finalizing_at=now() - batches.FINISHING_SECONDS)
+    later(database, finalizing_at=now() - FINISHING_SECONDS)
     housekeeping.tick(context)
     assert reload(database, batch).status == "failed", "it has an end"

@@ -11,9 +11,8 @@ from sqlalchemy import update
 
 from store import leases
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
 from store.leases import acquire_job
-from store.records import Batch
+from store.records import Batch, Job
 from tasks import heartbeat, housekeeping, messages
 from tasks.context import AppContext
 from tests.support.jobs import create_job, open_stage, planned, start_job

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from store.jobs import lifecycle
-from store.jobs.records import Job
+from store.records import Job
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.scheduling import deadlines

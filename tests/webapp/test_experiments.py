@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from store import leases
 from store.jobs import lifecycle
-from store.jobs.records import Job
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import finish, submission

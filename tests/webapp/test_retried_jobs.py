@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from flask.testing import FlaskClient
 
 from store.formats import items
-from store.jobs.records import Job
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import advance, finish
+from tasks.jobs.identity import canonical
 from tests.support.ended_jobs import EndedJobs
 from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite
@@ -153,6 +155,17 @@ def test_a_retry_that_is_judged_anew_keeps_its_items(jobs: Jobs, client: FlaskCl
     ours = judged["batchyard"]
     assert (ours["answers_from"], ours["work_sha256"]) == (retry["id"], retry["batchyard"]["work_sha256"])
     assert jobs.look(first)["batchyard"]["retries"] == [retry["id"]]
+
+
+def test_the_published_configuration_of_a_job_is_what_its_hash_identifies(jobs: Jobs, client: FlaskClient) -> None:
+    ends = {1: "completed", 4: "failed"}
+    first = jobs.of_rows()
+    retry = jobs.end(jobs.begun(jobs.retry(first, states=["failed"])), ends)
+    answer = client.post(f"/v1/jobs/{retry['id']}/rescore", json={"options": {"reward": "exact"}})
+    judged = jobs.end(jobs.begun(answer.get_json()), ends)
+    for job in (first, retry, judged):
+        configuration = json.loads(jobs.artifacts(job)["config.json"])
+        assert hashlib.sha256(canonical(configuration)).hexdigest() == job["batchyard"]["config_sha256"]
 
 
 def test_a_retry_keeps_the_columns_of_a_table_for_the_rows_that_it_has(jobs: Jobs) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from batchyard.models import ModelSpec
 from store.jobs import composites, lifecycle
-from store.jobs.records import Job
+from store.records import Job
 from tasks import derived, messages
 from tasks.composites import measuring
 from tasks.composites.measuring import Wave

@@ -15,6 +15,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from store import batches
+from store.work.lifecycle import MESSAGE_SECONDS
 from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in, upload
 from webapp import create_app, health, requests
@@ -46,7 +47,7 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
     assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
     with context.database.write() as session:
         assert batches.claim_validatable(session, 60) == []
-    later = time.time() + batches.MESSAGE_SECONDS + 1
+    later = time.time() + MESSAGE_SECONDS + 1
     with pytest.MonkeyPatch.context() as clock, context.database.write() as session:
         clock.setattr(time, "time", lambda: later)
         assert batches.claim_validatable(session, 60) == [answer.get_json()["id"]]

@@ -16,15 +16,16 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import batches, events, files, keys, segments
-from store.jobs.records import Job
-from store.records import Batch, Event
+from store.batches import BATCHES
+from store.records import Batch, Event, Job
 from tasks.intake import changes, retry_input, submission
 from tasks.scheduling import deadlines
-from webapp.batches import control, create_once, get_batch, to_wire
+from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
 from webapp.wire import BatchObject, ChangeBatch
+from webapp.work import control
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
@@ -137,7 +138,7 @@ def summaries(batch: Batch) -> dict[str, dict[str, Any]]:
     with context.database.read() as session:
         names = [artifact.name for artifact, _ in batches.artifacts(session, [batch.id])[batch.id]]
         names = [name for name in names if name.endswith("-summary.json")]
-        summary_files = {name: files.find_artifact(session, batch.project_id, batch.id, name) for name in names}
+        summary_files = {name: batches.find_artifact(session, batch.project_id, batch.id, name) for name in names}
     summaries = {
         name: json.loads(context.artifacts.read(file.sha256))
         for name, file in summary_files.items()
@@ -154,7 +155,7 @@ def download_input(batch_id: str) -> Response:
 @routes.get("/artifacts/<name>")
 def download(batch_id: str, name: str) -> Response:
     with current_context().database.read() as session:
-        file = files.find_artifact(session, caller().project_id, batch_id, name)
+        file = batches.find_artifact(session, caller().project_id, batch_id, name)
     if file is None:
         raise NotFoundError(f"No artifact '{name}' of batch '{batch_id}' found.")
     return send(file)
@@ -162,17 +163,17 @@ def download(batch_id: str, name: str) -> Response:
 
 @routes.post("/cancel")
 def cancel(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(batch_id, "cancel"))
+    return _redirect(control(BATCHES, batch_id, "cancel"))
 
 
 @routes.post("/pause")
 def pause(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(batch_id, "pause"))
+    return _redirect(control(BATCHES, batch_id, "pause"))
 
 
 @routes.post("/resume")
 def resume(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(batch_id, "resume"))
+    return _redirect(control(BATCHES, batch_id, "resume"))
 
 
 @routes.post("/change")

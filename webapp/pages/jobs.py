@@ -14,23 +14,25 @@ from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
 from store import events
+from store.jobs import lifecycle
 from store.jobs import reading as job_records
-from store.jobs.records import Job
-from store.records import Batch
+from store.jobs.lifecycle import JOBS
+from store.records import Batch, Job
 from tasks.composites import reading as composites
 from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS
 from webapp import batches
 from webapp.files import get_file, send
-from webapp.job_wire import ItemState, JobObject
-from webapp.jobs import control, create_once, get_job, to_wire
+from webapp.job_wire import JobObject
+from webapp.jobs import create_once, get_job, to_wire
 from webapp.pages import charts, forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts import Chart
 from webapp.requests import caller, current_context, query
 from webapp.wire import BatchObject
+from webapp.work import control
 
 routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>")
 
@@ -153,7 +155,7 @@ def _charts(job: Job) -> list[Chart]:
     """Return the charts of an ended job's view."""
     context = current_context()
     with context.database.read() as session:
-        file = job_records.find_artifact(session, job.project_id, job.id, VIEW)
+        file = lifecycle.find_artifact(session, job.project_id, job.id, VIEW)
     if file is None:
         return []
     if file.bytes > MAX_VIEW_BYTES:
@@ -202,7 +204,7 @@ def _list_variables(job: Job, chosen: ItemFilter, listed: ItemList) -> dict[str,
         "job_id": job.id,
         "chosen": chosen,
         "listed": listed,
-        "states": [*([MIXED] if SAMPLES in job.counters else []), *reading.STATES],
+        "states": [*([MIXED] if SAMPLES in job.counters else []), *ITEM_STATES],
     }
 
 
@@ -226,7 +228,7 @@ def download_input(job_id: str) -> Response:
 @routes.get("/artifacts/<name>")
 def download(job_id: str, name: str) -> Response:
     with current_context().database.read() as session:
-        file = job_records.find_artifact(session, caller().project_id, job_id, name)
+        file = lifecycle.find_artifact(session, caller().project_id, job_id, name)
     if file is None:
         raise NotFoundError(f"No artifact '{name}' of job '{job_id}' found.")
     return send(file)
@@ -234,17 +236,17 @@ def download(job_id: str, name: str) -> Response:
 
 @routes.post("/cancel")
 def cancel(job_id: str) -> ResponseReturnValue:
-    return _redirect(control(job_id, "cancel"))
+    return _redirect(control(JOBS, job_id, "cancel"))
 
 
 @routes.post("/pause")
 def pause(job_id: str) -> ResponseReturnValue:
-    return _redirect(control(job_id, "pause"))
+    return _redirect(control(JOBS, job_id, "pause"))
 
 
 @routes.post("/resume")
 def resume(job_id: str) -> ResponseReturnValue:
-    return _redirect(control(job_id, "resume"))
+    return _redirect(control(JOBS, job_id, "resume"))
 
 
 @routes.post("/retry")

@@ -23,6 +23,7 @@ from store import batches, files
 from store.artifacts import Writer
 from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File
+from store.work.lifecycle import refuse_stage
 from tasks.intake import preview, prompts, submission
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import Prompt
@@ -72,7 +73,7 @@ def show() -> ResponseReturnValue:
     arguments = flask.request.args
     if "again" in arguments:
         batch = get_batch(arguments["again"])
-        batches.refuse_stage(batch, "retry")
+        refuse_stage(batch, "retry")
         file = get_file(batch.input_file_id)
         name = (batch.request_metadata or {}).get(batches.NAME) or (batch.name if batch.name != file.filename else None)
         fields = forms.fields_of(batch) | {"endpoint": batch.endpoint, "batch_name": name or ""}

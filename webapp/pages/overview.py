@@ -14,10 +14,9 @@ from pydantic import Field
 
 from batchyard import durations
 from store import keys
-from store.jobs import work
-from store.jobs.records import Job
-from store.jobs.work import Filter, Sort, Wanted, Work
-from store.records import Batch
+from store.records import Batch, Job
+from store.work import overview as work_list
+from store.work.overview import Filter, Sort, Wanted, Work
 from webapp import batches, jobs, metrics
 from webapp.job_wire import JobObject
 from webapp.pages import sessions
@@ -88,11 +87,11 @@ def show() -> ResponseReturnValue:
     owner, context = caller(), current_context()
     params, live = query(ListParams), "HX-Request" in flask.request.headers
     with context.database.read() as session:
-        unfinished = work.unfinished(session, owner.project_id)
-        stamp = f"{work.newest(session, owner.project_id)} {unfinished}"
+        unfinished = work_list.unfinished(session, owner.project_id)
+        stamp = f"{work_list.newest(session, owner.project_id)} {unfinished}"
         if live and not unfinished and params.seen == stamp:
             return Response(status=204)
-        records, has_more = work.page(
+        records, has_more = work_list.page(
             session, owner.project_id, params.wanted(), sort=params.sort, after=params.after, limit=params.limit
         )
         creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})

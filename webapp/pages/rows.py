@@ -226,7 +226,7 @@ def _scores(context: AppContext, batch: Batch, custom_id: str) -> dict[str, list
     with context.database.read() as session:
         artifacts = batches.artifacts(session, [batch.id])[batch.id]
         named = [
-            (artifact.name, files.find_artifact(session, batch.project_id, batch.id, artifact.name))
+            (artifact.name, batches.find_artifact(session, batch.project_id, batch.id, artifact.name))
             for artifact, _ in artifacts
             if artifact.name.endswith(".jsonl") and artifact.name not in (OUTPUT, ERRORS)
         ]

@@ -15,14 +15,14 @@ from flask.typing import ResponseReturnValue
 
 from batchyard.errors import BatchyardError, RequestError
 from batchyard.statuses import JOB_PAUSABLE, PAUSABLE, TERMINAL
-from store.jobs.records import Job
-from store.records import Batch
-from webapp.batches import control as control_batch
+from store.batches import BATCHES
+from store.jobs.lifecycle import JOBS
+from store.records import Batch, Job
 from webapp.batches import get_batch
-from webapp.jobs import control as control_job
 from webapp.jobs import get_job
 from webapp.pages import jobs
 from webapp.pages.batches import retry_once
+from webapp.work import control
 
 routes = Blueprint("selection", __name__, url_prefix="/selected")
 
@@ -121,9 +121,11 @@ def _refusal(action: Action, work: Batch | Job) -> str | None:
 def _act(action: Action, work_id: str) -> None:
     """Do it to one. Raises BatchyardError."""
     is_job = work_id.startswith("job_")
-    if action != "retry":
-        (control_job if is_job else control_batch)(work_id, action)
-    elif is_job:
+    if action == "retry" and is_job:
         jobs.retry_once(work_id)
-    else:
+    elif action == "retry":
         retry_once(get_batch(work_id))
+    elif is_job:
+        control(JOBS, work_id, action)
+    else:
+        control(BATCHES, work_id, action)

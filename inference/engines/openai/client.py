@@ -81,7 +81,7 @@ class Client:
         """GET /models below its URL, which must list the model if it lists any, or else /health of its server.
 
         Raises:
-            Unfit: why it cannot be used.
+            ProbeFailed: why it cannot be used.
         """
         variable = endpoint.api_key_env
         if variable and not os.environ.get(variable):

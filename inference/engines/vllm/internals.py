@@ -57,7 +57,7 @@ METHODS = {
     "BaseFrontendArgs": ("add_cli_args",),
     "OnlineRenderer": ("preprocess_completion",),
     "ServingRender": ("render_chat_request", "render_completion_request"),
-    "UsageContext": ("LLM_CLASS",),
+    "UsageContext": ("LLM_CLASS", "OPENAI_API_SERVER"),
 }
 """Attributes of these classes that are used here, for the same test."""
 

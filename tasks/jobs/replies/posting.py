@@ -19,8 +19,8 @@ from batchyard.statuses import TERMINAL
 from store import events
 from store.formats import job_chunks
 from store.jobs import lifecycle, replies, stages
-from store.jobs.records import Job
 from store.keys import Caller
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import progress, reading

@@ -16,9 +16,8 @@ from batchyard.statuses import JOB_TRANSITIONS, TERMINAL
 from store import events, leases, segments
 from store.database import Database
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job
 from store.leases import acquire_job
-from store.records import Batch, Segment
+from store.records import Batch, Job, Segment
 from tests.support.jobs import create_job, open_stage, planned, start_job
 
 
@@ -279,7 +278,7 @@ def fail(database: Database, job: Job, times: int, *, counted: bool = True) -> N
         with database.write() as session:
             lease = acquire_job(session, job.id, "here/1/advance", 60)
             assert lease is not None
-            lifecycle.record_failure(session, lease, "it broke", counted=counted, backoff=Backoff(first=2.0))
+            leases.record_failure(session, lease, "it broke", counted=counted, backoff=Backoff(first=2.0))
 
 
 @pytest.mark.parametrize(

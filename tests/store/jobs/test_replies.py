@@ -11,7 +11,7 @@ from batchyard.errors import ConflictError, NotFoundError
 from store import leases, projects
 from store.database import Database
 from store.jobs import lifecycle, replies
-from store.jobs.records import Job
+from store.records import Job
 from tests.support.jobs import start_job
 
 

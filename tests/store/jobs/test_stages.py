@@ -12,8 +12,7 @@ from batchyard.errors import ConflictError
 from store import batches, events, holds, segments
 from store.database import Database
 from store.jobs import lifecycle, reading, stages
-from store.jobs.records import Job
-from store.records import Batch, ResultChunk, Segment
+from store.records import Batch, Job, ResultChunk, Segment
 from tests.support.jobs import MODELS, open_stage, planned, start_job
 
 

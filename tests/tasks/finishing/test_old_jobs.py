@@ -14,8 +14,23 @@ from batchyard.statuses import JOB_TRANSITIONS, TERMINAL
 from store import files, webhooks
 from store.artifacts import SHARDS
 from store.jobs import lifecycle, stages
-from store.jobs.records import Job, JobArtifact, JobChunk, JobReply, JobStage
-from store.records import Artifact, Base, Batch, Delivery, Event, File, ResultChunk, Schedule, ScheduleRun, Segment
+from store.records import (
+    Artifact,
+    Base,
+    Batch,
+    Delivery,
+    Event,
+    File,
+    Job,
+    JobArtifact,
+    JobChunk,
+    JobReply,
+    JobStage,
+    ResultChunk,
+    Schedule,
+    ScheduleRun,
+    Segment,
+)
 from tasks.context import AppContext
 from tasks.finishing import finalize, garbage, retention
 from tests.support.jobs import ask, open_stage, seal, start_job

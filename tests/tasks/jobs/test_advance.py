@@ -24,7 +24,7 @@ from store.database import Database
 from store.formats import job_chunks
 from store.jobs import lifecycle
 from store.jobs import stages as stage_records
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
 from tasks.jobs import advance, progress, reading, validation, watchdog

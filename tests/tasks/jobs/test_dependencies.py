@@ -10,7 +10,7 @@ import pytest
 
 from store.database import Database
 from store.jobs import lifecycle
-from store.jobs.records import Job
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import dependencies

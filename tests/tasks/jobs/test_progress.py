@@ -7,7 +7,7 @@ import json
 import pytest
 from sqlalchemy import update
 
-from store.jobs.records import Job
+from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs import progress
 from tasks.scheduling import deadlines

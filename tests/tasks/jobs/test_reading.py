@@ -14,7 +14,7 @@ from sqlalchemy import delete
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store.artifacts import Artifacts
 from store.database import Database
-from store.jobs.records import JobChunk
+from store.records import JobChunk
 from tasks.context import AppContext
 from tasks.jobs import reading
 from tests.support.written_jobs import NUMBERS, TOTAL, Written

@@ -14,9 +14,8 @@ from sqlalchemy import update
 from batchyard.errors import ConflictError, NotFoundError
 from store import events, projects
 from store.jobs import lifecycle
-from store.jobs.records import Job
 from store.keys import Caller
-from store.records import Event
+from store.records import Event, Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import advance, finish, item_events, reading

@@ -14,8 +14,7 @@ from sqlalchemy import delete, select
 
 from store import files, keys
 from store.jobs import lifecycle
-from store.jobs.records import Job, JobChunk
-from store.records import Project
+from store.records import Job, JobChunk, Project
 from tasks.context import AppContext
 from tests.support.jobs import create_job
 from tests.support.planned import plan_batch

@@ -11,8 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
 from store import batches, keys
-from store.jobs.records import Job
-from store.records import Batch, Project
+from store.records import Batch, Job, Project
 from tasks.context import AppContext
 from tests.support.jobs import start_job
 from tests.support.planned import answers, append, plan_batch, started

@@ -17,8 +17,7 @@ from batchyard import cron
 from batchyard.errors import RequestError
 from store import batches, files, schedules
 from store.jobs import lifecycle
-from store.jobs.records import Job
-from store.records import Batch, Schedule, ScheduleRun, now
+from store.records import Batch, Job, Schedule, ScheduleRun, now
 from tasks.recurring import run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms

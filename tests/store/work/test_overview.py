@@ -12,10 +12,11 @@ from sqlalchemy import update
 from batchyard.errors import RequestError
 from store import batches, keys
 from store.database import Database
-from store.jobs import lifecycle, work
-from store.jobs.work import Filter, Sort
+from store.jobs import lifecycle
 from store.projects import get_or_create
 from store.records import Batch
+from store.work import overview
+from store.work.overview import Filter, Sort
 from tests.support.jobs import create_job, open_stage, start_job
 
 NewBatch = Callable[..., Batch]
@@ -31,7 +32,7 @@ def listed(
     **wanted: Any,
 ) -> tuple[list[str], bool]:
     with database.read() as session:
-        records, has_more = work.page(session, project, Filter(**wanted), sort=sort, after=after, limit=limit)
+        records, has_more = overview.page(session, project, Filter(**wanted), sort=sort, after=after, limit=limit)
         return [record.id for record in records], has_more
 
 
@@ -56,7 +57,7 @@ def test_what_runs_is_ordered_by_its_deadline_whatever_it_is(
     assert listed(database, project) == ([soon.id, job.id, late.id], False)
     assert listed(database, project, limit=2) == ([soon.id, job.id], True)
     with database.read() as session:
-        assert work.unfinished(session, project) == 3
+        assert overview.unfinished(session, project) == 3
 
 
 def test_what_has_ended_is_listed_newest_first_page_by_page(
@@ -78,7 +79,7 @@ def test_what_has_ended_is_listed_newest_first_page_by_page(
     assert every_page(database, project, status="ended") == newest_first
 
 
-@pytest.mark.parametrize("sort", work.SORTS)
+@pytest.mark.parametrize("sort", overview.SORTS)
 def test_all_pages_together_have_each_batch_and_job_once_in_any_order(
     database: Database, project: str, new_batch: NewBatch, sort: Sort
 ) -> None:

@@ -1,23 +1,23 @@
-"""Records of jobs: a job is one run of a recipe over the items of an input."""
+"""Jobs: a job is one run of a recipe over the items of an input."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records import Base, Leased, Pausable
+from store.records.base import ID, Base, Leased, Pausable
 
 ChunkKind = Literal["result", "judgement"]
 ReplyKind = Literal["verdict", "resolve", "requeue"]
-_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Job(Leased, Pausable, Base):
     """A job. What it shares with a batch has the name that it has there.
 
     `input_sha256` and `input_name` are empty without an input of its own. The suffix of `input_name` is the format.
+    `depends_on` has `id` and `when` of each job or batch that it waits for, `retry_of` a job whose items it takes.
     `items_sha256` is the items file (store.formats.items), null before validation, unless the items are those of
     another job; `total` is 0 before validation. `config_sha256` identifies all that a job's outcome depends on,
     `work_sha256` all that its requests do. The items begun, in the order of the items file,
@@ -37,8 +37,8 @@ class Job(Leased, Pausable, Base):
     recipe_sha256: Mapped[str] = mapped_column(String(64))
     completion_window: Mapped[str] = mapped_column(String(16))
     input_file_id: Mapped[str | None] = mapped_column(String(64), index=True)
-    input_sha256: Mapped[str] = mapped_column(String(64), index=True)
-    input_name: Mapped[str] = mapped_column(String(512))
+    input_sha256: Mapped[str] = mapped_column(String(64), default="", index=True)
+    input_name: Mapped[str] = mapped_column(String(512), default="")
     items_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     options: Mapped[dict[str, Any]]
     seed: Mapped[int] = mapped_column(default=0)
@@ -126,7 +126,7 @@ class JobChunk(Base):
     """A chunk of a job's results or judgements (store.formats.job_chunks)."""
 
     __tablename__ = "job_chunks"
-    id: Mapped[int] = mapped_column(_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ID, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     kind: Mapped[str] = mapped_column(String(16))
     sha256: Mapped[str] = mapped_column(String(64), index=True)
@@ -135,21 +135,11 @@ class JobChunk(Base):
     __table_args__ = (UniqueConstraint("job_id", "sha256"),)
 
 
-class JobArtifact(Base):
-    """A file that a job produced, with its name in that job."""
-
-    __tablename__ = "job_artifacts"
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
-    lines: Mapped[int | None]
-
-
 class JobReply(Base):
     """What a person or a CI said to one turn of an item. `turn` and `life` count from 1."""
 
     __tablename__ = "job_replies"
-    id: Mapped[int] = mapped_column(_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ID, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     position: Mapped[int]
     life: Mapped[int]

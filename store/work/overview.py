@@ -1,4 +1,4 @@
-"""Work: a project's jobs that no other has started, and its batches that are no stage of one, in one list."""
+"""Overview: a project's jobs that no other has started, and its batches that are no stage of one, in one list."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select
+from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from batchyard.errors import RequestError
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL, JobStatus
-from store.jobs.records import Job
-from store.records import Batch, Hold, first_id
+from store.records import Batch, File, Hold, Job, first_id
 
 Work: TypeAlias = Batch | Job
 Wanted: TypeAlias = JobStatus | Literal["unfinished", "ended", "paused"]
@@ -69,6 +68,19 @@ def unfinished(session: Session, project_id: str) -> int:
     batches = select(func.count()).select_from(Batch).where(*_scope(Batch, project_id), Batch.status.in_(RUNNING))
     jobs = select(func.count()).select_from(Job).where(*_scope(Job, project_id), Job.status.in_(JOB_RUNNING))
     return (session.scalar(batches) or 0) + (session.scalar(jobs) or 0)
+
+
+def bytes_in_flight(session: Session, project_id: str) -> int:
+    """Return the input bytes of the project's unfinished work. What a job has started has the input of that job."""
+    sizes = 0
+    for record, top in ((Batch, true()), (Job, Job.parent_id.is_(None))):
+        statement = (
+            select(func.coalesce(func.sum(File.bytes), 0))
+            .join(record, and_(record.input_file_id == File.id, record.project_id == File.project_id))
+            .where(record.project_id == project_id, _status(record, "unfinished"), top)
+        )
+        sizes += int(session.scalar(statement) or 0)
+    return sizes
 
 
 def newest(session: Session, project_id: str) -> str:

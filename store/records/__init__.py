@@ -1,0 +1,52 @@
+"""Records: the tables of the database.
+
+Times are Unix seconds: integers where clients see them, floats where only leases and rates use them. Some columns have
+an older name than their attribute.
+"""
+
+from store.records.base import AMOUNTS, Answered, Base, Leased, Pausable, Sla, first_id, new_id, now
+from store.records.batches import Batch, ResultChunk, Segment
+from store.records.engines import Duration, Hold, Speed
+from store.records.events import Delivery, Event, Webhook
+from store.records.files import Artifact, File, JobArtifact
+from store.records.jobs import ChunkKind, Job, JobChunk, JobReply, JobStage, ReplyKind
+from store.records.projects import ApiKey, Budget, CachedAnswer, Project, Usage, WebSession
+from store.records.schedules import Schedule, ScheduleRun
+
+__all__ = [
+    "AMOUNTS",
+    "Answered",
+    "ApiKey",
+    "Artifact",
+    "Base",
+    "Batch",
+    "Budget",
+    "CachedAnswer",
+    "ChunkKind",
+    "Delivery",
+    "Duration",
+    "Event",
+    "File",
+    "Hold",
+    "Job",
+    "JobArtifact",
+    "JobChunk",
+    "JobReply",
+    "JobStage",
+    "Leased",
+    "Pausable",
+    "Project",
+    "ReplyKind",
+    "ResultChunk",
+    "Schedule",
+    "ScheduleRun",
+    "Segment",
+    "Sla",
+    "Speed",
+    "Usage",
+    "WebSession",
+    "Webhook",
+    "first_id",
+    "new_id",
+    "now",
+]

@@ -1,0 +1,92 @@
+"""What all records share: the base class, ids, times, and columns of several tables."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any, ClassVar, Literal
+
+from sqlalchemy import JSON, BigInteger, Integer, MetaData, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Sla = Literal["on_track", "at_risk", "late"]
+"""The outlook of an unfinished batch for its deadline."""
+ID = BigInteger().with_variant(Integer, "sqlite")
+"""The type of an id that the database counts."""
+
+
+def new_id(prefix: str) -> str:
+    """Return an id that sorts by its creation time, so that it serves as a stable list cursor."""
+    return f"{prefix}{time.time_ns() // 1000:014x}{secrets.token_hex(9)}"
+
+
+def first_id(prefix: str, at: float) -> str:
+    """Return an id that sorts before those created at `at` (Unix seconds) or later, and after all others."""
+    return f"{prefix}{int(at * 1e6):014x}"
+
+
+def now() -> int:
+    """Return the current Unix time in seconds."""
+    return int(time.time())
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        dict[str, Any]: JSON,
+        list[dict[str, Any]]: JSON,
+        list[str]: JSON,
+        int: BigInteger,
+    }
+
+
+class Leased:
+    """Columns of a record that one holder at a time may work on.
+
+    `epoch` rises with each new lease. A holder's writes name its epoch, so a former holder cannot write. A lease
+    without a holder is a pause before housekeeping starts the work again.
+    """
+
+    epoch: Mapped[int] = mapped_column(default=0)
+    holder: Mapped[str | None] = mapped_column(String(256))
+    lease_expires_at: Mapped[float | None]
+
+
+AMOUNTS = (
+    *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens"),
+    *("shared_requests", "shared_input_tokens", "shared_output_tokens"),
+)
+
+
+class Answered:
+    """Columns of the amounts that answers add up to.
+
+    `cached_tokens` counts input tokens from the engine's prefix cache. The `shared_` columns count requests that were
+    answered with another request's answer, and its tokens.
+    """
+
+    completed: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    input_tokens: Mapped[int] = mapped_column(default=0)
+    cached_tokens: Mapped[int] = mapped_column(default=0)
+    output_tokens: Mapped[int] = mapped_column(default=0)
+    shared_requests: Mapped[int] = mapped_column(default=0)
+    shared_input_tokens: Mapped[int] = mapped_column(default=0)
+    shared_output_tokens: Mapped[int] = mapped_column(default=0)
+
+
+class Pausable:
+    """Columns of a batch or a job that a client can pause. `paused_by` is what people call the client's key.
+
+    While `paused_at` is set, none of its segments starts. One that ends is not paused any more.
+    """
+
+    paused_at: Mapped[int | None]
+    paused_by: Mapped[str | None] = mapped_column(String(128))

@@ -1,0 +1,46 @@
+"""Files, and those that batches and jobs produced."""
+
+from __future__ import annotations
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from store.records.base import Base
+
+
+class File(Base):
+    """A file of a project. Its content is in the artifact store, once for each SHA-256.
+
+    A deleted file keeps its row for a while (store.retention): `expires_at` is its time of deletion.
+    """
+
+    __tablename__ = "files"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    filename: Mapped[str] = mapped_column(String(512))
+    purpose: Mapped[str] = mapped_column(String(32))
+    bytes: Mapped[int]
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    created_at: Mapped[int]
+    expires_at: Mapped[int | None] = mapped_column(index=True)
+    __table_args__ = (Index(None, "project_id", "id"),)
+
+
+class Artifact(Base):
+    """A file that a batch produced, with its name in that batch."""
+
+    __tablename__ = "artifacts"
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
+    lines: Mapped[int | None]
+
+
+class JobArtifact(Base):
+    """A file that a job produced, with its name in that job."""
+
+    __tablename__ = "job_artifacts"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
+    lines: Mapped[int | None]

@@ -1,0 +1,332 @@
+"""Lifecycle: create and find batches and jobs, and change their status by a table of allowed transitions."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, true, update
+from sqlalchemy.orm import Session
+
+from batchyard import durations
+from batchyard.errors import ConflictError, NotFoundError
+from batchyard.statuses import TERMINAL
+from store import events, listing
+from store.database import changed
+from store.keys import Caller
+from store.leases import ATTEMPTS
+from store.records import Batch, File, Job, Sla, new_id, now
+from store.work import artifacts
+from store.work.artifacts import AnyArtifact
+
+Record = TypeVar("Record", Batch, Job)
+Verb = Literal["cancel", "pause", "resume"]
+
+MESSAGE_SECONDS = 30.0
+"""The message of new work is sent again if no worker has taken it by then."""
+FINISHING_SECONDS = 86400.0
+"""Seconds that finishing may wait for a part of the deployment that is away."""
+_FAILURES = {"validated": "validation_failed", "continued": "advance_failed", "finished": "finishing_failed"}
+"""The code of the error of work that could not be so."""
+
+
+def ended_at(record: type[Batch] | type[Job]) -> ColumnElement[int]:
+    """Return the end of ended work, in SQL."""
+    return func.coalesce(record.completed_at, record.expired_at, record.cancelled_at, record.failed_at)
+
+
+@dataclass(frozen=True)
+class Lifecycle(ABC, Generic[Record]):
+    """The life of batches or of jobs.
+
+    Attributes:
+        noun: what one is called in ids, events and messages.
+        pausable: the statuses with which one may have requests that were not sent.
+    """
+
+    record: type[Record]
+    noun: Literal["batch", "job"]
+    transitions: Mapping[str, frozenset[str]]
+    pausable: Collection[str]
+    running: Sequence[str]
+
+    def create(
+        self,
+        session: Session,
+        work: Record,
+        *,
+        due_after: int | None = None,
+        idempotency: tuple[str, str] | None = None,
+    ) -> Record:
+        """Create work from its unsaved record: `waiting` if it depends on others, else `validating`.
+
+        `expires_at` and `due_at`, if the record has none, follow from its window.
+
+        Args:
+            due_after: seconds from now until it is due; None for the end of its window.
+            idempotency: the client's key and the SHA-256 of its request, see `repeated`.
+        """
+        work.id, work.created_at = new_id(f"{self.noun}_"), now()
+        if work.expires_at is None:
+            work.expires_at = work.created_at + durations.seconds(work.completion_window)
+        if work.due_at is None:
+            work.due_at = work.expires_at if due_after is None else work.created_at + due_after
+        work.status = "waiting" if isinstance(work, Job) and work.depends_on else "validating"
+        work.idempotency_key, work.idempotency_sha256 = idempotency or (None, None)
+        work.lease_expires_at = time.time() + MESSAGE_SECONDS
+        session.add(work)
+        session.flush()
+        return work
+
+    def repeated(self, session: Session, project_id: str, idempotency: tuple[str, str]) -> Record | None:
+        """Return what was created with this idempotency key, or None.
+
+        Raises:
+            ConflictError: that came from another request.
+        """
+        record, (key, sha256) = self.record, idempotency
+        work = session.scalar(select(record).where(record.project_id == project_id, record.idempotency_key == key))
+        if work is not None and work.idempotency_sha256 != sha256:
+            raise ConflictError(
+                f"This Idempotency-Key was used with another body; use a new key for a new {self.noun}.",
+                code="idempotency_key_reused",
+            )
+        return work
+
+    def get(self, session: Session, project_id: str, work_id: str) -> Record:
+        """Return a batch or a job. Raises NotFoundError if the project has none with that id."""
+        record = self.record
+        work = session.scalar(select(record).where(record.id == work_id, record.project_id == project_id))
+        if work is None:
+            raise NotFoundError(f"No {self.noun} found with id '{work_id}'.", param=f"{self.noun}_id")
+        return work
+
+    def some(self, session: Session, project_id: str, ids: Collection[str]) -> Sequence[Record]:
+        """Return those of the project that have one of these ids, in any order."""
+        record = self.record
+        return session.scalars(select(record).where(record.project_id == project_id, record.id.in_(ids))).all()
+
+    def page(
+        self, session: Session, project_id: str, *, after: str | None, limit: int, **wanted: str | None
+    ) -> tuple[Sequence[Record], bool]:
+        """Return the project's after the one with id `after`, newest first, and True if there are more.
+
+        Args:
+            wanted: columns and the values that they have; None for any.
+
+        Raises:
+            RequestError: `after` is not one of the project's.
+        """
+        record = self.record
+        shown = and_(true(), *(getattr(record, name) == value for name, value in wanted.items() if value is not None))
+        scope = record.project_id == project_id
+        return listing.page(session, record, scope, after=after, limit=limit, descending=True, shown=shown)
+
+    def retries(self, session: Session, ids: Sequence[str], *conditions: ColumnElement[bool]) -> dict[str, list[str]]:
+        """Return the ids of what retries each batch or job, oldest first, by its id."""
+        record = self.record
+        by_id: dict[str, list[str]] = {work_id: [] for work_id in ids}
+        statement = select(record.retry_of, record.id).where(record.retry_of.in_(ids), *conditions)
+        for retried_id, work_id in session.execute(statement.order_by(record.id)):
+            by_id[str(retried_id)].append(work_id)
+        return by_id
+
+    def transition(self, session: Session, work_id: str, before: str, after: str, **values: Any) -> bool:
+        """Compare-and-set `status` from `before` to `after`, with its timestamp. False if it was not `before`.
+
+        A terminal status emits an event, unless it is that of a job's batch.
+        """
+        if after not in self.transitions[before]:
+            raise ValueError(f"a {self.noun} never goes from {before} to {after}")
+        record = self.record
+        values = {"status": after, **values}
+        if after != "validating":
+            values[f"{after}_at"] = now()
+        if after not in self.pausable:
+            values |= {"paused_at": None, "paused_by": None}
+        statement = update(record).where(record.id == work_id, record.status == before).values(**values)
+        if not changed(session, statement):
+            return False
+        if after in TERMINAL:
+            work = session.get_one(record, work_id)
+            if not _is_stage(work):
+                events.record(session, work, f"{self.noun}.{after}")
+        return True
+
+    def cancel(self, session: Session, project_id: str, work_id: str, by: Caller | None = None) -> Record:
+        """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
+
+        Args:
+            by: who requests it; None for a schedule.
+
+        Raises:
+            NotFoundError: the project has none with that id.
+            ConflictError: it has ended, or is a job's batch.
+        """
+        work = self.get(session, project_id, work_id)
+        refuse_stage(work, "cancel")
+        self.request_cancel(session, work, by)
+        return work
+
+    def request_cancel(self, session: Session, work: Record, by: Caller | None = None, **values: Any) -> bool:
+        """Request that work stops, with these columns. False if that was requested before.
+
+        Raises:
+            ConflictError: it has ended.
+        """
+        first = False
+        while work.status not in ("cancelling", "cancelled"):
+            if work.status in TERMINAL:
+                message = f"Cannot cancel a {self.noun} with status '{work.status}'."
+                raise ConflictError(message, param=f"{self.noun}_id")
+            # Validation continues under its lease, since only it knows what the work is. Work that is all done keeps
+            # its outcome.
+            outcome = {} if work.outcome == "completed" else {"outcome": "cancelled"}
+            first = self.transition(session, work.id, work.status, "cancelling", **values, **outcome)
+            session.refresh(work)
+        if first:
+            events.act(session, by, cast(events.Action, f"{self.noun}.cancelling"), work)
+        return first
+
+    def pause(self, session: Session, by: Caller, work_id: str) -> Record:
+        """Let no more of the work's requests be sent. Its window goes on. Pausing it twice changes nothing.
+
+        Raises:
+            NotFoundError: the project has none with that id.
+            ConflictError: all its requests were sent, it is ending, or is a job's batch.
+        """
+        return self._set_pause(session, by, work_id, "pause")
+
+    def resume(self, session: Session, by: Caller, work_id: str) -> Record:
+        """Let paused work go on. It changes nothing if it is not paused. Raises as `pause` does."""
+        return self._set_pause(session, by, work_id, "resume")
+
+    def _set_pause(self, session: Session, by: Caller, work_id: str, verb: Literal["pause", "resume"]) -> Record:
+        work = self.get(session, by.project_id, work_id)
+        refuse_stage(work, verb)
+        self._change_pause(session, by, work, verb)
+        return work
+
+    def _change_pause(
+        self, session: Session, by: Caller, work: Record, verb: Literal["pause", "resume"]
+    ) -> dict[str, Any]:
+        """Pause or resume work. Return the columns that are new. Raises ConflictError."""
+        record, pausing = self.record, verb == "pause"
+        values = {"paused_at": now(), "paused_by": by.name} if pausing else {"paused_at": None, "paused_by": None}
+        before = record.paused_at.is_(None) if pausing else record.paused_at.is_not(None)
+        statement = update(record).where(record.id == work.id, record.status.in_(self.pausable), before)
+        done = changed(session, statement.values(**values))
+        if done:
+            events.act(session, by, cast(events.Action, f"{self.noun}.{verb}d"), work)
+        session.refresh(work)
+        if work.status not in self.pausable:
+            message = f"Cannot {verb} a {self.noun} with status '{work.status}'."
+            raise ConflictError(message, param=f"{self.noun}_id")
+        return values if done else {}
+
+    def control(self, session: Session, by: Caller, work_id: str, verb: Verb) -> Record:
+        """Cancel, pause or resume work. Raises as these do."""
+        if verb == "cancel":
+            return self.cancel(session, by.project_id, work_id, by)
+        return self._set_pause(session, by, work_id, verb)
+
+    def set_sla(self, session: Session, work: Record, state: Sla, **data: Any) -> bool:
+        """Compare-and-set the SLA state of work that has not ended.
+
+        Returns:
+            True the first time a state is reached, unless it is a job's batch. An event with `data` is emitted then.
+        """
+        record, type_ = self.record, f"{self.noun}.{state}"
+        unchanged = (record.id == work.id, record.sla == work.sla, record.status.in_(self.running))
+        if not changed(session, update(record).where(*unchanged).values(sla=state)):
+            return False
+        work.sla = state
+        if _is_stage(work) or events.recorded(session, work, type_):
+            return False
+        events.record(session, work, type_, **data)
+        return True
+
+    def reject(self, session: Session, work_id: str, errors: list[dict[str, Any]]) -> None:
+        """End work whose input is invalid, with its errors. It does nothing if the window has passed meanwhile."""
+        if not self.transition(session, work_id, "validating", "failed", errors=errors):
+            self.transition(session, work_id, "cancelling", "cancelled", errors=errors)
+
+    @abstractmethod
+    def give_up(self, session: Session) -> list[str]:
+        """End all work that fails without end, see `hopeless`. Return the ids."""
+
+    def hopeless(self, session: Session, statuses: Collection[str], deadline: ColumnElement[Any]) -> Sequence[Record]:
+        """Return what has one of these statuses and fails without end, locked.
+
+        It has failed ATTEMPTS times in a row, or it fails and its `deadline` (Unix seconds) has passed.
+        """
+        record = self.record
+        late = and_(record.attempt_error.is_not(None), deadline <= time.time())
+        statement = select(record).where(record.status.in_(statuses), or_(record.attempts >= ATTEMPTS, late))
+        return session.scalars(statement.with_for_update()).all()
+
+    def fail(self, session: Session, work: Record, verb: str, after: str | None = None, **values: Any) -> bool:
+        """End work that could not be `verb` (_FAILURES). Its holder cannot write any more. False if it has ended.
+
+        Args:
+            after: the status that it gets; None for that of its end.
+        """
+        if work.attempts >= ATTEMPTS:
+            message = f"The {self.noun} could not be {verb} in {work.attempts} attempts: {work.attempt_error}"
+        else:
+            message = f"The {self.noun} was not {verb} in time; the last attempt failed: {work.attempt_error}"
+        error = {"code": _FAILURES[verb], "line": None, "message": message, "param": None}
+        values |= {"errors": [*(work.errors or []), error], "epoch": self.record.epoch + 1, "holder": None}
+        end = "cancelled" if work.status == "cancelling" else "failed"
+        return self.transition(session, work.id, work.status, after or end, **values)
+
+    @abstractmethod
+    def expire(self, session: Session) -> list[str]:
+        """End all work whose completion window has passed. Return the ids of that in progress."""
+
+    @abstractmethod
+    def any_ends(self, session: Session) -> bool:
+        """True if some is ending, or can be finished."""
+
+    @abstractmethod
+    def claim_validatable(self, session: Session, pause: float) -> list[str]:
+        """Claim what lost the message or the worker of its validation. Return the ids.
+
+        What was claimed is not returned again for `pause` seconds.
+        """
+
+    @abstractmethod
+    def claim_finishable(self, session: Session, pause: float) -> list[str]:
+        """Claim what can be finished now. Return the ids.
+
+        What was claimed is not returned again for `pause` seconds, so that one caller starts its finishing.
+        """
+
+    def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
+        """Return the artifacts of each batch or job, sorted by name, by its id."""
+        return artifacts.by_owner(session, self.record, ids)
+
+    def find_artifact(self, session: Session, project_id: str, work_id: str, name: str) -> File | None:
+        """Return the artifact of that name of ended work of the project, or None. Its content is final."""
+        return artifacts.find(session, self.record, project_id, work_id, name)
+
+    def add_artifact(
+        self, session: Session, work: Record, name: str, sha256: str, size: int, lines: int | None
+    ) -> File:
+        """Create a file for content and make it an artifact, see store.work.artifacts."""
+        return artifacts.add(session, work, name, sha256, size, lines)
+
+
+def refuse_stage(work: Batch | Job, action: str) -> None:
+    """Raise ConflictError if the work is a batch of a job."""
+    if isinstance(work, Batch) and _is_stage(work):
+        message = f"Batch '{work.id}' is stage '{work.stage}' of job '{work.job_id}'; {action} the job."
+        raise ConflictError(message, param="batch_id")
+
+
+def _is_stage(work: Batch | Job) -> bool:
+    """True for a batch of a job, which alone decides what becomes of it and what is told of it."""
+    return isinstance(work, Batch) and work.job_id is not None
