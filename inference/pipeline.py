@@ -33,8 +33,8 @@ from inference.residents.directory import actor_name, engine_actors, get_or_crea
 from inference.residents.session import EngineSession, EngineTimeouts
 from inference.waits import wait
 
-CALLER_CPUS = 0.25
-"""Ray starts a process for each caller that has room, and each new process costs seconds of CPU."""
+CALLER_CPUS = 0.001
+"""A caller only waits for its engine. How many run at once, the worker's number of segments says."""
 REQUESTS = ["line", "custom_id", "body"]
 """Columns of the rows of a run."""
 HANG_MARGIN = 30.0
@@ -155,7 +155,8 @@ def _answered(
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
         yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)
         return
-    dataset = ray.data.from_arrow(rows.combine_chunks())
+    # `from_arrow` would have a task of a whole CPU count the rows, and wait without end for one to be free.
+    dataset = ray.data.from_blocks([rows.combine_chunks()])
     limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, limit)
     dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row

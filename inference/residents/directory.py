@@ -16,6 +16,8 @@ from inference.residents.actor import EngineActor, gpus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
+CPUS = 0.001
+"""What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 _ENGINE = ray.remote(EngineActor)
 """Made once: Ray keeps what it makes of a class for as long as the process lives."""
 
@@ -39,7 +41,7 @@ def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) 
         namespace=NAMESPACE,
         lifetime="detached",
         get_if_exists=True,
-        num_cpus=0.1,
+        num_cpus=CPUS,
         num_gpus=gpus(spec),
         max_concurrency=1000,
         max_restarts=0,
