@@ -23,20 +23,25 @@ from batchyard.errors import EngineError, EngineStartError, UnavailableError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
-from inference.engines.start_errors import start_error, start_timed_out
+from inference.engines.start_errors import no_place, start_error, start_timed_out
 from inference.ray.caller import answer, answer_here
 from inference.ray.tables import raise_failure, unpacked
 from inference.ray_internals import UNPLACED, actor_state, iter_blocks
 from inference.residents import gpu_eviction
 from inference.residents.actor import Started, gpus
-from inference.residents.directory import actor_name, engine_actors, get_or_create_engine
+from inference.residents.directory import (
+    UNPLACED_SECONDS,
+    actor_name,
+    are_unplaced,
+    engine_actors,
+    get_or_create_engine,
+)
 from inference.residents.session import EngineSession, EngineTimeouts
 from inference.waits import wait
 
-CALLER_CPUS = 0.25
-"""Ray starts a process for each caller that has room, and each new process costs seconds of CPU."""
 REQUESTS = ["line", "custom_id", "body"]
 """Columns of the rows of a run."""
+PLACE_LOOK_SECONDS = 1.0
 HANG_MARGIN = 30.0
 """Seconds beyond the request timeout after which a silent engine is killed."""
 START_ATTEMPTS = 5
@@ -155,7 +160,8 @@ def _answered(
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
         yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)
         return
-    dataset = ray.data.from_arrow(rows.combine_chunks())
+    # `from_arrow` would have a task of a whole CPU count the rows, and wait without end for one to be free.
+    dataset = ray.data.from_blocks([rows.combine_chunks()])
     limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, limit)
     dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row
@@ -166,7 +172,7 @@ def _answered(
         fn_args=(spec, endpoint, session, timeouts),
         batch_size=None,
         batch_format="pyarrow",
-        num_cpus=CALLER_CPUS,
+        num_cpus=0,  # it only waits for engines: no other work of the cluster keeps it from its place
         concurrency=1,
         ray_remote_args_fn=_caller_options,
     )
@@ -235,17 +241,22 @@ def _first(
 
     Raises:
         Stopped: `stopped` is set.
-        EngineStartError: no replica is there in time, or none could start.
+        EngineStartError: no replica is there in time, none could start, or the cluster has room for none.
         UnavailableError: the nodes of the replicas do not answer.
     """
     failure: EngineStartError | UnavailableError | None = None
-    until = time.monotonic() + timeout
+    began = time.monotonic()
     while starts:
-        done, _ = wait(list(starts), stopped, timeout=max(0.0, until - time.monotonic()))
+        done, _ = wait(list(starts), stopped, timeout=min(timeout, PLACE_LOOK_SECONDS))
         if not done:
+            seconds = time.monotonic() - began
+            unplaced = seconds >= UNPLACED_SECONDS and are_unplaced(starts.values())
+            if seconds < timeout and not unplaced:
+                continue
+            reason = no_place(spec, gpus(spec)) if unplaced else start_timed_out(spec, timeout)
             for handle in starts.values():
                 ray.kill(handle)
-            raise failure or EngineStartError(start_timed_out(spec, timeout))
+            raise failure or EngineStartError(reason)
         handle = starts.pop(done[0])
         try:
             started: Started | None = ray.get(done[0])

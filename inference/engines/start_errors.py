@@ -18,6 +18,19 @@ def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
     return EngineStartError(f"engine {spec.engine} of model {spec.name} does not start: {reason}")
 
 
+def no_place(spec: ModelSpec, gpus: float) -> str:
+    """The message of an engine for which no node has room: what it needs, and what the nodes have."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    total, free = ray.cluster_resources(), ray.available_resources()
+    has = ", ".join(f"{total.get(name, 0):g} {name}s ({free.get(name, 0):g} free)" for name in ("GPU", "CPU"))
+    most = max((node.get("GPU", 0) for node in nodes), default=0)
+    return (
+        f"engine {spec.engine} of model {spec.name} has no place in the cluster: a replica needs "
+        f"{f'{gpus:g} GPUs' if gpus else 'a CPU'} on one node; the cluster has {len(nodes)} nodes with {has}, and at "
+        f"most {most:g} GPUs on one. Add a node with room, or lower num_gpus"
+    )
+
+
 def start_timed_out(spec: ModelSpec, start_timeout: float) -> str:
     """The message of a start that took longer than `start_timeout` seconds, with the cluster's resources."""
     return (

@@ -35,11 +35,11 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from batchyard.errors import EngineDied, EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
-from inference.engines.start_errors import start_error, start_timed_out
+from inference.engines.start_errors import no_place, start_error, start_timed_out
 from inference.ray import tables
 from inference.requests.cache_need import own_bytes
-from inference.residents.actor import ENDED
-from inference.residents.directory import get_or_create_engine
+from inference.residents.actor import ENDED, gpus
+from inference.residents.directory import UNPLACED_SECONDS, are_unplaced, get_or_create_engine
 from inference.residents.kept_replies import CLOSED, Reply
 from inference.residents.session import EngineSession, EngineTimeouts
 from inference.waits import SLICE_SECONDS
@@ -169,9 +169,11 @@ class Caller:
         self._news.clear()
         while self._missing and not self._answered and self._failure is None:
             try:
-                await asyncio.wait_for(self._news.wait(), self._timeouts.start_timeout)
+                await asyncio.wait_for(self._news.wait(), min(self._timeouts.start_timeout, UNPLACED_SECONDS))
             except TimeoutError:
-                if all(replica.absent(self._timeouts.start_timeout) for replica in self._replicas):
+                if self._has_no_place():
+                    self._failure = EngineStartError(no_place(self._spec, gpus(self._spec)))
+                elif all(replica.absent(self._timeouts.start_timeout) for replica in self._replicas):
                     for replica in self._replicas:
                         if replica.starting is not None:
                             ray.kill(replica.starting)
@@ -180,6 +182,12 @@ class Caller:
                     self._failure = reasons[0] if reasons else timed_out
         with suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), TOGETHER_SECONDS)
+
+    def _has_no_place(self) -> bool:
+        """True if for long no replica is there, and each waits for a node with room."""
+        starting = [replica.starting for replica in self._replicas if replica.absent(UNPLACED_SECONDS)]
+        handles = [handle for handle in starting if handle is not None]
+        return len(handles) == len(self._replicas) and are_unplaced(handles)
 
     def _answer(self, row: Row, reply: Reply) -> None:
         row.reply = reply

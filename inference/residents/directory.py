@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -16,8 +17,12 @@ from inference.residents.actor import EngineActor, gpus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
+CPUS = 0.001
+"""What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 _ENGINE = ray.remote(EngineActor)
 """Made once: Ray keeps what it makes of a class for as long as the process lives."""
+UNPLACED_SECONDS = 30.0
+"""A model all of whose replicas wait for a node for this long has no place in the cluster."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +44,16 @@ def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) 
         namespace=NAMESPACE,
         lifetime="detached",
         get_if_exists=True,
-        num_cpus=0.1,
+        num_cpus=CPUS,
         num_gpus=gpus(spec),
         max_concurrency=1000,
         max_restarts=0,
     ).remote(name, spec, request_timeout)
+
+
+def are_unplaced(handles: Iterable[ActorHandle]) -> bool:
+    """True if each of these actors waits for a node with room."""
+    return all(actor_state(handle) in UNPLACED for handle in handles)
 
 
 def engine_actors() -> dict[str, ActorHandle]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 
@@ -11,9 +12,10 @@ import pytest
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference import pipeline
+from inference.ray import caller
 from inference.residents import directory
 from tests.support.ray_nodes import gpu_node
-from tests.support.rows import chat, table
+from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
 IN_FLIGHT, LATENCY = 32, 0.5
@@ -55,6 +57,28 @@ def test_a_model_runs_with_the_replicas_that_find_room(cluster: str) -> None:
 def test_a_model_without_any_replica_is_a_start_error() -> None:
     with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
         list(answers(1, start_timeout=2))
+
+
+def test_a_model_for_which_no_node_has_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "UNPLACED_SECONDS", 1.0)
+    with pytest.raises(EngineStartError, match=r"m has no place in the cluster: .* needs 1 GPUs .* with 0 GPUs"):
+        list(answers(1, start_timeout=600))
+    until(lambda: not directory.engine_actors(), seconds=30)
+
+
+def test_a_run_whose_only_node_with_room_has_gone_says_so(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caller, "UNPLACED_SECONDS", 3.0)
+    spec = a_model(replicas=1).model_copy(update={"engine_args": {"latency_ms": 600_000}})
+    timeouts = {"request_timeout": 600.0, "start_timeout": 600.0, "idle_seconds": 60.0}
+    with gpu_node(cluster) as kill:
+
+        def kill_at_work() -> None:
+            until(lambda: requests() == [2], seconds=60)
+            kill()
+
+        threading.Thread(target=kill_at_work).start()
+        with pytest.raises(EngineStartError, match="model m has no place in the cluster"):
+            list(pipeline.run(spec, CHAT, table(chat("hi", "ho")), **timeouts))
 
 
 def test_a_replica_that_comes_later_takes_its_part(cluster: str) -> None:

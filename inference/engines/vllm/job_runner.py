@@ -31,6 +31,8 @@ from inference.engines.weights import model_sha256
 from inference.ray_internals import StartWatch, iter_blocks, replace_vllm_stage
 from inference.waits import wait
 
+LIGHT_CPUS = 0.001
+"""For tasks of milliseconds, which need not wait until a CPU is free."""
 RESTARTS = 2
 """Restarts of a replica whose engine dies. Its rows run again, so a row that kills it would never end."""
 REASON = re.compile(rf"{EngineStartError.__name__}: (.+)")
@@ -62,7 +64,7 @@ def run(
         return
     arguments = JobArguments.model_validate(spec.engine_args)
     rows, size = rows.select(["line", "custom_id", "body"]), arguments.batch_size
-    dataset = ray.data.from_arrow([rows.slice(start, size) for start in range(0, rows.num_rows, size)])
+    dataset = ray.data.from_blocks([rows.slice(start, size) for start in range(0, rows.num_rows, size)])
     dataset.context.custom_execution_callback_classes = [functools.partial(StartWatch, start_timeout)]
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, 2 * (request_timeout + start_timeout))
     dataset.context.enable_progress_bars = False
@@ -83,7 +85,7 @@ def versions(spec: ModelSpec, *, start_timeout: float, stopped: threading.Event)
         Stopped: `stopped` is set.
         EngineStartError: vLLM or the model is missing, or no process started within `start_timeout` seconds.
     """
-    reference = ray.remote(_versions).options(num_cpus=0.1).remote(spec)
+    reference = ray.remote(_versions).options(num_cpus=LIGHT_CPUS).remote(spec)
     ready, _ = wait([reference], stopped, timeout=start_timeout)
     if not ready:
         ray.cancel(reference)
@@ -133,7 +135,7 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
         detokenize_stage=False,
     )
     names = ANSWERS.names
-    light = {"num_cpus": 0.1}
+    light = {"num_cpus": LIGHT_CPUS}
     processor = ray.data.llm.build_processor(
         config,
         # Not a function of this module: Ray would import the module, and torch, in each process that calls it.
