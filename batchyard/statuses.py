@@ -57,3 +57,7 @@ JOB_TRANSITIONS: dict[str, frozenset[str]] = {
 """A job waits for what it depends on. Its window may end before its items are known."""
 JOB_PAUSABLE = ("waiting", *PAUSABLE)
 JOB_RUNNING = sorted(JOB_TRANSITIONS.keys() - TERMINAL)
+
+AfterDeath = Literal["starts_again", "runs_again", "runs_alone", "request_fails", "ends_run"]
+"""What follows the death of an engine: it starts again, with nothing to repeat; its requests run again, or again with
+nothing else in the engine; the one request that was in it is answered with an error; or the run ends."""
