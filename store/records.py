@@ -167,10 +167,11 @@ class Batch(Leased, Answered, Pausable, Base):
     (batchyard.histogram) of the seconds of its requests, by model and request class. `engine_deaths` has the number of
     deaths by model, how many had which reason, and the last one (store.holds.record_death).
     `seconds_sha256` is the artifact with the seconds of each (store.formats.seconds), `rows_sha256` the one with what
-    became of each (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
-    `fail` the batch, or are skipped and become error lines (`skip`). `name` is what people call it: its metadata's
-    `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
-    `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
+    became of each (store.formats.rows); both are written at the end.
+    `on_invalid` says what lines that are no valid requests do: `fail` the batch, or are skipped and become error
+    lines (`skip`). `name` is what people call it: its metadata's `name`, or its input file's. `created_by` is the
+    id of the key that created it; a schedule's batch has none. `priority` orders it among the batches of its
+    project (batchyard.statuses.PRIORITIES).
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
     segments. Such a batch has no input file before it is merged, and no plan of its own.
