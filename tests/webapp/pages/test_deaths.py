@@ -11,6 +11,7 @@ from sqlalchemy import select
 from store import batches, holds
 from store.records import Batch, Project
 from tasks.context import AppContext
+from tests.support.jobs import running_stage
 from tests.support.planned import plan_batch
 
 REASON = "killed by SIGKILL: out of memory <b>" + " and so on" * 60 + ". Remedy: lower max_model_len"
@@ -29,8 +30,8 @@ def batch(context: AppContext) -> Batch:
     return batch
 
 
-def words(client: FlaskClient, path: str) -> str:
-    text = re.sub(r"<[^>]+>", " ", client.get(path).text)
+def words(client: FlaskClient, path: str, **headers: str) -> str:
+    text = re.sub(r"<[^>]+>", " ", client.get(path, headers=headers).text)
     return " ".join(text.split()).replace("&lt;", "<").replace("&gt;", ">")
 
 
@@ -62,3 +63,20 @@ def test_the_models_page_keeps_the_failure_when_its_batch_was_cancelled_until_an
     with context.database.write() as session:
         holds.engine_answered(session, "echo")
     assert "died" not in words(client, "/models")
+
+
+def test_the_jobs_page_has_the_banner_of_its_stages_and_is_not_on_track_while_one_is_held(
+    client: FlaskClient, context: AppContext
+) -> None:
+    stage = running_stage(context)
+    model = next(iter(stage.models), "echo")
+    with context.database.write() as session:
+        for number in range(4):
+            facts = {"model": model, "engine": f"engine {number}", "replica": 0, "reason": REASON, "requests": 2}
+            holds.record_death(session, stage.id, **facts, next_="ends_run")  # type: ignore[arg-type]
+    text = words(client, f"/jobs/{stage.job_id}", **{"HX-Request": "true"})
+    assert "Engines died 4 times" in text and REASON in text and "on track" in text
+    with context.database.write() as session:
+        holds.hold_after_deaths(session, model)
+    text = words(client, f"/jobs/{stage.job_id}", **{"HX-Request": "true"})
+    assert "On hold." in text and "on track" not in text
