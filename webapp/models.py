@@ -18,9 +18,13 @@ from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_context
+from webapp.requests import caller, current_context, query
 
 routes = Blueprint("models", __name__)
+
+
+class ListModels(BaseModel):
+    engines: bool = Field(False, description="say of each model what its engines do, too")
 
 
 class EngineFailureObject(BaseModel):
@@ -43,7 +47,7 @@ class ModelExtension(BaseModel):
     config_sha256: str
     state: Literal["idle", "busy", "starting", "on_hold", "no_engine"] | None = Field(
         description="of its engines, as they were seen last; `on_hold`: batches wait because it cannot run; null: "
-        "Redis is away"
+        "Redis is away, or `engines` was not set; this and the following change while engines work"
     )
     in_flight: int | None = Field(description="requests in its engines")
     held: str | None = Field(description="why batches wait for it")
@@ -63,7 +67,7 @@ class ModelPage(wire.Page[ModelObject]):
     pass
 
 
-def to_wire(specs: Iterable[ModelSpec]) -> list[ModelObject]:
+def with_engines(specs: Iterable[ModelSpec]) -> list[ModelObject]:
     """Return models as they cross the wire, with what their engines do."""
     context = current_context()
     with context.database.read() as session:
@@ -82,11 +86,11 @@ def to_wire(specs: Iterable[ModelSpec]) -> list[ModelObject]:
 
 def _object(
     spec: ModelSpec,
-    engines: list[EngineState] | None,
-    hold: Hold | None,
-    failure: EngineFailure | None,
+    engines: list[EngineState] | None = None,
+    hold: Hold | None = None,
+    failure: EngineFailure | None = None,
     *,
-    is_starting: bool,
+    is_starting: bool = False,
 ) -> ModelObject:
     own = None if engines is None else [engine for engine in engines if engine.model == spec.name]
     states = {engine.state for engine in own or ()} | ({"starting"} if is_starting else set())
@@ -107,11 +111,13 @@ def _object(
 
 
 @routes.get("/v1/models")
-@operation(ModelPage)
+@operation(ModelPage, query=ListModels)
 def list_() -> ModelPage:
     """List the models this deployment serves."""
     caller()
-    return ModelPage.of(to_wire(current_context().models.values()), has_more=False)
+    specs = current_context().models.values()
+    listed = with_engines(specs) if query(ListModels).engines else list(map(_object, specs))
+    return ModelPage.of(listed, has_more=False)
 
 
 @routes.get("/v1/models/<path:name>")
@@ -122,4 +128,4 @@ def retrieve(name: str) -> ModelObject:
     spec = current_context().models.get(name)
     if spec is None:
         raise NotFoundError(f"The model '{name}' does not exist.", code="model_not_found", param="model")
-    return to_wire([spec])[0]
+    return with_engines([spec])[0]

@@ -244,7 +244,7 @@ def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> N
 @json_option
 def models(data: Path | None, as_json: bool) -> None:
     """The models the server serves, what their engines do, and how one has failed last."""
-    served = connect(data).models()
+    served = connect(data).models(engines=True)
     if as_json:
         return say(served, "", True)
     rows = [

@@ -128,5 +128,5 @@ def test_an_engine_that_only_dies_holds_its_model_and_is_not_forgotten_when_the_
     while "No engine has answered since" not in (text := words(pages(mortal).get("/models").text)):
         assert time.monotonic() < deadline, text
         time.sleep(0.5)
-    (model,) = [model for model in get(mortal, "/models")["data"] if model["id"] == "doomed"]
+    (model,) = [model for model in get(mortal, "/models?engines=true")["data"] if model["id"] == "doomed"]
     assert model["batchyard"]["last_failure"]["deaths"] >= 4
