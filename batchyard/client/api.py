@@ -150,7 +150,7 @@ class Client:
         return f"{self.url}/" + ("" if name is None else f"{kind}/{name}")
 
     def models(self, *, engines: bool = False) -> list[dict[str, Any]]:
-        return list(self._call("GET", "/models?engines=true" if engines else "/models")["data"])
+        return list(self._call("GET", "/models", None, **({"engines": "true"} if engines else {}))["data"])
 
     def recipes(self) -> list[dict[str, Any]]:
         """Return the recipes with the JSON schemas of their options."""
