@@ -17,6 +17,16 @@ PLACE = re.compile(r"\{([^{}]+)\}")
 """A name in braces, in a template of prompts."""
 
 
+AFTER_DEATH = {
+    "starts_again": "The engine starts again.",
+    "runs_again": "They run again.",
+    "runs_alone": "They run again, with nothing else in the engine, in halves until the one that kills it is found.",
+    "request_fails": "That request killed it each time, so it is answered with an error.",
+    "ends_run": "The run ended. It is tried again after a pause.",
+}
+"""What happens after the death of an engine, by `batchyard.statuses.AfterDeath`."""
+
+
 def cut(text: str, limit: int) -> str:
     """Return the text, its end replaced by `...` if it has more than `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -21,12 +21,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from batchyard.errors import EngineError, EngineStartError, UnavailableError
 from batchyard.models import ModelSpec
+from inference.deaths import EngineDeath
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
 from inference.engines.start_errors import no_place, start_error, start_timed_out
-from inference.ray.caller import answer, answer_here
-from inference.ray.tables import raise_failure, unpacked
-from inference.ray_internals import UNPLACED, actor_state, iter_blocks
+from inference.ray.caller import _why, answer, answer_here, was_stopped
+from inference.ray.tables import death, raise_failure, unpacked
+from inference.ray_internals import UNPLACED, actor_id, actor_state, iter_blocks
 from inference.residents import gpu_eviction
 from inference.residents.actor import Started, gpus
 from inference.residents.directory import (
@@ -62,6 +63,7 @@ def run(
     idle_seconds: float,
     stopped: threading.Event | None = None,
     paused: threading.Event | None = None,
+    on_death: Callable[[EngineDeath], None] | None = None,
 ) -> Generator[pa.Table]:
     """Answer every row. Tables of answers come as they are ready, in any order; each row is in exactly one.
 
@@ -76,6 +78,7 @@ def run(
         idle_seconds: engines stop after this many seconds without work.
         stopped: set by another thread when the work is no longer wanted. The run then ends within a second.
         paused: set by another thread that calls `close`. The run may then end with rows that have no answer.
+        on_death: called in this thread with each death of an engine, as it happens: after the answers before it.
 
     Yields:
         line (int64), ok (bool: status 200), answer (string: the output line as JSON), input_tokens, cached_tokens,
@@ -98,7 +101,8 @@ def run(
         )
         return
     timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
-    in_flight = _start(spec, timeouts, stopped).in_flight
+    on_death = on_death or _ignore
+    in_flight = _start(spec, timeouts, stopped, on_death).in_flight
     name = uuid.uuid4().hex
     session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight)
     _quieten()
@@ -111,6 +115,9 @@ def run(
                 with closing(_answered(spec, endpoint, rows, session, timeouts, stopped)) as answers:
                     for table in answers:
                         raise_failure(table)
+                        if (engine_death := death(table)) is not None:
+                            on_death(engine_death)
+                            continue
                         answered.append(table.column("line"))
                         losses = 0
                         yield table
@@ -197,10 +204,11 @@ def start(
     start_timeout: float,
     idle_seconds: float,
     stopped: threading.Event | None = None,
+    on_death: Callable[[EngineDeath], None] | None = None,
 ) -> Started:
     """Start the model's engine unless it runs. Return its limit of requests, and the versions behind its answers.
 
-    The versions are engine, version, torch, model_sha256, …
+    The versions are engine, version, torch, model_sha256, … `on_death` is as for `run`.
 
     Raises:
         Stopped: `stopped` is set.
@@ -210,14 +218,18 @@ def start(
     engine = capabilities(spec.engine)
     if issubclass(engine, JobEngine):
         return Started(engine.versions(spec, start_timeout=start_timeout, stopped=stopped), spec.in_flight())
-    return _start(spec, EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN), stopped)
+    timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
+    return _start(spec, timeouts, stopped, on_death or _ignore)
 
 
-def _start(spec: ModelSpec, timeouts: EngineTimeouts, stopped: threading.Event) -> Started:
+def _start(
+    spec: ModelSpec, timeouts: EngineTimeouts, stopped: threading.Event, on_death: Callable[[EngineDeath], None]
+) -> Started:
     """Start every replica that is not running. Return versions and capacity of the first that is there.
 
     The callers take in the others as they come.
     """
+    deaths: dict[str, EngineDeath] = {}
     for _ in range(START_ATTEMPTS):
         began = time.monotonic()
         handles = [get_or_create_engine(spec, timeouts.request_timeout, replica) for replica in range(spec.replicas)]
@@ -228,16 +240,26 @@ def _start(spec: ModelSpec, timeouts: EngineTimeouts, stopped: threading.Event) 
             _, missing = wait(list(starts), stopped, num_returns=len(starts), timeout=time.monotonic() - began)
         if missing and gpus(spec):
             gpu_eviction.evict_idle(spec, handles, stopped)
-        started = _first(spec, starts, timeouts.start_timeout, stopped)
+        before = set(deaths)  # a dead actor keeps its name until the cluster has noted its death
+        started = _first(spec, starts, timeouts.start_timeout, stopped, deaths)
+        for engine in deaths.keys() - before:
+            on_death(deaths[engine])
         if started is not None:
             return started
-    raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started")
+    reason = "".join(f": {last.reason}" for last in list(deaths.values())[-1:])
+    raise EngineStartError(f"engine {spec.engine} of model {spec.name} ended each time it was started{reason}")
 
 
 def _first(
-    spec: ModelSpec, starts: dict[ray.ObjectRef, ActorHandle], timeout: float, stopped: threading.Event
+    spec: ModelSpec,
+    starts: dict[ray.ObjectRef, ActorHandle],
+    timeout: float,
+    stopped: threading.Event,
+    deaths: dict[str, EngineDeath],
 ) -> Started | None:
     """Return the first replica that is there. None if all had no work and stopped just now, or died.
+
+    Those that died are added to `deaths`, by the engine's id.
 
     Raises:
         Stopped: `stopped` is set.
@@ -246,6 +268,7 @@ def _first(
     """
     failure: EngineStartError | UnavailableError | None = None
     began = time.monotonic()
+    replicas = {actor_id(handle): replica for replica, handle in enumerate(starts.values())}
     while starts:
         done, _ = wait(list(starts), stopped, timeout=min(timeout, PLACE_LOOK_SECONDS))
         if not done:
@@ -267,6 +290,11 @@ def _first(
             failure = failure or UnavailableError(f"the Ray node of model {spec.name} does not answer: {error}")
         except RayActorError as error:
             log.info("engine ended at its start: %s", error, extra={"model": spec.name})
+            engine = actor_id(handle)
+            if not was_stopped(error):
+                deaths.setdefault(
+                    engine, EngineDeath(spec.name, engine, replicas[engine], _why(error), 0, "starts_again")
+                )
         else:
             if started is not None:
                 return started
@@ -284,6 +312,10 @@ def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
             ray.kill(handle)
         elif handle is not None:
             handle.drop.remote(name)
+
+
+def _ignore(_: EngineDeath) -> None:
+    """Nobody wants to know of deaths."""
 
 
 def _quieten() -> None:

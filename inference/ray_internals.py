@@ -48,8 +48,13 @@ def actor_state(handle: ActorHandle) -> str:
 
     Ray's public call for it, `ray.util.state.get_actor`, needs the dashboard, which the clusters here may lack.
     """
-    state: str = actors(handle._actor_id.hex()).get("State", "DEAD")
+    state: str = actors(actor_id(handle)).get("State", "DEAD")
     return state
+
+
+def actor_id(handle: ActorHandle) -> str:
+    """The id of an actor, which no other has, also not the next one of its name."""
+    return str(handle._actor_id.hex())
 
 
 def iter_blocks(dataset: Dataset, stopped: threading.Event) -> Generator[pa.Table]:

@@ -16,7 +16,7 @@ from store.keys import Caller
 from store.records import Batch, Event, Job, new_id, now
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
-# items, those of budgets of a whole project.
+# items, those of budgets of a whole project. The death of an engine is of the batch whose requests were in it.
 Type = Literal[
     "batch.completed",
     "batch.failed",
@@ -26,6 +26,7 @@ Type = Literal[
     "batch.at_risk",
     "batch.late",
     "batch.held",
+    "engine.died",
     "job.completed",
     "job.failed",
     "job.expired",
@@ -74,6 +75,13 @@ def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> E
     """Record an event of a batch or a job and its deliveries. `data` goes into the event's data, beside the id."""
     own = {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
     return _deliver(session, Event(**own, project_id=subject.project_id, type=type_, data={"id": subject.id, **data}))
+
+
+def record_death(session: Session, batch: Batch, **data: Any) -> Event:
+    """Record that an engine died with requests of the batch, for the batch and the job of which it is a stage."""
+    job = {} if batch.job_id is None else {"job_id": batch.job_id}
+    own = {"batch_id": batch.id, "job_id": batch.job_id, "project_id": batch.project_id, "type": "engine.died"}
+    return _deliver(session, Event(**own, data={"id": batch.id, **job, **data}))
 
 
 def announce(session: Session, project_id: str, type_: str, **data: Any) -> Event:

@@ -1,20 +1,23 @@
 """Holds: models that cannot run, which is the deployment's fault, so their batches wait and say why.
 
-Either a model's engine cannot start, or the model is not served any more.
+Either a model's engine cannot start, or its engines die and answer nothing, or the model is not served any more. What
+has failed last is kept until an engine of the model answers.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, or_, select
+from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.backoff import Backoff
+from batchyard.wording import cut
 from store import events
-from store.records import Batch, Event, Hold, Segment, now
+from store.records import Batch, EngineFailure, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
 """Between two attempts to start a model's engine."""
@@ -23,6 +26,16 @@ UNSERVED = (
     "Shortly before the completion window ends they get the error model_not_found."
 )
 """The reason of a model's hold for which nothing is tried."""
+FRUITLESS_DEATHS = 4
+"""A model goes on hold after so many deaths of its engines without an answer between, over all runs. One request that
+kills engines costs three: one among others, two alone."""
+DEATH_EVENTS = 20
+"""Events of deaths in one batch. Further deaths are only counted."""
+MAX_REASONS = 10
+MAX_REASON = 4000
+"""Different reasons of deaths that a batch keeps, and the most characters of each."""
+MAX_ENGINES = 32
+"""Ids of engines that died, by which a death is known that several runs report."""
 LAST_SECONDS = 60
 LAST_SHARE = 10
 """A segment waits until LAST_SECONDS before its completion window ends, or 1/LAST_SHARE of a shorter window."""
@@ -30,6 +43,65 @@ LAST_SHARE = 10
 
 def hold(session: Session, model: str, reason: str) -> Hold:
     """Hold a model after a failed start, or extend its hold. Emit `batch.held` for each batch that waits for it."""
+    failure = _failure(session, model)
+    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
+    failure.requests, failure.next = 0, "starts_again"
+    return _hold(session, model, reason)
+
+
+def record_death(
+    session: Session, batch_id: str, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
+) -> bool:
+    """Record the death of an engine for a batch whose run it was in: its counts, an event, the model's last failure.
+
+    Returns:
+        False if another run has reported the death of this engine before.
+    """
+    reason = cut(reason, MAX_REASON)
+    batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
+    deaths = batch.engine_deaths or {}
+    number = deaths.get(model, {"deaths": 0})["deaths"] + 1
+    reasons = deaths.get(model, {"reasons": {}})["reasons"]
+    if reason in reasons or len(reasons) < MAX_REASONS:
+        reasons = {**reasons, reason: reasons.get(reason, 0) + 1}
+    last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
+    batch.engine_deaths = {**deaths, model: {"deaths": number, "reasons": reasons, "last": last}}
+    if sum(entry["deaths"] for entry in batch.engine_deaths.values()) <= DEATH_EVENTS:
+        told = {"model": model, "replica": replica, "reason": reason, "requests": requests}
+        events.record_death(session, batch, **told, deaths=number, next=next_)
+    failure = _failure(session, model)
+    if engine in failure.engines:
+        return False
+    failure.engines = [*failure.engines, engine][-MAX_ENGINES:]
+    failure.reason, failure.at, failure.answered = reason, now(), False
+    failure.requests, failure.next, failure.deaths = requests, next_, failure.deaths + 1
+    return True
+
+
+def hold_after_deaths(session: Session, model: str) -> Hold | None:
+    """Hold a model whose engines die and answer nothing, unless it waits already. None if it is not so."""
+    failure = _failure(session, model)
+    current = session.get(Hold, model)
+    if failure.deaths < FRUITLESS_DEATHS or (current is not None and current.retry_at > time.time()):
+        return None
+    return _hold(
+        session, model, f"its engines died {failure.deaths} times without an answer between, at last: {failure.reason}"
+    )
+
+
+def failures(session: Session) -> dict[str, EngineFailure]:
+    """Return the last failure of each model of which no engine has answered since."""
+    return {failure.model: failure for failure in session.scalars(select(EngineFailure).where(~EngineFailure.answered))}
+
+
+def _failure(session: Session, model: str) -> EngineFailure:
+    """Return a model's last failure, an empty one if there was none. Nobody else changes it meanwhile."""
+    none = {"reason": "", "at": 0, "requests": 0, "next": "", "deaths": 0, "engines": [], "answered": True}
+    session.execute(_insert(session)(EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
+    return session.get_one(EngineFailure, model, with_for_update=True)
+
+
+def _hold(session: Session, model: str, reason: str) -> Hold:
     record = _locked(session, model, reason)
     record.reason, record.attempts = reason, record.attempts + 1
     record.retry_at = time.time() + BACKOFF.seconds(record.attempts)
@@ -46,10 +118,14 @@ def hold_unserved(session: Session, model: str) -> None:
 
 def _locked(session: Session, model: str, reason: str) -> Hold:
     """Return a model's hold, a new one if there is none. Nobody else changes it until the transaction ends."""
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
-    session.execute(insert(Hold).on_conflict_do_nothing(), first)
+    session.execute(_insert(session)(Hold).on_conflict_do_nothing(), first)
     return session.get_one(Hold, model, with_for_update=True)
+
+
+def _insert(session: Session) -> Any:
+    """Return the insert of the session's database, which knows `on_conflict_do_nothing`."""
+    return sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
 
 
 def _announce(session: Session, hold: Hold) -> None:
@@ -64,13 +140,21 @@ def _announce(session: Session, hold: Hold) -> None:
 
 
 def release(session: Session, model: str) -> None:
-    """End a model's hold: its engine has started, or it is served again."""
+    """End a model's hold: it is served again, or nobody waits for it."""
     session.execute(delete(Hold).where(Hold.model == model))
 
 
-def end_failed_start(session: Session, model: str) -> None:
-    """End a model's hold after a failed start: an engine of it answers, so nobody need wait for the next attempt."""
+def engine_started(session: Session, model: str) -> None:
+    """End a model's hold, unless its engines start and then die: that hold ends with an answer."""
+    dying = select(EngineFailure.model).where(EngineFailure.model == model, EngineFailure.deaths >= FRUITLESS_DEATHS)
+    session.execute(delete(Hold).where(Hold.model == model, or_(Hold.reason == UNSERVED, ~dying.exists())))
+
+
+def engine_answered(session: Session, model: str) -> None:
+    """End a model's hold after failures: an engine of it answers, so nobody need wait for the next attempt."""
     session.execute(delete(Hold).where(Hold.model == model, Hold.reason != UNSERVED))
+    failed = and_(EngineFailure.model == model, ~EngineFailure.answered)
+    session.execute(update(EngineFailure).where(failed).values(answered=True, deaths=0))
 
 
 def unserved(session: Session) -> set[str]:

@@ -249,7 +249,7 @@ def append(
     session.execute(update(Batch).where(Batch.id == segment.batch_id).values(values))
     session.add(chunk)
     if chunk.completed > (chunk.shared_requests or 0):
-        holds.end_failed_start(session, segment.model["name"])
+        holds.engine_answered(session, segment.model["name"])
     return True
 
 

@@ -229,6 +229,8 @@ class JobExtension(BaseModel):
     due_at: int
     held: str | None = Field(description="why it does not move though it has not ended; it is tried again")
     attempts: int = Field(description="how often in a row that has failed")
+    engine_deaths: int = Field(description="how often an engine has died that had requests of it")
+    last_engine_death: wire.EngineDeath | None = Field(description="the last of these; null: there was none")
     paused_at: int | None = Field(description="since when its requests wait until somebody resumes it")
     paused_by: str | None = Field(description="what people call the key that has paused it")
     simulated: bool

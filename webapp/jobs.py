@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL, ItemState, JobStatus
 from batchyard.tariffs import Cost
-from store import events, schedules
+from store import events, holds, schedules
 from store.accounting import usage as accounts
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
@@ -73,6 +73,8 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
         retries = lifecycle.retries(session, ids)
         scheduled = schedules.of_jobs(session, ids)
         costs = accounts.job_costs(session, ids)
+        unfinished = [batch.id for job in records if job.status not in TERMINAL for _, batch in stages[job.id] if batch]
+        held = holds.of_batches(session, unfinished)
     forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
     return [
         _object(
@@ -85,6 +87,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
             retries=retries[job.id],
             schedule_id=scheduled.get(job.id),
             cost=costs.get(job.id),
+            waits=any(batch.id in held for _, batch in stages[job.id] if batch),
         )
         for job in records
     ]
@@ -97,7 +100,7 @@ _COPIED = [
 ]
 _OURS = (
     *("paused_at", "paused_by"),
-    *("created_by", "sla", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
+    *("created_by", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
     *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "amendments"),
     *("counters", "metrics", "report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id"),
     *("child_key", "variant"),
@@ -115,8 +118,10 @@ def _object(
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
     cost: Cost | None = None,
+    waits: bool = False,
 ) -> job_wire.JobObject:
-    """Return the job object; the defaults are those of a new job."""
+    """Return the job object; the defaults are those of a new job. `waits`: a model of its requests is on hold."""
+    held = None if job.status in TERMINAL else job.attempt_error
     expected = submission.expected(current_context(), job) if stages else {}
     return job_wire.JobObject(
         **{name: getattr(job, name) for name in _COPIED},
@@ -135,7 +140,9 @@ def _object(
             **{name: getattr(job, name) for name in _OURS},
             **work.eta(None if job.paused_at is not None else forecast),
             due_at=deadlines.deadline(job),
-            held=None if job.status in TERMINAL else job.attempt_error,
+            held=held,
+            sla="at_risk" if (waits or held) and job.sla == "on_track" else job.sla,
+            **wire.engine_deaths(batch.engine_deaths for _, batch in stages if batch is not None),
             models={name: config["engine"] for name, config in job.models.items()},
             artifacts=work.artifacts(artifacts),
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from pydantic import BaseModel, ConfigDict, Field
 
+from batchyard.models import ModelSpec
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import progress
@@ -132,7 +133,7 @@ class _Deployment(Collector):
         yield from _models(snapshot)
         yield from _batches(snapshot)
         yield from _jobs(snapshot)
-        yield from _totals(snapshot.totals or {})
+        yield from _totals(snapshot.totals or {}, self._context.models)
         yield from _job_totals(snapshot.job_totals or {})
         yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
         if snapshot.messages is not None:
@@ -245,12 +246,16 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("job_eta_seconds", "Time until an unfinished job will be done.", ["job_id"], eta)
 
 
-def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
     requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
     shared = CounterMetricFamily("batchyard_shared_requests", "Requests that got another's answer.", labels=["model"])
     tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
     errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
     retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
+    deaths = CounterMetricFamily("batchyard_engine_deaths", "Engines that died.", labels=["model"])
+    for name in models:
+        # A counter that begins with its first death would show no increase.
+        deaths.add_metric([name], totals.get(("engine_deaths", name), 0))
     judged = CounterMetricFamily(
         "batchyard_judgement_errors", "Calls of a reward or a gate that raised, hung or died.", labels=["name"]
     )
@@ -268,11 +273,14 @@ def _totals(totals: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
             shared.add_metric([model], amount)
         elif what == progress.JUDGEMENT_ERRORS:
             judged.add_metric([model], amount)
+        elif what == "engine_deaths":
+            if model not in models:
+                deaths.add_metric([model], amount)
         elif what == "retries":
             retries.add_metric([model], amount)
         else:
             errors.add_metric([model, what.removeprefix("error:")], amount)
-    yield from (requests, shared, tokens, errors, retries, judged, _request_seconds(timed))
+    yield from (requests, shared, tokens, errors, retries, deaths, judged, _request_seconds(timed))
 
 
 def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal, cast
 
+import redis
 from flask import Blueprint
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.errors import NotFoundError
 from batchyard.models import ModelSpec
+from batchyard.statuses import AfterDeath
+from store import holds
+from store.records import EngineFailure, Hold
 from tasks.execution import engine_status
+from tasks.execution.engine_status import EngineState
 from webapp import wire
 from webapp.document import operation
-from webapp.requests import caller, current_context
+from webapp.requests import caller, current_context, query
 
 routes = Blueprint("models", __name__)
+
+
+class ListModels(BaseModel):
+    engines: bool = Field(False, description="say of each model what its engines do, too")
+
+
+class EngineFailureObject(BaseModel):
+    """The last time that an engine of a model died or did not start, of which none has answered since."""
+
+    model_config = ConfigDict(from_attributes=True)
+    at: int
+    reason: str
+    requests: int = Field(description="how many were in it")
+    deaths: int = Field(description="of its engines since one has answered; 0: it did not start")
+    next: AfterDeath = Field(description="what happened then, as in `last_engine_death` of a batch")
 
 
 class ModelExtension(BaseModel):
@@ -24,6 +45,13 @@ class ModelExtension(BaseModel):
     endpoints: list[str]
     simulated: bool
     config_sha256: str
+    state: Literal["idle", "busy", "starting", "on_hold", "no_engine"] | None = Field(
+        description="of its engines, as they were seen last; `on_hold`: batches wait because it cannot run; null: "
+        "Redis is away, or `engines` was not set; this and the following change while engines work"
+    )
+    in_flight: int | None = Field(description="requests in its engines")
+    held: str | None = Field(description="why batches wait for it")
+    last_failure: EngineFailureObject | None = Field(description="null: an engine has answered since the last one")
 
 
 class ModelObject(BaseModel):
@@ -39,22 +67,57 @@ class ModelPage(wire.Page[ModelObject]):
     pass
 
 
-def to_wire(spec: ModelSpec) -> ModelObject:
+def with_engines(specs: Iterable[ModelSpec]) -> list[ModelObject]:
+    """Return models as they cross the wire, with what their engines do."""
+    context = current_context()
+    with context.database.read() as session:
+        held, failures = holds.all_of(session), holds.failures(session)
+    try:
+        engines = engine_status.read(context)
+    except redis.RedisError:
+        engines = None
+    known = engine_status.known(context)
+    starting = {} if known is None else known.starting
+    return [
+        _object(spec, engines, held.get(spec.name), failures.get(spec.name), is_starting=spec.name in starting)
+        for spec in specs
+    ]
+
+
+def _object(
+    spec: ModelSpec,
+    engines: list[EngineState] | None = None,
+    hold: Hold | None = None,
+    failure: EngineFailure | None = None,
+    *,
+    is_starting: bool = False,
+) -> ModelObject:
+    own = None if engines is None else [engine for engine in engines if engine.model == spec.name]
+    states = {engine.state for engine in own or ()} | ({"starting"} if is_starting else set())
+    state = next((name for name in ("busy", "idle", "starting") if name in states), "no_engine")
+    if hold is not None:
+        state = "on_hold"
     ours = ModelExtension(
         engine=spec.engine,
         endpoints=list(spec.endpoints),
         simulated=engine_status.capabilities(spec).simulated,
         config_sha256=spec.config_sha256,
+        state=None if own is None and hold is None else cast(Any, state),
+        in_flight=None if own is None else sum(engine.in_flight for engine in own),
+        held=None if hold is None else hold.reason,
+        last_failure=None if failure is None else EngineFailureObject.model_validate(failure),
     )
     return ModelObject(id=spec.name, created=0, owned_by="batchyard", batchyard=ours)
 
 
 @routes.get("/v1/models")
-@operation(ModelPage)
+@operation(ModelPage, query=ListModels)
 def list_() -> ModelPage:
     """List the models this deployment serves."""
     caller()
-    return ModelPage.of([to_wire(spec) for spec in current_context().models.values()], has_more=False)
+    specs = current_context().models.values()
+    listed = with_engines(specs) if query(ListModels).engines else list(map(_object, specs))
+    return ModelPage.of(listed, has_more=False)
 
 
 @routes.get("/v1/models/<path:name>")
@@ -65,4 +128,4 @@ def retrieve(name: str) -> ModelObject:
     spec = current_context().models.get(name)
     if spec is None:
         raise NotFoundError(f"The model '{name}' does not exist.", code="model_not_found", param="model")
-    return to_wire(spec)
+    return with_engines([spec])[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from batchyard import durations
-from batchyard.statuses import Endpoint, Priority, Status
+from batchyard.statuses import AfterDeath, Endpoint, Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
 from tasks.steps import registry
@@ -252,6 +252,31 @@ class Held(BaseModel):
     )
 
 
+class EngineDeath(BaseModel):
+    """The last death of an engine that had requests of a batch or a job."""
+
+    at: int
+    model: str
+    replica: int
+    reason: str
+    requests: int = Field(description="how many of one run were in it")
+    next: AfterDeath = Field(
+        description="`starts_again`: the engine, with nothing to repeat; its requests `runs_again`, or `runs_alone` "
+        "with nothing else in the engine, in halves; `request_fails`, the only one that was in it; `ends_run`, "
+        "which is tried again"
+    )
+
+
+def engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
+    """Return the fields `engine_deaths` and `last_engine_death`, of what the batches' records say."""
+    entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
+    last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
+    return {
+        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
+        "last_engine_death": None if last is None else EngineDeath.model_validate(last),
+    }
+
+
 class State(BaseModel):
     """What a batch does now."""
 
@@ -290,6 +315,8 @@ class Extension(BaseModel):
     latency: Latency | None = Field(description="null before the first answer of an engine")
     state: State | None = Field(description="what it does now; null once it has ended")
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
+    engine_deaths: int = Field(description="how often an engine has died that had requests of it")
+    last_engine_death: EngineDeath | None = Field(description="the last of these; null: there was none")
     paused_at: int | None = Field(description="since when it waits until somebody resumes it; null: it does not")
     paused_by: str | None = Field(description="what people call the key that has paused it")
     priority: Priority = Field(description=PRIORITY)

@@ -243,15 +243,20 @@ def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> N
 @data_option
 @json_option
 def models(data: Path | None, as_json: bool) -> None:
-    """The models the server serves."""
-    served = connect(data).models()
+    """The models the server serves, what their engines do, and how one has failed last."""
+    served = connect(data).models(engines=True)
     if as_json:
         return say(served, "", True)
     rows = [
-        [m["id"], m["batchyard"]["engine"], ", ".join(m["batchyard"]["endpoints"]), m["batchyard"]["simulated"] or None]
+        [m["id"], ours["engine"], view.engine_state(ours), ours["in_flight"], *_serves(ours), view.failure(ours)]
         for m in served
+        for ours in [m["batchyard"]]
     ]
-    table(["model", "engine", "endpoints", "simulated"], rows)
+    table(["model", "engine", "state", "requests", "endpoints", "simulated", "last failure"], rows)
+
+
+def _serves(ours: dict[str, Any]) -> list[Any]:
+    return [", ".join(ours["endpoints"]), ours["simulated"] or None]
 
 
 def _no_files(batch: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ def facts(job: dict[str, Any]) -> str:
             ("name", job["name"]),
             ("status", view.status(job, " (simulated)" if ours["simulated"] else "")),
             ("on hold", ours["held"]),
+            ("engine deaths", view.deaths(ours)),
             ("progress", bar(job)),
             (STATES, _counts(job)),
             ("expired, cancelled", f"{counts['expired']}, {counts['cancelled']}"),

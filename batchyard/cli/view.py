@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from batchyard import durations, tariffs
+from batchyard import durations, tariffs, wording
 from batchyard.cli.output import lines_of, painted, plain, when
 from batchyard.client.progress import bar, counts, percent, problems
 from batchyard.statuses import TERMINAL
@@ -28,6 +28,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("status", status(batch, " (simulated)" if ours["simulated"] else "")),
             ("now", _state(batch)),
             ("on hold", _held(batch)),
+            ("engine deaths", deaths(ours)),
             ("priority", None if ours["priority"] == "normal" else ours["priority"]),
             ("progress", bar(batch)),
             ("answered/failed/total", counts(batch)),
@@ -85,6 +86,8 @@ def progress(batch: dict[str, Any]) -> str:
     parts += [f"done in {duration}"] if duration else []
     held = _held(batch)
     parts += [f"on hold: {held}"] if held else []
+    died = deaths(ours)
+    parts += [f"engine deaths: {died}"] if died else []
     return "  ".join([status(batch, width=11), bar(batch), counts(batch)]) + "\n" + ", ".join([*parts, sla(batch)])
 
 
@@ -186,6 +189,30 @@ def _held(batch: dict[str, Any]) -> str | None:
         return None
     model = f"model {held['model']}: " if held["model"] else ""
     return plain(" ".join(f"{model}{held['reason']}".split()))
+
+
+def deaths(ours: dict[str, Any]) -> str | None:
+    """How often engines have died, and why the last one did; None if none has."""
+    last = ours.get("last_engine_death")
+    if last is None:
+        return None
+    reason = " ".join(f"{last['reason'].rstrip('.')}.".split())
+    text = f"{ours['engine_deaths']}, the last at {when(last['at'])}, model {last['model']}, replica {last['replica']}"
+    return plain(f"{text}, with {last['requests']} requests in it: {reason} {wording.AFTER_DEATH[last['next']]}")
+
+
+def engine_state(ours: dict[str, Any]) -> str | None:
+    """What a model's engines do; None if nobody knows."""
+    return ours["state"] and painted(ours["state"].replace("_", " "), {"on_hold": "red"}.get(ours["state"]))
+
+
+def failure(ours: dict[str, Any]) -> str | None:
+    """When and why a model's engine has failed, if none has answered since, and why it is on hold."""
+    last = ours["last_failure"]
+    if last is None:
+        return plain(" ".join(ours["held"].split())) if ours["held"] else None
+    what = f"died {last['deaths']} times, the last time" if last["deaths"] > 1 else "died"
+    return plain(" ".join(f"{when(last['at'])} {what if last['deaths'] else 'no start'}: {last['reason']}".split()))
 
 
 def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:

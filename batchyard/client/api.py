@@ -149,8 +149,8 @@ class Client:
         kind = "jobs" if name is not None and name.startswith("job_") else "batches"
         return f"{self.url}/" + ("" if name is None else f"{kind}/{name}")
 
-    def models(self) -> list[dict[str, Any]]:
-        return list(self._call("GET", "/models")["data"])
+    def models(self, *, engines: bool = False) -> list[dict[str, Any]]:
+        return list(self._call("GET", "/models", None, **({"engines": "true"} if engines else {}))["data"])
 
     def recipes(self) -> list[dict[str, Any]]:
         """Return the recipes with the JSON schemas of their options."""

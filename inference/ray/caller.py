@@ -9,7 +9,8 @@ A run whose session is closed sends nothing more, and ends when what is in the e
 A run uses the replicas that are there, and takes in the others as they come. When an engine dies, with its node or
 alone, its requests move to another replica. If there is none, or they were in a second engine that died, any of them
 may be the reason: they run again on a fresh engine with nothing else in it, in halves, until the one that kills engines
-is alone. It is answered `engine_died`; all others get their answers.
+is alone. It is answered `engine_died`; all others get their answers. Each death goes to whoever began the run, at its
+place among the answers.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from batchyard.errors import EngineDied, EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
+from batchyard.statuses import AfterDeath
+from inference.deaths import EngineDeath
 from inference.engines.start_errors import no_place, start_error, start_timed_out
 from inference.ray import tables
+from inference.ray_internals import actor_id
 from inference.requests.cache_need import own_bytes
 from inference.residents.actor import ENDED, gpus
 from inference.residents.directory import UNPLACED_SECONDS, are_unplaced, get_or_create_engine
@@ -125,17 +129,18 @@ class Caller:
         self._name = uuid.uuid4().hex
         self._replicas = [Replica(index) for index in range(spec.replicas)]
         self._missing = 0
-        self._answered: list[Row] = []
+        self._ready: list[Row | EngineDeath] = []
         self._failure: EngineError | None = None
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._dead: set[str] = set()
         self._deaths = 0
         self._deaths_in_a_row = 0
         self._closed = False
 
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
-        """Yield answers as they come, those within TOGETHER_SECONDS in one table.
+        """Yield answers as they come, those within TOGETHER_SECONDS in one table, and a table for each death.
 
         An error that ends the run (engines die without end, or none starts) becomes a table for `raise_failure`,
         because Ray Data passes an exception on as text only.
@@ -144,16 +149,27 @@ class Caller:
         self._share(list(map(Row, itertools.count(), lines, bodies, positions, own_bytes(bodies))))
         serving = [asyncio.create_task(self._serve_until_over(replica)) for replica in self._replicas]
         try:
-            while (self._missing or self._answered) and self._failure is None:
+            while (self._missing or self._ready) and self._failure is None:
                 await self._next()
-                answered, self._answered = self._answered, []
-                if answered:
-                    replies = [row.reply for row in answered if row.reply is not None]
-                    yield tables.answers(table.take([row.place for row in answered]), replies)
+                for ready in self._take_ready(table):
+                    yield ready
+            for ready in self._take_ready(table):
+                yield ready
             if self._failure is not None:
                 yield tables.failed(self._failure)
         finally:
             await _cancel(set(serving))
+
+    def _take_ready(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Yield what is ready as tables, in its order."""
+        ready, self._ready = self._ready, []
+        for is_death, entries in itertools.groupby(ready, key=lambda entry: isinstance(entry, EngineDeath)):
+            if is_death:
+                yield from (tables.died(death) for death in entries if isinstance(death, EngineDeath))
+            else:
+                rows = [row for row in entries if isinstance(row, Row)]
+                replies = [row.reply for row in rows if row.reply is not None]
+                yield tables.answers(table.take([row.place for row in rows]), replies)
 
     def _share(self, rows: list[Row]) -> None:
         """Give each replica a stretch of the rows."""
@@ -165,9 +181,9 @@ class Caller:
             self._replicas[(first + number) % len(self._replicas)].waiting.extend(rows[start : start + stretch])
 
     async def _next(self) -> None:
-        """Wait for answers: the first one, and those of TOGETHER_SECONDS."""
+        """Wait for answers or deaths: the first one, and those of TOGETHER_SECONDS."""
         self._news.clear()
-        while self._missing and not self._answered and self._failure is None:
+        while self._missing and not self._ready and self._failure is None:
             try:
                 await asyncio.wait_for(self._news.wait(), min(self._timeouts.start_timeout, UNPLACED_SECONDS))
             except TimeoutError:
@@ -191,7 +207,7 @@ class Caller:
 
     def _answer(self, row: Row, reply: Reply) -> None:
         row.reply = reply
-        self._answered.append(row)
+        self._ready.append(row)
         self._missing -= 1
         if reply[2] is None or reply[2]["code"] != ENDED:
             self._deaths_in_a_row = 0
@@ -309,11 +325,13 @@ class Caller:
         if replica.handle is not handle:
             return  # another call has reported it
         rows, replica.sent = list(replica.sent.values()), {}
-        self._lost(replica, handle, reason)
         for row in rows:
             row.deaths += 1
-        others = self._is_any_there()
+        others = any(one.handle is not None for one in self._replicas if one is not replica)
         suspects = [row for row in rows if row.deaths >= STRIKES or not others]
+        self._lost(
+            replica, handle, reason, len(rows), "runs_alone" if suspects else "runs_again" if rows else "starts_again"
+        )
         self._wait_again(replica, [row for row in rows if row.deaths < STRIKES and others])
         if suspects:
             replica.suspects.append(suspects)
@@ -325,7 +343,7 @@ class Caller:
         try:
             permit = await self._watch(handle, handle.reserve.remote())
         except EngineDied as death:  # nothing of ours was in it
-            self._lost(replica, handle, death.message)
+            self._lost(replica, handle, death.message, 0, "starts_again")
         else:
             try:
                 if permit is not None:
@@ -338,11 +356,12 @@ class Caller:
                 died = reply[2]["message"]
             else:
                 self._answer(row, reply)
+        requests, rows = len(rows), [row for row in rows if row.reply is None]
         if died:
-            self._lost(replica, handle, died)
+            is_last = len(rows) == 1 and rows[0].strikes + 1 == STRIKES
+            self._lost(replica, handle, died, requests, "request_fails" if is_last else "runs_alone")
         elif replies is None:
             self._replace(replica, handle)
-        rows = [row for row in rows if row.reply is None]
         if died and len(rows) == 1:
             rows[0].strikes += 1
             if rows[0].strikes == STRIKES:
@@ -401,8 +420,8 @@ class Caller:
                 log.info("engine is out of reach: %s", error, extra={"model": self._spec.name})
             except RayActorError as error:
                 # A dead actor keeps its name until the cluster has noted its death, so this may be the old engine.
-                if not self._is_any_there():
-                    self._count_death(_why(error))
+                if not was_stopped(error):
+                    self._count_death(replica, handle, _why(error), fruitless=not self._is_any_there())
             except RayTaskError as error:
                 ray.kill(handle)
                 replica.failure = start_error(self._spec, error)
@@ -422,17 +441,41 @@ class Caller:
             self._wait_again(replica, rows)
             ray.kill(handle)
 
-    def _lost(self, replica: Replica, handle: ActorHandle, reason: str) -> None:
+    def _lost(self, replica: Replica, handle: ActorHandle, reason: str, requests: int, following: AfterDeath) -> None:
         """Count the death of an engine once, however many calls report it."""
         if replica.handle is handle:
             self._replace(replica, handle)
-            self._count_death(reason)
+            self._count_death(replica, handle, reason, requests, following)
 
-    def _count_death(self, reason: str) -> None:
-        self._deaths += 1
-        self._deaths_in_a_row += 1
+    def _count_death(
+        self,
+        replica: Replica,
+        handle: ActorHandle,
+        reason: str,
+        requests: int = 0,
+        following: AfterDeath = "starts_again",
+        *,
+        fruitless: bool = True,
+    ) -> None:
+        """Report the death of an engine, once. Only a `fruitless` one counts: no other replica goes on.
+
+        Raises:
+            EngineError: there were too many.
+        """
+        engine = actor_id(handle)
+        if engine in self._dead:
+            return
+        self._dead.add(engine)
+        self._deaths += int(fruitless)
+        self._deaths_in_a_row += int(fruitless)
+        most_in_a_row = self._session.in_flight.bit_length() + DEATHS_IN_A_ROW
+        too_many = fruitless and (self._deaths_in_a_row > most_in_a_row or self._deaths > DEATHS)
+        if too_many:
+            following = "ends_run"
+        self._ready.append(EngineDeath(self._spec.name, engine, replica.index, reason, requests, following))
+        self._news.set()
         log.warning("engine died", extra={"model": self._spec.name, "reason": reason, "deaths": self._deaths})
-        if self._deaths_in_a_row > self._session.in_flight.bit_length() + DEATHS_IN_A_ROW or self._deaths > DEATHS:
+        if too_many:
             raise EngineError(
                 f"engine {self._spec.engine} of model {self._spec.name} died {self._deaths} times in one run, "
                 f"{self._deaths_in_a_row} of them without an answer between: {reason}"
@@ -479,6 +522,11 @@ def answer_here(
             if (answered := step.result()) is None:
                 return
             yield answered
+
+
+def was_stopped(error: RayActorError) -> bool:
+    """True if the actor did not die: it had no work, or made room, and was stopped."""
+    return "ray.kill" in str(error)
 
 
 def _why(error: RayActorError) -> str:

@@ -1,15 +1,18 @@
-"""The tables that a caller sends: answers, packed for Ray Data, and the error that ended its run."""
+"""The tables that a caller sends: answers, packed for Ray Data, deaths of engines, and the error that ended its run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 
 from batchyard import output_lines
 from batchyard.errors import EngineError, EngineStartError
 from inference.answers import ANSWERS
+from inference.deaths import EngineDeath
 from inference.residents.kept_replies import Reply
 
 PACKED = "answers"
@@ -17,6 +20,8 @@ PACKED_BYTES = 32 * 1024 * 1024
 """Approximate limit of a packed table, which Arrow limits to 2 GiB."""
 FAILED = -1
 """Line number of a table that holds the error that ended the run instead of answers."""
+DIED = -2
+"""Line number of a table that holds the death of an engine instead of answers."""
 
 
 def answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
@@ -59,8 +64,18 @@ def unpacked(table: pa.Table) -> Iterator[pa.Table]:
 
 def failed(error: EngineError) -> pa.Table:
     """Return the table that stands for the error that ended the run. See `raise_failure`."""
-    answer = json.dumps({"type": type(error).__name__, "message": error.message})
-    return pa.Table.from_pylist([{"line": FAILED, "ok": False, "answer": answer}], schema=ANSWERS)
+    return _mark(FAILED, {"type": type(error).__name__, "message": error.message})
+
+
+def died(death: EngineDeath) -> pa.Table:
+    """Return the table that stands for the death of an engine. See `death`."""
+    return _mark(DIED, asdict(death))
+
+
+def death(answers: pa.Table) -> EngineDeath | None:
+    """Return the death that this table stands for; None if it is none."""
+    content = _marked(answers, DIED)
+    return None if content is None else EngineDeath(**content)
 
 
 def raise_failure(answers: pa.Table) -> None:
@@ -69,7 +84,20 @@ def raise_failure(answers: pa.Table) -> None:
     Raises:
         EngineStartError, EngineError: as the caller met them.
     """
-    if answers.num_rows and answers.column("line")[0].as_py() == FAILED:
-        failure = json.loads(answers.column("answer")[0].as_py())
+    failure = _marked(answers, FAILED)
+    if failure is not None:
         kind = EngineStartError if failure["type"] == EngineStartError.__name__ else EngineError
         raise kind(failure["message"])
+
+
+def _mark(line: int, content: dict[str, Any]) -> pa.Table:
+    """Return a table that stands for something else than answers, marked by its line number."""
+    return pa.Table.from_pylist([{"line": line, "ok": False, "answer": json.dumps(content)}], schema=ANSWERS)
+
+
+def _marked(answers: pa.Table, line: int) -> dict[str, Any] | None:
+    """Return the content of a table with this mark; None if it has another, or none."""
+    if not answers.num_rows or answers.column("line")[0].as_py() != line:
+        return None
+    content: dict[str, Any] = json.loads(answers.column("answer")[0].as_py())
+    return content

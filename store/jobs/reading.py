@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,6 +46,14 @@ def usage(session: Session, job_ids: Sequence[str]) -> dict[str, Tokens]:
         for job_id, *tokens in session.execute(statement):
             by_job[job_id] = Tokens(*(total + int(own) for total, own in zip(by_job[job_id], tokens, strict=True)))
     return by_job
+
+
+def engine_deaths(session: Session, job_id: str) -> dict[str, int]:
+    """Return how many engines have died with requests of a job, by model."""
+    deaths: Counter[str] = Counter()
+    for of_batch in session.scalars(select(Batch.engine_deaths).where(Batch.job_id == job_id)):
+        deaths.update({model: entry["deaths"] for model, entry in (of_batch or {}).items()})
+    return dict(sorted(deaths.items()))
 
 
 def children(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:

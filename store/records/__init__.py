@@ -6,7 +6,7 @@ an older name than their attribute.
 
 from store.records.base import AMOUNTS, Answered, Base, Leased, Pausable, Sla, first_id, new_id, now
 from store.records.batches import Batch, ResultChunk, Segment
-from store.records.engines import Duration, Hold, Speed
+from store.records.engines import Duration, EngineFailure, Hold, Speed
 from store.records.events import Delivery, Event, Webhook
 from store.records.files import Artifact, File, JobArtifact
 from store.records.jobs import ChunkKind, Job, JobChunk, JobReply, JobStage, ReplyKind
@@ -25,6 +25,7 @@ __all__ = [
     "ChunkKind",
     "Delivery",
     "Duration",
+    "EngineFailure",
     "Event",
     "File",
     "Hold",

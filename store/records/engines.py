@@ -22,6 +22,25 @@ class Hold(Base):
     retry_at: Mapped[float]
 
 
+class EngineFailure(Base):
+    """The last time that an engine of a model died, or failed to start.
+
+    `requests` were in it, and `next` says what happened to them (batchyard.statuses.AfterDeath). `answered`: an engine
+    of the model has answered since. `deaths` counts those since the last answer, and `engines` are the ids of the
+    last ones.
+    """
+
+    __tablename__ = "engine_failures"
+    model: Mapped[str] = mapped_column(String(256), primary_key=True)
+    reason: Mapped[str]
+    at: Mapped[int]
+    requests: Mapped[int]
+    next: Mapped[str] = mapped_column(String(16))
+    deaths: Mapped[int]
+    engines: Mapped[list[str]]
+    answered: Mapped[bool]
+
+
 class Speed(Base):
     """Measured speed of a model in one configuration, by request class: sums that decay (store.speeds).
 

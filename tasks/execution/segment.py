@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from batchyard import output_lines
 from batchyard.backoff import Backoff
 from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, Stopped, UnavailableError
 from batchyard.models import ModelSpec, is_derived
+from inference.deaths import EngineDeath
 from inference.engines.registry import capabilities
 from store import batches, holds, segments
 from store.formats import chunks, plan
@@ -49,8 +51,9 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
         return False
     ids = {"batch_id": segment.batch_id, "segment_id": segment_id, "epoch": epoch}
     log.info("segment started", extra=ids)
+    deaths = _Deaths(context, segment)
     try:
-        _hold(context, segment)
+        _hold(context, segment, deaths)
     except LeaseLost as error:
         log.warning("segment lost: %s", error, extra=ids)
     except GpuBusy as error:
@@ -71,6 +74,7 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
         raise
     else:
         log.info("segment ended", extra=ids)
+    deaths.close()
     return True
 
 
@@ -89,6 +93,56 @@ def _ray_is_away() -> bool:
     from inference.ray import cluster
 
     return not cluster.alive()
+
+
+class _Deaths:
+    """The deaths of engines in a segment's run: logged, counted, and recorded for its batch and its model."""
+
+    def __init__(self, context: AppContext, segment: segments.SegmentLease) -> None:
+        self._context = context
+        self._segment = segment
+        self._unrecorded: list[EngineDeath] = []
+        self._any = False
+
+    def add(self, death: EngineDeath) -> None:
+        """Record a death. It is kept while the database is away, since the run need not end for that."""
+        facts = {name: value for name, value in asdict(death).items() if name != "engine"}
+        ids = {"batch_id": self._segment.batch_id, "job_id": self._segment.job_id, "segment_id": self._segment.lease.id}
+        log.error("engine died: %s", death.reason, extra={**ids, **facts})
+        self._any = True
+        self._unrecorded.append(death)
+        self._record()
+
+    def close(self) -> None:
+        """Record what is left, and hold the model if its engines die and answer nothing.
+
+        Nobody will mend what a job has derived for itself: its requests fail after some attempts.
+        """
+        self._record()
+        model = self._segment.model["name"]
+        if not self._any or is_derived(model):
+            return
+        try:
+            with self._context.database.write() as session:
+                hold = holds.hold_after_deaths(session, model)
+        except UnavailableError as error:
+            log.warning("model not held: %s", error, extra={"model": model})
+            return
+        if hold is not None:
+            log.error("model on hold: %s", hold.reason, extra={"batch_id": self._segment.batch_id, "model": model})
+
+    def _record(self) -> None:
+        while self._unrecorded:
+            facts = asdict(self._unrecorded[0])
+            try:
+                with self._context.database.write() as session:
+                    is_new = holds.record_death(session, self._segment.batch_id, next_=facts.pop("next"), **facts)
+            except UnavailableError as error:
+                log.warning("death of an engine not recorded: %s", error, extra={"batch_id": self._segment.batch_id})
+                return
+            death = self._unrecorded.pop(0)
+            if is_new:
+                progress.count(self._context, death.model, {"engine_deaths": 1})
 
 
 class _ClusterWatch:
@@ -153,7 +207,7 @@ class _Pause:
         return self.close()
 
 
-def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
+def _hold(context: AppContext, segment: segments.SegmentLease, deaths: _Deaths) -> None:
     pause = _Pause()
 
     def beat() -> bool:
@@ -164,14 +218,14 @@ def _hold(context: AppContext, segment: segments.SegmentLease) -> None:
         return wanted == "run" or (wanted == "pause" and pause.request())
 
     with Heartbeat(beat, BEAT_SECONDS) as heartbeat, RUNNING.add(segment, heartbeat.stopped):
-        engine = _answer(context, segment, heartbeat.stopped, pause)
+        engine = _answer(context, segment, heartbeat.stopped, pause, deaths)
     over = heartbeat.stopped.is_set() or pause.requested.is_set()
     with context.database.write() as session:
         segments.end(session, segment, done=not over, engine=engine)
 
 
 def _answer(
-    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, pause: _Pause
+    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, pause: _Pause, deaths: _Deaths
 ) -> dict[str, str] | None:
     # These import Ray, which only a process that runs segments needs.
     from inference import pipeline
@@ -197,6 +251,12 @@ def _answer(
     cache = Cache(context, segment, spec.config_sha256)
     drain = Drain(context, spec.name, rows.num_rows)
     writer = ChunkWriter(context, segment, stopped, meter, cache, drain)
+
+    def died(death: EngineDeath) -> None:
+        writer.flush()  # answers from before a death are none after it
+        deaths.add(death)
+
+    terms["on_death"] = died
     engine: dict[str, str] | None = None
     tables: Generator[pa.Table] | None = None
     published_at = time.monotonic()
@@ -210,7 +270,7 @@ def _answer(
         gpu_sharing.clear_demand(context, spec.name)
         if segment.held is not None:
             with context.database.write() as session:
-                holds.release(session, spec.name)
+                holds.engine_started(session, spec.name)
         for table in cache.find(to_run, engine):
             for joined in duplicates.join(table, shared=True):
                 writer.add(joined)
@@ -270,7 +330,7 @@ def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
 def _configuration(context: AppContext, segment: segments.SegmentLease) -> ModelSpec:
     """Return the model's configuration.
 
-    A batch keeps the one it was validated with. If its engine could not be started and has answered nothing of the
+    A batch keeps the one it was validated with. If its model is on hold and has answered nothing of the
     batch, the deployment's present one takes its place, since that is where the fault was mended; the price stays.
     """
     spec, current = ModelSpec.model_validate(segment.model), context.models.get(segment.model["name"])
@@ -293,7 +353,7 @@ def _no_engine(context: AppContext, segment: segments.SegmentLease) -> tuple[str
     if segment.held is None or not segment.last_chance:
         return None
     if segment.held != holds.UNSERVED:
-        message = f"The engine could not be started before the completion window ended: {segment.held}"
+        message = f"The model could not run before the completion window ended: {segment.held}"
         return "engine_unavailable", message
     if segment.model["name"] not in context.models:
         message = f"The model '{segment.model['name']}' was removed from this deployment before it ran this request."

@@ -21,6 +21,7 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
         artifacts = batches.artifacts(session, [batch.id])[batch.id]
         source = session.get(File, batch.input_file_id)
         cost = usage.costs(session, [batch.id]).get(batch.id)
+    deaths = batch.engine_deaths or {}
     document = {
         "batch_id": batch.id,
         "status": status,
@@ -38,6 +39,8 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
                 "config": config,
                 "config_sha256": ModelSpec.model_validate(config).config_sha256,
                 "engines": engines.get(name, []),
+                "engine_deaths": deaths.get(name, {}).get("deaths", 0),
+                "engine_death_reasons": deaths.get(name, {}).get("reasons", {}),
             }
             for name, config in sorted(batch.models.items())
         },

@@ -97,6 +97,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             stages = replay.stage_records(session, job_id)
             usage = job_records.usage(session, [job_id])[job_id]
             cost = accounts.job_costs(session, [job_id]).get(job_id)
+            deaths = job_records.engine_deaths(session, job_id)
             item_replies = replies.after(session, job_id, 0)
         if job.status not in ("finalizing", "cancelling") and not (job.status in TERMINAL and job.unwritten):
             return False
@@ -117,7 +118,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             steps = job.post_process
             if job.total and outcome != "cancelled":  # then the client wants no more work on it
                 steps = [_run_step(context.artifacts, ended, job, registry.request(entry)) for entry in steps]
-            _write_manifest(ended, job, outcome, usage, cost)
+            _write_manifest(ended, job, outcome, usage, cost, deaths)
         with context.database.write() as session:
             lease.guard(session)
             record = session.get_one(Job, job_id)
@@ -190,7 +191,9 @@ def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str,
     return entry | {"status": "completed"}
 
 
-def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens, cost: Cost | None) -> None:
+def _write_manifest(
+    results: Results, job: Job, outcome: str, usage: Tokens, cost: Cost | None, deaths: Mapping[str, int]
+) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -216,6 +219,7 @@ def _write_manifest(results: Results, job: Job, outcome: str, usage: Tokens, cos
         },
         "usage": {f"{name}_tokens": tokens for name, tokens in usage._asdict().items()},
         "cost": cost and cost.document,
+        "engine_deaths": deaths,
         "created_at": job.created_at,
         "started_at": job.in_progress_at,
         "ended_at": job.finalizing_at or job.cancelling_at,

@@ -32,15 +32,20 @@ AT_RISK = 0.7
 """A batch is at risk if this share of its window is over and a smaller share of its requests is answered."""
 
 
-def sla(now: float, created_at: float, deadline: float, answered_share: float, at: float | None) -> Sla:
+def sla(
+    now: float, created_at: float, deadline: float, answered_share: float, at: float | None, *, held: bool = False
+) -> Sla:
     """Return the SLA state of a batch that has not ended.
 
     Args:
         answered_share: answered share of its requests, from 0 to 1.
         at: expected end of the batch; None if unknown.
+        held: it does not move until something is mended, so nobody can say that it will be in time.
     """
     if now >= deadline:
         return "late"
+    if held:
+        return "at_risk"
     if at is not None and at > deadline:
         return "at_risk"
     elapsed_share = (now - created_at) / (deadline - created_at)
@@ -101,11 +106,15 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         context,
         states.of_queue([entry for entry in entries if entry.batch_id in finishes], with_answers, engines, usual),
     )
+    waiting = {entry.batch_id for entry in backlog if entry.model in held}
+    waiting |= {batch.id for batch in unfinished if batch.attempt_error is not None}
+    waiting |= {job.id for job in jobs if job.attempt_error is not None}
+    waiting |= {batch.job_id for batch in unfinished if batch.job_id is not None and batch.id in waiting}
     soonest = forecast.soonest(entries, answered, throughputs, now)
     for job in jobs:
-        _update_job_sla(context, job, forecasts_of_jobs.get(job.id), now)
+        _update_job_sla(context, job, forecasts_of_jobs.get(job.id), now, held=job.id in waiting)
     for batch in unfinished:
-        _update_sla(context, batch, forecasts.get(batch.id), now)
+        _update_sla(context, batch, forecasts.get(batch.id), now, held=batch.id in waiting)
         infeasible = soonest.get(batch.id, 0.0) > batch.expires_at
         if batch.status == "in_progress" and batch.infeasible != infeasible:
             with context.database.write() as session:
@@ -224,22 +233,22 @@ def finalize_sla(session: Session, batch: Batch) -> None:
         warn(session, batch, state, None)
 
 
-def _update_sla(context: AppContext, batch: Batch, expected: Forecast | None, now: float) -> None:
+def _update_sla(context: AppContext, batch: Batch, expected: Forecast | None, now: float, *, held: bool) -> None:
     if batch.status == "cancelling" or batch.outcome == "completed":
         return  # no request remains that could be late
     if batch.status == "validating" and now < deadline(batch):
         return  # the state set at submission stands until validation has counted the requests
     answered_share = (batch.completed + batch.failed) / batch.total if batch.total else 0.0
-    state = sla(now, batch.created_at, deadline(batch), answered_share, expected.at if expected else None)
+    state = sla(now, batch.created_at, deadline(batch), answered_share, expected.at if expected else None, held=held)
     if state != batch.sla:
         with context.database.write() as session:
             warn(session, batch, state, expected.at if expected else None)
 
 
-def _update_job_sla(context: AppContext, job: Job, expected: Forecast | None, now: float) -> None:
+def _update_job_sla(context: AppContext, job: Job, expected: Forecast | None, now: float, *, held: bool) -> None:
     ended_share = (job.completed + job.failed + job.stuck) / job.total if job.total else 0.0
     due = deadline(job)
-    state = sla(now, job.created_at, due, ended_share, expected.at if expected else None)
+    state = sla(now, job.created_at, due, ended_share, expected.at if expected else None, held=held)
     if state != job.sla:
         at = None if expected is None else round(expected.at)
         with context.database.write() as session:

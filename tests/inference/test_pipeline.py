@@ -26,6 +26,7 @@ import ray
 from batchyard.errors import EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference import pipeline
+from inference.deaths import EngineDeath
 from inference.residents import directory
 from tests.support.rows import chat, table, until
 
@@ -242,6 +243,7 @@ import ray
 from tests.support.rows import chat, table
 from batchyard.models import ModelSpec
 from inference import pipeline
+from inference.deaths import EngineDeath
 ray.init(address=sys.argv[1], namespace="batchyard", log_to_driver=False, logging_level="ERROR")
 spec = ModelSpec.model_validate_json(sys.argv[2])
 terms = json.loads(sys.argv[3])
@@ -313,6 +315,57 @@ def test_an_engine_that_finds_no_room_is_a_start_error_within_the_start_timeout(
 def test_an_engine_that_always_dies_ends_the_run() -> None:
     with pytest.raises(EngineError, match="died"):
         run(echo(die_on=""), chat(*map(str, range(64))))
+
+
+def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_follows() -> None:
+    spec = echo(latency_ms=100, max_in_flight=12)
+    deaths: list[EngineDeath] = []
+    answered: list[int] = []
+    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(200)))), on_death=deaths.append, **TERMS):
+        if not answered:
+            os.kill(engine_pid(spec), signal.SIGKILL)
+        answered += answers.column("line").to_pylist()
+    assert sorted(answered) == list(range(200)), "a death is no answer"
+    (death,) = deaths
+    assert (death.model, death.replica, death.next) == ("echo", 0, "runs_alone")
+    assert 0 < death.requests <= 12 and death.reason
+
+
+def test_each_death_until_a_request_is_convicted_is_told_once_and_says_what_follows() -> None:
+    deaths: list[EngineDeath] = []
+    bodies = chat("fine", "poison", "fine too", "also fine")
+    lines = Counter[int]()
+    for answers in pipeline.run(echo(die_on="poison"), CHAT, table(bodies), on_death=deaths.append, **TERMS):
+        lines.update(answers.column("line").to_pylist())
+    assert lines == Counter(range(4))
+    assert deaths[0].requests == 4 and deaths[-1].requests == 1
+    assert [death.next for death in deaths] == ["runs_alone"] * (len(deaths) - 1) + ["request_fails"]
+    assert len({death.engine for death in deaths}) == len(deaths)
+
+
+def test_the_last_death_of_a_run_that_gives_up_says_that_it_ends() -> None:
+    deaths: list[EngineDeath] = []
+    with pytest.raises(EngineError, match="died"):
+        list(pipeline.run(echo(die_on=""), CHAT, table(chat(*map(str, range(64)))), on_death=deaths.append, **TERMS))
+    assert [death.next for death in deaths].index("ends_run") == len(deaths) - 1 > 3
+
+
+def test_an_engine_that_ends_at_each_start_is_told_of_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths: list[EngineDeath] = []
+    spec = echo(name="ending")
+    monkeypatch.setattr(pipeline, "get_or_create_engine", lambda *_: Ending.remote())
+    with pytest.raises(EngineStartError, match=r"ended each time it was started: .+"):
+        pipeline.start(spec, on_death=deaths.append, **TERMS)
+    assert [death.next for death in deaths] == ["starts_again"] * pipeline.START_ATTEMPTS
+    assert {death.requests for death in deaths} == {0}
+
+
+@ray.remote(max_restarts=0)
+class Ending:
+    """An engine's actor whose process ends at each start."""
+
+    async def ready(self, _: float) -> None:
+        os._exit(7)
 
 
 def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from flask import Flask
 from markupsafe import Markup
 
-from batchyard import durations, tariffs
+from batchyard import durations, tariffs, wording
 from webapp.accounts.usage import Money
 from webapp.wire import Cost
 
@@ -108,7 +108,12 @@ def shown_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-FILTERS = (count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short, shown_json)
+def after_death(following: str) -> str:
+    """Say what follows the death of an engine."""
+    return wording.AFTER_DEATH[following]
+
+
+FILTERS = (count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short, shown_json, after_death)
 
 
 def register(app: Flask) -> None:

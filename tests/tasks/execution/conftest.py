@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import Stopped
+from inference.deaths import EngineDeath
 from tasks import advance
 from tasks.execution import segment
 from tasks.execution.running import RunningSegments
@@ -28,6 +29,8 @@ class DirectedEngine:
         """Lines of the requests it was sent."""
         self.starts: Callable[[], None] = lambda: None
         self.run: Callable[[list[int]], Iterator[pa.Table]] = lambda lines: iter([planned.answers(lines)])
+        self.on_death: Callable[[EngineDeath], None] = lambda _: None
+        """What a run calls with each death."""
         self.closed = threading.Event()
         """Set when the run is to send nothing more."""
         self.hanging = 0
@@ -50,9 +53,9 @@ class DirectedEngine:
         raise Stopped
 
     def answer(
-        self, _spec: Any, _endpoint: str, rows: pa.Table, *, stopped: threading.Event, **_: Any
+        self, _spec: Any, _endpoint: str, rows: pa.Table, *, stopped: threading.Event, on_death: Any, **_: Any
     ) -> Generator[pa.Table]:
-        self._threads.stopped = stopped
+        self._threads.stopped, self.on_death = stopped, on_death
         lines = rows["line"].to_pylist()
         self.lines += lines
         if lines:

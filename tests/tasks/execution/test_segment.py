@@ -438,6 +438,6 @@ def test_a_held_batch_answers_with_the_reason_only_when_its_window_is_nearly_ove
     assert {(line["error"]["code"], line["error"]["message"]) for line in output_of(context, batch)} == {
         (
             "engine_unavailable",
-            "The engine could not be started before the completion window ended: no weights in this folder",
+            "The model could not run before the completion window ended: no weights in this folder",
         )
     }

@@ -44,7 +44,7 @@ def test_a_model_that_is_gone_says_so_where_its_batches_are_shown(client: FlaskC
     for path in ("/", f"/batches/{batch.id}", "/models"):
         page = client.get(path).text
         assert "not served any more" in page, path
-        assert "cannot be started" not in page, path
+        assert "cannot run" not in page, path
     queue = client.get("/v1/queue", headers={"Authorization": f"Bearer {key}"}).get_json()
     assert [model["held"] for model in queue["models"]] == [held["reason"]]
 
@@ -166,5 +166,5 @@ def test_why_no_engine_starts_is_said_with_since_when_and_when_it_is_tried_again
         for _ in range(2):
             holds.hold(session, "echo", "no <kernel> for this GPU")
     words = " ".join(re.sub(r"<[^>]+>", " ", client.get("/models").text).split())
-    assert "cannot be started: no &lt;kernel&gt; for this GPU Tried 2 times since" in words, words
+    assert "cannot run: no &lt;kernel&gt; for this GPU Tried 2 times since" in words, words
     assert re.search(r"the next attempt is (in \d+ s|due now)", words)

@@ -39,6 +39,10 @@ def _variables() -> dict[str, Any]:
         throughputs = measured_throughputs(context, session)
         latest = batches.latest_latencies(session, None if admin else caller().project_id, time.time())
         held = holds.all_of(session)
+        failures = {
+            model: {name: getattr(failure, name) for name in ("at", "reason", "requests", "deaths", "next")}
+            for model, failure in holds.failures(session).items()
+        }
     measured = latency.summary(latency.merged(latest))
     snapshot = metrics.own_snapshot()
     known = engine_status.known(context)
@@ -55,6 +59,7 @@ def _variables() -> dict[str, Any]:
             for queue in snapshot.queue.models
             if queue.model in held
         },
+        "failures": failures,
         "starting": known.starting if known is not None else {},
         "prefix_hits": _prefix_hits(snapshot) if admin else {},
         "engines": None

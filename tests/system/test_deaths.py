@@ -1,0 +1,132 @@
+"""An engine that is killed is seen everywhere: by API, webhooks, terminal, pages, metrics, log and manifest."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.stacks import RunningStack, a_chat
+from tests.support.terminal import batchyard
+
+ROWS = 60
+SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_MAX_SEGMENTS": "2", "BATCHYARD_FORECAST_SECONDS": "1"}
+MODELS = """
+[models.mortal]
+engine = "echo"
+max_in_flight = 8
+[models.mortal.engine_args]
+latency_ms = 500
+[models.doomed]
+engine = "echo"
+[models.doomed.engine_args]
+die_on = "x"
+"""
+
+
+@pytest.fixture(scope="module")
+def mortal(start_stack: Callable[..., RunningStack]) -> Iterator[RunningStack]:
+    stack = start_stack(MODELS, **SETTINGS)
+    yield stack
+    stack.kill()
+
+
+@pytest.fixture(scope="module")
+def killed(mortal: RunningStack) -> Any:
+    """A completed batch, whose engine was killed while it ran."""
+    rows = [a_chat(f"id-{number}", f"hello {number}", model="mortal") for number in range(ROWS)]
+    batch = mortal.wait(mortal.submit(rows), until=lambda batch: batch.request_counts.completed > 0)
+    (engine,) = [process for process in mortal.processes("ray") if is_engine(process)]
+    engine.send_signal(signal.SIGKILL)
+    return mortal.wait(batch)
+
+
+def is_engine(process: psutil.Process) -> bool:
+    try:
+        return any("ray::EngineActor" in word for word in process.cmdline()[:1])
+    except psutil.Error:
+        return False
+
+
+def get(stack: RunningStack, path: str) -> dict[str, Any]:
+    return cast(dict[str, Any], stack.client.get(path, cast_to=object))
+
+
+def pages(stack: RunningStack) -> httpx.Client:
+    """A browser that has signed in."""
+    client = httpx.Client(base_url=stack.url, follow_redirects=True)
+    token = re.search(r'name="csrf" value="([^"]*)"', client.get("/sign-in").text)
+    client.post("/sign-in", data={"key": stack.key, "csrf": token[1] if token else ""})
+    return client
+
+
+def words(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_a_killed_engine_is_an_event_that_webhooks_can_have(mortal: RunningStack, killed: Any) -> None:
+    assert (killed.status, killed.request_counts.completed) == ("completed", ROWS)
+    (event,) = [
+        event for event in get(mortal, f"/batches/{killed.id}/events")["data"] if event["type"] == "engine.died"
+    ]
+    data = event["data"]
+    assert (data["id"], data["model"], data["replica"], data["deaths"]) == (killed.id, "mortal", 0, 1)
+    assert data["reason"] and 0 < data["requests"] <= 8 and data["next"] == "runs_alone"
+    assert "engine.died" in get(mortal, "/webhook_event_types")["data"]
+
+
+def test_the_batch_its_manifest_and_the_terminal_have_the_reason(mortal: RunningStack, killed: Any) -> None:
+    ours = killed.batchyard
+    assert ours["engine_deaths"] == 1
+    reason = ours["last_engine_death"]["reason"]
+    of_model = json.loads(mortal.artifact(killed, "manifest.json"))["models"]["mortal"]
+    assert (of_model["engine_deaths"], of_model["engine_death_reasons"]) == (1, {reason: 1})
+    shown = batchyard("status", killed.id, "--data", mortal.data, folder=mortal.data.parent).stdout
+    assert " ".join(reason.split()).rstrip(".") in shown
+    listed = batchyard("models", "--data", mortal.data, folder=mortal.data.parent).stdout
+    assert re.search(r"mortal +echo +(idle|busy) ", listed)
+
+
+def test_the_log_of_the_worker_names_the_batch_and_the_reason(mortal: RunningStack, killed: Any) -> None:
+    lines = [json.loads(line) for line in (mortal.data / "logs/worker.log").open() if line.startswith('{"time"')]
+    (line,) = [line for line in lines if line["message"].startswith("engine died") and line["level"] == "error"]
+    assert (line["batch_id"], line["model"]) == (killed.id, "mortal")
+    assert line["reason"] == killed.batchyard["last_engine_death"]["reason"]
+
+
+def test_the_metrics_count_it(mortal: RunningStack, killed: Any) -> None:
+    lines = [line for line in httpx.get(f"{mortal.url}/metrics").text.splitlines() if "engine_deaths" in line]
+    assert 'batchyard_engine_deaths_total{model="mortal"} 1.0' in lines
+
+
+def test_the_page_of_the_batch_has_the_whole_reason(mortal: RunningStack, killed: Any) -> None:
+    text = words(pages(mortal).get(f"/batches/{killed.id}").text)
+    assert "replica 0" in text
+
+
+def test_an_engine_that_only_dies_holds_its_model_and_is_not_forgotten_when_the_batch_is_cancelled(
+    mortal: RunningStack,
+) -> None:
+    rows = [a_chat(f"id-{number}", f"x {number}", model="doomed") for number in range(200)]
+    batch = mortal.wait(mortal.submit(rows), until=lambda batch: batch.batchyard["held"] is not None, seconds=90)
+    held = batch.batchyard["held"]
+    assert "died" in held["reason"] and batch.batchyard["sla"] == "at_risk"
+    text = words(pages(mortal).get(f"/batches/{batch.id}").text)
+    assert "on track" not in text.partition("What has happened")[0]
+    listed = batchyard("models", "--data", mortal.data, folder=mortal.data.parent).stdout
+    assert re.search(r"doomed +echo +on hold ", listed)
+    mortal.client.batches.cancel(batch.id)
+    mortal.wait(batch)
+    deadline = time.monotonic() + 30
+    while "No engine has answered since" not in (text := words(pages(mortal).get("/models").text)):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.5)
+    (model,) = [model for model in get(mortal, "/models?engines=true")["data"] if model["id"] == "doomed"]
+    assert model["batchyard"]["last_failure"]["deaths"] >= 4
