@@ -18,7 +18,8 @@ class Batch(Leased, Answered, Pausable, Base):
     there was no such file. `timeline` is stored at
     the end (store.segments.timeline), before the result chunks are deleted. `latencies` has the histogram
     (batchyard.histogram) of the seconds of its requests, by model and request class. `engine_deaths` has the number of
-    deaths by model, how many had which reason, and the last one (store.holds.record_death). `seconds_sha256` is the artifact
+    deaths by model, how many had which reason, and the last one (store.holds.record_death). `seconds_sha256` is the
+    artifact
     with the seconds of each (store.formats.seconds), `rows_sha256` the one with what became of each
     (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
     `fail` the batch, or are skipped and become error lines (`skip`). `name` is what people call it: its metadata's
