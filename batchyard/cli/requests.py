@@ -13,6 +13,7 @@ import click
 from batchyard import durations
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ENDPOINTS, PRIORITIES
+from batchyard.tables import formats
 
 if TYPE_CHECKING:
     from batchyard.client.api import Client
@@ -71,14 +72,26 @@ class LocalPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> str | None:
+    return json.dumps(texts) if texts else None
+
+
+_NULL_VALUE: dict[str, Any] = {
+    "multiple": True,
+    "metavar": "TEXT",
+    "help": "A cell of csv that counts as empty, such as NA; may be given several times.",
+}
+null_values_option = click.option("--null-value", "null_values", **_NULL_VALUE)
 _PROMPT_OPTIONS = (
-    click.option("-t", "--template", help="Of prompts in a table or JSON lines: 'Translate {text}'."),
+    click.option(
+        "-t", "--template", help="Of prompts in a table or JSON lines: 'Translate {text}'. {{ and }} are braces."
+    ),
+    click.option("--null-value", "null_values", callback=_as_json, **_NULL_VALUE),
     click.option("--system", help="Of prompts: the system message."),
     click.option("--temperature", type=float, help="Of prompts: 0 is the likeliest answer."),
     click.option("--max-tokens", type=click.IntRange(1), help="Of prompts: the longest answer."),
     click.option("--response-format", metavar="JSON", help="Of prompts: the form of answers, as OpenAI's API has it."),
 )
-_PROMPT_FILES = (".txt", ".prompts", ".csv", ".parquet", ".gz", ".zst")
 
 
 def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +106,8 @@ def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
 
     Raises click.UsageError for options of prompts if it holds requests.
     """
-    if file.suffix.lower() in _PROMPT_FILES:
+    kind = formats.kind_of(file.name)
+    if formats.compression_of(file.name) or (kind is not None and kind.format != "jsonl"):
         return True
     with file.open("rb") as stream:
         try:

@@ -31,7 +31,7 @@ from tasks import derived
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
-from tasks.intake.lines import LineError, custom_id, parse, parse_with_body
+from tasks.intake.lines import REFUSED, LineError, custom_id, parse, parse_with_body
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
@@ -367,6 +367,10 @@ def _of_line(entry: dict[str, Any]) -> dict[str, Any]:
 
 def check_envelope(request: dict[str, Any], endpoint: str) -> None:
     """Check custom_id, method, url and body. Raises LineError."""
+    refusal = request.get(REFUSED)
+    if isinstance(refusal, dict) and "body" not in request:  # a row of a table that made no request
+        code, message, param = (str(refusal.get(name) or "") for name in ("code", "message", "param"))
+        raise LineError(code or "invalid_request", message, param or None)
     for name in ("custom_id", "method", "url", "body"):
         if request.get(name) is None:
             raise LineError("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
