@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard import durations
+from batchyard.cli import lines
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ENDPOINTS, PRIORITIES
 from batchyard.tables import formats
@@ -110,10 +111,7 @@ def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
     if formats.compression_of(file.name) or (kind is not None and kind.format != "jsonl"):
         return True
     with file.open("rb") as stream:
-        try:
-            first = json.loads(next((line for line in stream if line.strip()), b""))
-        except ValueError:  # which validation reports
-            first = None
+        first = lines.first_value(next((line for line in stream if line.strip()), b""))
     fields = first.keys() if isinstance(first, dict) else set()
     is_prompt = not fields & {"body", "url"} and (
         options.get("template") is not None or fields & {"prompt", "messages"}
@@ -187,27 +185,15 @@ def steps(texts: Iterable[str]) -> list[dict[str, str]]:
 def endpoint_of(file: Path) -> str:
     """Return the `url` of a request file's first line; chat completions if it has none, and validation reports it."""
     with file.open("rb") as stream:
-        for line in stream:
-            if line.strip():
-                try:
-                    url = json.loads(line).get("url")
-                except (ValueError, AttributeError):
-                    break
-                return url if url in ENDPOINTS else ENDPOINTS[0]
-    return ENDPOINTS[0]
+        first = lines.first_value(next((line for line in stream if line.strip()), b""))
+    url = first.get("url") if isinstance(first, dict) else None
+    return next((endpoint for endpoint in ENDPOINTS if endpoint == url), ENDPOINTS[0])
 
 
 def with_model(source: Path, model: str, target: Path) -> None:
     """Copy a request file and set every `body.model`. Lines that are no requests stay as they are."""
-    with source.open("rb") as lines, target.open("wb") as copy:
-        for line in lines:
-            try:
-                request = json.loads(line)
-                request["body"]["model"] = model
-            except (ValueError, KeyError, TypeError):
-                copy.write(line)
-            else:
-                copy.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
+    with source.open("rb") as original, target.open("wb") as copy:
+        copy.writelines(lines.with_model(line, model) for line in original)
 
 
 def save(server: Client, file_id: str | None, to: Path) -> None:
