@@ -22,10 +22,11 @@ from store.records import Batch, File
 from tasks.intake import estimate, prompts, submission
 from tasks.intake.estimate import Part
 from tasks.intake.lines import LineError
+from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import Draft, NewInput
-from tasks.intake.validation import Validator
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
+from tasks.steps import registry as steps
 from webapp import batches, wire
 from webapp.document import operation
 from webapp.files import uploaded
@@ -339,13 +340,11 @@ def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
     common = request_template(options)
-    validator = Validator(
-        context.models, options.endpoint, context.settings.max_requests, post_process=options.post_process
-    )
+    checker = RequestChecker(context.models, steps.checks(options.post_process))
 
     def check(request: dict[str, Any]) -> None:
         try:
-            validator.check(request)
+            checker.check(options.endpoint, request)
         except LineError as error:
             param = (error.param or "").removeprefix("body.") or None
             raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
