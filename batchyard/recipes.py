@@ -27,7 +27,8 @@ from typing import IO, Annotated, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchyard.wording import fill
+from batchyard.tables.cells import CellError
+from batchyard.tables.template import TemplateError, parsed
 
 CHAT = "/v1/chat/completions"
 CONTENT = {CHAT: "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
@@ -122,11 +123,12 @@ def messages_of(columns: Mapping[str, Any], template: str | None = None) -> Mess
         present = ", ".join(columns) or "none"
         raise InvalidItem("missing_prompt", f"The row has no column 'messages' or 'prompt'; its columns: {present}.")
     try:
-        return [{"role": "user", "content": fill(template, columns)}]
-    except KeyError as error:
-        present = ", ".join(columns) or "none"
-        message = f"The template names {error}, which the row does not have; its columns: {present}."
-        raise InvalidItem("missing_prompt", message) from None
+        return [{"role": "user", "content": parsed(template).fill(columns)}]
+    except TemplateError as error:
+        raise InvalidItem("invalid_template", f"The template has {error}.") from None
+    except CellError as error:
+        code = "missing_prompt" if error.code == "missing_column" else error.code
+        raise InvalidItem(code, f"The template cannot be filled: {error}.") from None
 
 
 def _messages(column: str, value: Any) -> Messages:

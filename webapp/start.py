@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import PurePosixPath
 from typing import IO, Annotated, Any, Literal
 
 import flask
@@ -15,16 +14,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 from batchyard import tariffs
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES, Endpoint, Priority
+from batchyard.tables import formats
+from batchyard.tables.formats import TableError
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import Writer
 from store.records import Batch, File
 from tasks.intake import estimate, prompts, submission
 from tasks.intake.estimate import Part
 from tasks.intake.lines import LineError
+from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import Draft, NewInput
-from tasks.intake.validation import Validator
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
+from tasks.steps import registry as steps
 from webapp import batches, wire, work
 from webapp.document import operation
 from webapp.files import uploaded
@@ -39,7 +41,8 @@ PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_fo
 MAX_TITLE = 60
 SAMPLE = 1000
 """So many requests of a file say what the others are like."""
-OF_A_BATCH = {"model", "endpoint", "system", "template", "sampling", "on_invalid", "priority", *PARAMETERS}
+OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
+OF_A_BATCH = {"endpoint", "on_invalid", "priority", *OF_PROMPTS}
 
 
 class Started(BaseModel):
@@ -92,6 +95,9 @@ class Start(BaseModel):
     endpoint: Endpoint = "/v1/chat/completions"
     system: str | None = Field(None, description="system message of every chat")
     template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
+    null_values: Annotated[list[str], JsonText] = Field(
+        default_factory=list, max_length=100, description="cells of csv and tsv that count as empty: ['NA', 'null']"
+    )
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -269,19 +275,18 @@ def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
     upload, name = file
     if not upload.stored:
         upload.commit()
-    path = PurePosixPath(name).with_suffix("") if prompts.is_compressed(name) else PurePosixPath(name)
     # It holds requests now, in any case.
-    return NewInput(path.with_suffix(".jsonl").name, _of_file(options, upload, name))
+    return NewInput(f"{prompts.kind_of(name).stem}.jsonl", _of_file(options, upload, name))
 
 
 def _of_file(options: Start, upload: Writer, name: str) -> Writer:
     """Return a file of whole requests as it is; store a request for each prompt of any other file."""
-    kind = prompts.format_of(name)
+    kind = prompts.kind_of(name).format
     if kind == "jsonl":
-        with _opened(upload, name) as file:
+        with opened(upload, name) as file:
             holds_requests = prompts.is_requests(file)
         if holds_requests:
-            names = options.model_fields_set & {"model", "system", "template", "sampling", *PARAMETERS}
+            names = options.model_fields_set & OF_PROMPTS
             if names:
                 raise RequestError(
                     "The file holds whole requests, which say themselves how they are run; leave this out.",
@@ -289,23 +294,26 @@ def _of_file(options: Start, upload: Writer, name: str) -> Writer:
                     param=min(names),
                 )
             return decompressed(upload, name)
-    with _opened(upload, name) as file:
-        return requests_of(options, prompts.of_file(file, kind, options.template))
+    with opened(upload, name) as file:
+        return requests_of(options, prompts.of_file(file, kind, options.template, null_values=options.null_values))
 
 
 @contextmanager
-def _opened(upload: Writer, name: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if its name says that it is compressed."""
+def opened(upload: Writer | File, name: str) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed if its name says that it is compressed. Raises RequestError if it cannot be read."""
     context = current_context()
     with context.artifacts.open(upload.sha256) as file:
-        yield prompts.decompressed(file, name, context.settings.max_file_bytes)
+        try:
+            yield formats.decompressed(file, formats.compression_of(name), context.settings.max_file_bytes)
+        except TableError as error:
+            raise prompts.refused(error) from None
 
 
 def decompressed(upload: Writer, name: str) -> Writer:
     """Store a compressed file anew as what it holds; return any other as it is."""
-    if not prompts.is_compressed(name):
+    if formats.compression_of(name) is None:
         return upload
-    with _opened(upload, name) as file, current_context().artifacts.create() as target:
+    with opened(upload, name) as file, current_context().artifacts.create() as target:
         while content := file.read(1 << 20):
             target.write(content)
     return target
@@ -332,15 +340,16 @@ def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
     common = request_template(options)
-    validator = Validator(
-        context.models, options.endpoint, context.settings.max_requests, post_process=options.post_process
-    )
+    checker = RequestChecker(context.models, steps.checks(options.post_process))
 
     def check(request: dict[str, Any]) -> None:
         try:
-            validator.check(request)
+            checker.check(options.endpoint, request)
         except LineError as error:
             param = (error.param or "").removeprefix("body.") or None
             raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
 
-    return prompts.write(context.artifacts, inputs, common, check, context.settings.max_requests)
+    skip_invalid = options.on_invalid == "skip"
+    return prompts.write(
+        context.artifacts, inputs, common, check, context.settings.max_requests, skip_invalid=skip_invalid
+    )

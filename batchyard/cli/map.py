@@ -42,6 +42,7 @@ REASONS = 3
 @click.option(
     "--prefix", default="", help="Before the names of the new columns, where the file has such columns already."
 )
+@requests.null_values_option
 @requests.window_option
 @click.option("--again", is_flag=True, help="Compute everything anew, also where the same was asked before.")
 @data_option
@@ -57,6 +58,7 @@ def map_(
     max_tokens: int | None,
     schema: Path | None,
     prefix: str,
+    null_values: tuple[str, ...],
     window: str,
     again: bool,
     data: Path | None,
@@ -65,8 +67,8 @@ def map_(
 ) -> None:
     """Ask a model about each row of FILE; write all its columns and answer, error and tokens.
 
-    FILE is .csv, .tsv, .jsonl or .parquet; text may be compressed (.csv.gz, .jsonl.zst). A row with an empty cell in a
-    column of the template is not sent. The rows are held in memory: 50,000 short ones take about 0.2 GB.
+    FILE is .csv, .tsv, .jsonl, .parquet or .txt; text may be compressed (.csv.gz, .jsonl.zst). A row with an empty cell
+    in a column of the template is not sent. The rows are held in memory: 50,000 short ones take about 0.2 GB.
 
     Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
     The same command again, also after Ctrl-C or a crash, goes on: nothing that was answered is computed twice.
@@ -76,7 +78,7 @@ def map_(
     from batchyard.client.map import DETAILS, is_unsent, map, served
 
     settings = load_settings(data=data, models=models)
-    tables.format_of(output)
+    tables.check_output(output)
     requests.check_writable(output)
     form = None if schema is None else _schema(schema)
     table = tables.read(source)
@@ -91,7 +93,7 @@ def map_(
     ):
         simulated = served(server, model)["batchyard"]["simulated"]
         answers = map(
-            tables.cells(source, table),
+            tables.cells(source, table, null_values),
             template,
             model=model,
             system=system,

@@ -76,6 +76,7 @@ def run(
     temperature: float | None,
     max_tokens: int | None,
     response_format: str | None,
+    null_values: str | None,
     **flags: Any,
 ) -> None:
     """Answer a file of requests in one go, as `vllm run-batch` does; or one of prompts, which `submit` tells of.
@@ -99,6 +100,7 @@ def run(
         "temperature": temperature,
         "max_tokens": max_tokens,
         "response_format": response_format,
+        "null_values": null_values,
     }
     prompts = requests.becomes_requests(source, prompt_options)
     with (

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard import durations
+from batchyard.cli import lines
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ENDPOINTS, PRIORITIES
+from batchyard.tables import formats
 
 if TYPE_CHECKING:
     from batchyard.client.api import Client
@@ -71,14 +73,26 @@ class LocalPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> str | None:
+    return json.dumps(texts) if texts else None
+
+
+_NULL_VALUE: dict[str, Any] = {
+    "multiple": True,
+    "metavar": "TEXT",
+    "help": "A cell of csv that counts as empty, such as NA; may be given several times.",
+}
+null_values_option = click.option("--null-value", "null_values", **_NULL_VALUE)
 _PROMPT_OPTIONS = (
-    click.option("-t", "--template", help="Of prompts in a table or JSON lines: 'Translate {text}'."),
+    click.option(
+        "-t", "--template", help="Of prompts in a table or JSON lines: 'Translate {text}'. {{ and }} are braces."
+    ),
+    click.option("--null-value", "null_values", callback=_as_json, **_NULL_VALUE),
     click.option("--system", help="Of prompts: the system message."),
     click.option("--temperature", type=float, help="Of prompts: 0 is the likeliest answer."),
     click.option("--max-tokens", type=click.IntRange(1), help="Of prompts: the longest answer."),
     click.option("--response-format", metavar="JSON", help="Of prompts: the form of answers, as OpenAI's API has it."),
 )
-_PROMPT_FILES = (".txt", ".prompts", ".csv", ".parquet", ".gz", ".zst")
 
 
 def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,13 +107,11 @@ def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
 
     Raises click.UsageError for options of prompts if it holds requests.
     """
-    if file.suffix.lower() in _PROMPT_FILES:
+    kind = formats.kind_of(file.name)
+    if formats.compression_of(file.name) or (kind is not None and kind.format != "jsonl"):
         return True
     with file.open("rb") as stream:
-        try:
-            first = json.loads(next((line for line in stream if line.strip()), b""))
-        except ValueError:  # which validation reports
-            first = None
+        first = lines.first_value(next((line for line in stream if line.strip()), b""))
     fields = first.keys() if isinstance(first, dict) else set()
     is_prompt = not fields & {"body", "url"} and (
         options.get("template") is not None or fields & {"prompt", "messages"}
@@ -173,27 +185,15 @@ def steps(texts: Iterable[str]) -> list[dict[str, str]]:
 def endpoint_of(file: Path) -> str:
     """Return the `url` of a request file's first line; chat completions if it has none, and validation reports it."""
     with file.open("rb") as stream:
-        for line in stream:
-            if line.strip():
-                try:
-                    url = json.loads(line).get("url")
-                except (ValueError, AttributeError):
-                    break
-                return url if url in ENDPOINTS else ENDPOINTS[0]
-    return ENDPOINTS[0]
+        first = lines.first_value(next((line for line in stream if line.strip()), b""))
+    url = first.get("url") if isinstance(first, dict) else None
+    return next((endpoint for endpoint in ENDPOINTS if endpoint == url), ENDPOINTS[0])
 
 
 def with_model(source: Path, model: str, target: Path) -> None:
     """Copy a request file and set every `body.model`. Lines that are no requests stay as they are."""
-    with source.open("rb") as lines, target.open("wb") as copy:
-        for line in lines:
-            try:
-                request = json.loads(line)
-                request["body"]["model"] = model
-            except (ValueError, KeyError, TypeError):
-                copy.write(line)
-            else:
-                copy.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
+    with source.open("rb") as original, target.open("wb") as copy:
+        copy.writelines(lines.with_model(line, model) for line in original)
 
 
 def save(server: Client, file_id: str | None, to: Path) -> None:

@@ -18,9 +18,10 @@ from batchyard.client.answers import Answer, Structure
 from batchyard.client.api import Client, connect
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import bar, counts, follow, problems
-from batchyard.client.template import Template
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
+from batchyard.tables.cells import CellError
+from batchyard.tables.template import Template, TemplateError
 from batchyard.wording import MAX_LIST, cut, nearest, quoted
 
 MAX_REQUESTS = 50_000
@@ -28,7 +29,6 @@ MAX_BYTES = 200_000_000
 """Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
 ENDPOINT = "/v1/chat/completions"
 DETAILS = ("error", "tokens")
-_EMPTY = "column {} is empty"
 
 
 def map(
@@ -52,7 +52,7 @@ def map(
     """Ask a model about each row of a table, and return the answers in the order of the rows.
 
     The same call again, also after a crash, takes up the batches of the first: nothing is computed twice.
-    A row with an empty cell (None, NaN, NA) in a column that a template names is not sent.
+    A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent.
 
     Args:
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
@@ -109,8 +109,13 @@ def map(
             mark = resume.fingerprint("map", resume.sha256(file), spec)
             batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
             if batch is None:
-                batch = server.create(server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark)
+                # A row that cannot run, such as one that is too long, keeps no other from its answer.
+                batch = server.create(
+                    server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark, on_invalid="skip"
+                )
             batches.append(batch)
+        if not batches and results.unusable is not None:
+            raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, progress):
             results.take(server, batch, Path(folder) / "answers.jsonl")
     columns = results.columns(structure)
@@ -126,17 +131,27 @@ async def amap(data: Any, template: str, **options: Any) -> Any:
 
 def is_unsent(error: str) -> bool:
     """True for the error of a row that was not sent, since a cell of its is empty."""
-    before, after = _EMPTY.split("{}")
-    return error.startswith(before) and error.endswith(after)
+    return error.startswith("column ") and error.endswith(" is empty")
 
 
 class _Results:
-    """What became of each row: its text or why it has none, and its tokens."""
+    """What became of each row: its text or why it has none, and its tokens.
+
+    Attributes:
+        unusable: the first row with a cell that no prompt can have, and why.
+    """
 
     def __init__(self, rows: int) -> None:
         self.answers: list[Answer | None] = [None] * rows
         self.errors: list[str | None] = [None] * rows
         self.tokens: list[int | None] = [None] * rows
+        self.unusable: str | None = None
+
+    def refuse(self, row: int, error: CellError) -> None:
+        """Note why a row makes no request."""
+        self.errors[row] = str(error)
+        if error.code != "empty_value" and self.unusable is None:
+            self.unusable = f"row {row}: {error}"
 
     def take(self, server: Client, batch: dict[str, Any], scratch: Path) -> None:
         """Add the answers and errors of an ended batch, by way of a file."""
@@ -165,13 +180,22 @@ class _Results:
 
 def _messages(frame: Frame, template: str, system: str | None) -> list[tuple[str, Template]]:
     """Return the roles and templates of a request's messages. Raises ConfigurationError."""
-    messages = [("user", Template(template, frame.columns))]
+    messages = [("user", _parsed(template, "template", frame))]
     if system is not None:
-        messages.insert(0, ("system", Template(system, frame.columns, "system")))
+        messages.insert(0, ("system", _parsed(system, "system", frame)))
     if not any(message.columns for _, message in messages):
         columns = cut(", ".join(frame.columns), MAX_LIST) or "none"
         raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {columns}")
     return messages
+
+
+def _parsed(text: str, what: str, frame: Frame) -> Template:
+    try:
+        template = Template(text)
+        template.check(frame.columns)
+    except TemplateError as error:
+        raise ConfigurationError(f"{what}: {error}") from None
+    return template
 
 
 def served(server: Client, model: str) -> dict[str, Any]:
@@ -189,22 +213,17 @@ def served(server: Client, model: str) -> dict[str, Any]:
 def _lines(
     frame: Frame, messages: Sequence[tuple[str, Template]], body: Mapping[str, Any], results: _Results
 ) -> Iterator[bytes]:
-    """Yield a request for each row; note those with an empty cell in `results` instead."""
+    """Yield a request for each row; note in `results` why one makes none."""
     cells = {column: frame.cells(column) for _, message in messages for column in message.columns}
     for row in range(len(frame)):
         values = {column: of_column[row] for column, of_column in cells.items()}
-        empty = [column for column, value in values.items() if value is None]
-        if empty:
-            results.errors[row] = _EMPTY.format(empty[0])
-            continue
-        chat = [{"role": role, "content": message.fill(values)} for role, message in messages]
-        request = {"custom_id": f"row-{row}", "method": "POST", "url": ENDPOINT, "body": {**body, "messages": chat}}
         try:
-            line = orjson.dumps(request)
-        except orjson.JSONEncodeError as error:  # half a surrogate pair, which is no text
-            results.errors[row] = f"the prompt is no JSON: {error}"
-        else:
-            yield line + b"\n"
+            chat = [{"role": role, "content": message.fill(values)} for role, message in messages]
+        except CellError as error:
+            results.refuse(row, error)
+            continue
+        request = {"custom_id": f"row-{row}", "method": "POST", "url": ENDPOINT, "body": {**body, "messages": chat}}
+        yield orjson.dumps(request) + b"\n"
 
 
 def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:

@@ -5,40 +5,37 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import orjson
 
 from batchyard.errors import ConfigurationError
+from batchyard.tables import formats, reading
+from batchyard.tables.formats import DELIMITERS, Kind, TableError
 
 Rows = Sequence[Mapping[str, Any]]
-Format = Literal["csv", "tsv", "jsonl", "parquet"]
-EMPTY = frozenset({"", "NaN", "nan", "NA", "<NA>", "NULL", "null"})
-"""Cells of a csv file that have no value, as pandas, polars, R and databases write them."""
-_FORMATS: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_MAX_CELL = 16 * 1024 * 1024
+_WRITTEN = ("csv", "tsv", "jsonl", "parquet")
+_UNLIMITED = 2**31 - 1
+"""Bytes of a line: the rows are in memory, and the server says what is too long for it."""
 
 
-def format_of(file: Path) -> tuple[Format, str | None]:
+def kind_of(file: Path) -> Kind:
     """Return format and compression of a file by its name. Raises ConfigurationError for a name that tells none."""
-    compression = _COMPRESSIONS.get(file.suffix.lower())
-    kind = _FORMATS.get((Path(file.stem) if compression else file).suffix.lower())
-    if kind is None or (kind == "parquet" and compression):
+    kind = formats.kind_of(file.name)
+    if kind is None:
         raise ConfigurationError(
-            f"{file}: its name does not tell what it holds; name it .csv, .tsv, .jsonl or .parquet, "
-            "and text that is compressed .csv.gz or .csv.zst"
+            f"{file}: its name does not tell what it holds; name it {formats.NAMES}, and text that is compressed "
+            ".csv.gz or .csv.zst"
         )
-    return kind, compression
+    return kind
+
+
+def check_output(file: Path) -> None:
+    """Raise ConfigurationError for a file whose name tells no format that is written."""
+    if kind_of(file).format not in _WRITTEN:
+        raise ConfigurationError(f"{file}: its name does not tell what to write; name it .{', .'.join(_WRITTEN)}")
 
 
 def read(file: Path) -> Any:
@@ -49,23 +46,30 @@ def read(file: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kind, compression = format_of(file)
+    kind = kind_of(file)
     try:
-        if kind == "parquet":
+        if kind.format == "parquet":
             return pq.read_table(file)
-        with io.TextIOWrapper(pa.input_stream(str(file), compression), encoding="utf-8-sig", newline="") as text:
-            return list(_objects(text) if kind == "jsonl" else _rows(text, _DELIMITERS[kind]))
-    except (ValueError, csv.Error, pa.ArrowException) as error:
-        raise ConfigurationError(f"{file} is not {kind}: {error}") from error
+        with file.open("rb") as stream:
+            content = formats.decompressed(stream, kind.compression)
+            rows = list(reading.rows(content, kind.format, max_line_bytes=_UNLIMITED))
+    except TableError as error:
+        raise ConfigurationError(f"{file}: {error.message}") from error
+    except pa.ArrowException as error:
+        raise ConfigurationError(f"{file} is not parquet: {error}") from error
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
+    for row in rows:
+        if row.problem is not None:
+            raise ConfigurationError(f"{file}: line {row.line} {row.problem}")
+    return [row.values for row in rows]
 
 
-def cells(file: Path, table: Any) -> Any:
-    """Return a table that was read from `file`, with None for each cell of csv that has no value."""
-    if format_of(file)[0] not in _DELIMITERS:
+def cells(file: Path, table: Any, null_values: Collection[str]) -> Any:
+    """Return a table that was read from `file`, with None for each cell of csv that is one of `null_values`."""
+    if kind_of(file).format not in DELIMITERS or not null_values:
         return table
-    return [{name: None if cell in EMPTY else cell for name, cell in row.items()} for row in table]
+    return [{name: None if cell in null_values else cell for name, cell in row.items()} for row in table]
 
 
 def beside(table: Any, new: Any, prefix: str) -> Any:
@@ -88,7 +92,7 @@ def write(file: Path, table: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kind, compression = format_of(file)
+    _, kind, compression = kind_of(file)
     part = file.with_name(f".{file.name}.part")
     try:
         if kind == "parquet":
@@ -99,7 +103,7 @@ def write(file: Path, table: Any) -> None:
                 if kind == "jsonl":
                     stream.writelines(orjson.dumps(row, default=str) + b"\n" for row in rows)
                 else:
-                    _write_rows(stream, rows, _DELIMITERS[kind])
+                    _write_rows(stream, rows, DELIMITERS[kind])
         part.replace(file)
     except (pa.ArrowException, orjson.JSONEncodeError) as error:
         raise ConfigurationError(f"{file}: its values do not fit {kind}: {error}; name a .jsonl or .csv") from error
@@ -115,30 +119,6 @@ def _names(rows: Rows) -> list[str]:
 
 def _columns(rows: Rows) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in _names(rows)}
-
-
-def _rows(text: IO[str], delimiter: str) -> Iterator[dict[str, Any]]:
-    csv.field_size_limit(_MAX_CELL)
-    reader = csv.DictReader(text, delimiter=delimiter, strict=True)
-    columns = list(reader.fieldnames or [])
-    if len(set(columns)) < len(columns):
-        raise ValueError(f"two columns have one name: {', '.join(columns)}")
-    for row in reader:
-        if None in row or None in row.values():
-            raise ValueError(f"line {reader.line_num} has not {len(columns)} cells, as the first line has")
-        yield row
-
-
-def _objects(text: IO[str]) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text, 1):
-        if line.strip():
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise ValueError(f"line {number}: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no object")
-            yield row
 
 
 def _write_rows(stream: IO[bytes], rows: Rows, delimiter: str) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from batchyard.tables.json_text import not_a_number
 from batchyard.wording import quoted
 from store.formats.lines import MAX_LINE_BYTES
 
 ESCAPED_COLON = re.compile(rb"\\u003a", re.IGNORECASE)
+REFUSED = "refused"
+"""Key of a line in place of a request that could not be made, with `code`, `message` and `param`."""
 
 
 @dataclass(frozen=True)
@@ -67,34 +69,6 @@ def custom_id(raw: bytes) -> str | None:
         return name if isinstance(name, str) and name.encode() else None
     except (ValueError, AttributeError, RecursionError):
         return None
-
-
-@dataclass(frozen=True)
-class _NotANumber:
-    """NaN, Infinity or -Infinity, which Python writes as JSON and others do not read."""
-
-    name: str
-
-
-def not_a_number(raw: bytes | str) -> str | None:
-    """Return where a line has NaN or an infinity, in words, if nothing else keeps it from being JSON; else None."""
-    try:
-        value = json.loads(raw, parse_constant=_NotANumber, parse_int=float)
-        place, constant = next(_not_numbers(value, ""))
-    except (ValueError, RecursionError, StopIteration):
-        return None
-    return f"{constant.name} at {quoted(place)}. {constant.name} is not JSON; write null or leave it out"
-
-
-def _not_numbers(value: Any, place: str) -> Iterator[tuple[str, _NotANumber]]:
-    if isinstance(value, _NotANumber):
-        yield place, value
-    elif isinstance(value, dict):
-        for name, child in value.items():
-            yield from _not_numbers(child, f"{place}.{name}".removeprefix("."))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from _not_numbers(child, f"{place}[{index}]")
 
 
 def _refuse_repeated_keys(raw: bytes, colons: int) -> None:

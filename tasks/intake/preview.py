@@ -14,7 +14,7 @@ from batchyard.errors import RequestError
 from store.formats.lines import numbered_lines
 from tasks.context import AppContext
 from tasks.intake.estimate import Part, parts
-from tasks.intake.lines import LineError, parse
+from tasks.intake.lines import REFUSED, LineError, parse
 from tasks.intake.prompts import Prompt, RequestTemplate, none
 from tasks.intake.validation import Report, Validator
 
@@ -61,9 +61,11 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
     requests = []
     for number, raw in islice(lines, SHOWN):
         try:
-            requests.append(parse(number, raw))
+            request = parse(number, raw)
         except LineError:
             continue  # the report has it
+        if REFUSED not in request:
+            requests.append(request)
     return Preview(requests, len(lines), whole, report.errors, parts(endpoint, (raw for _, raw in lines)))
 
 
@@ -77,7 +79,7 @@ def of_prompts(
             # Blank lines put each request on the line of its prompt, so that errors name the line of the source.
             content += b"\n" * (prompt.number - line) + orjson.dumps(request_template.request(prompt)) + b"\n"
             count, line = count + 1, prompt.number + 1
-    except RequestError:
+    except RequestError:  # of the whole file
         if whole or count < SHOWN:
             raise  # otherwise the row may continue beyond the head; submitting reads it all
     if whole and not count:

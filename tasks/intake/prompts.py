@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import IO, Any, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchyard.errors import RequestError, TooLargeError
-from batchyard.wording import MAX_LIST, MAX_NAME, PLACE, fill
+from batchyard.tables import cells, formats, reading
+from batchyard.tables.cells import CellError
+from batchyard.tables.formats import Format, Kind, TableError
+from batchyard.tables.reading import RULE
+from batchyard.tables.template import Template, TemplateError
+from batchyard.wording import MAX_LIST, quoted
 from store.artifacts import Artifacts, Writer
-from tasks.intake.lines import not_a_number
+from tasks.intake.lines import REFUSED, LineError, parse
 
-Format = Literal["txt", "prompts", "csv", "jsonl", "parquet"]
-FORMATS: dict[str, Format] = {
-    ".txt": "txt",
-    ".prompts": "prompts",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-MAX_FIELD = 16 * 1024 * 1024
-RULE = "---"
-"""The line between two prompts of several lines."""
-_PARQUET_ROWS = 64
-"""Rows in memory at once: a value that many rows share is small in the file."""
+_CONTENT = ("messages", "prompt")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The content of one request: a text, or chat messages. `number` is its line in the source."""
+    """The content of one request: a text, or chat messages.
+
+    Attributes:
+        number: its line in the source, of Parquet its row.
+        refusal: why its row makes no request.
+    """
 
     number: int
     content: str | list[Any]
     custom_id: str | None = None
+    refusal: LineError | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,13 @@ class RequestTemplate:
     parameters: dict[str, Any]
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the request line for a prompt. Raises RequestError for messages if the endpoint takes a text."""
+        """Return the request line for a prompt, or one that says why there is none, for validation to report.
+
+        Raises RequestError for messages if the endpoint takes a text.
+        """
+        custom_id = prompt.custom_id or f"prompt-{prompt.number}"
+        if prompt.refusal is not None:
+            return {"custom_id": custom_id, REFUSED: asdict(prompt.refusal)}
         body: dict[str, Any] = {"model": self.model}
         if self.endpoint == "/v1/chat/completions":
             messages = [{"role": "system", "content": self.system}] if self.system else []
@@ -66,9 +65,10 @@ class RequestTemplate:
         elif isinstance(prompt.content, str):
             body["prompt" if self.endpoint == "/v1/completions" else "input"] = prompt.content
         else:
-            raise _invalid(prompt.number, f"has messages, which {self.endpoint} does not take")
+            message = f"Line {prompt.number} has messages, which {self.endpoint} does not take."
+            raise RequestError(message, code="invalid_value", param="file")
         return {
-            "custom_id": prompt.custom_id or f"prompt-{prompt.number}",
+            "custom_id": custom_id,
             "method": "POST",
             "url": self.endpoint,
             "body": body | self.parameters,
@@ -81,18 +81,26 @@ def write(
     request_template: RequestTemplate,
     check: Callable[[dict[str, Any]], object],
     limit: int,
+    *,
+    skip_invalid: bool = False,
 ) -> Writer:
     """Store one request per prompt. `check` gets the first one and may raise RequestError.
+
+    With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.
 
     Raises:
         RequestError: a prompt is invalid, there are no prompts, or more than `limit`.
     """
     count = 0
+    checked = False
     with artifacts.create() as target:
         for prompt in prompts:
+            if prompt.refusal is not None and not skip_invalid:
+                raise RequestError(prompt.refusal.message, code="invalid_value", param="file")
             request = request_template.request(prompt)
-            if count == 0:
+            if prompt.refusal is None and not checked:
                 check(request)
+                checked = True
             count += 1
             if count > limit:
                 raise RequestError(
@@ -105,14 +113,12 @@ def write(
     return target
 
 
-def format_of(name: str) -> Format:
-    """Return the format of a file by its name, which may end in .gz or .zst. Raises RequestError if unknown."""
-    path = PurePosixPath(name)
-    compressed = path.suffix.lower() in COMPRESSIONS
-    kind = FORMATS.get((path.with_suffix("") if compressed else path).suffix.lower())
-    if kind is None or (compressed and kind == "parquet"):
+def kind_of(name: str) -> Kind:
+    """Return what a file holds by its name. Raises RequestError if the name does not say."""
+    kind = formats.kind_of(name)
+    if kind is None:
         raise RequestError(
-            f"Cannot tell from the name '{name}' what the file holds; name it {', '.join(FORMATS)}, and text that is "
+            f"Cannot tell from the name {quoted(name)} what the file holds; name it {formats.NAMES}, and text that is "
             "compressed .csv.gz or .csv.zst.",
             code="invalid_value",
             param="file",
@@ -120,43 +126,12 @@ def format_of(name: str) -> Format:
     return kind
 
 
-def is_compressed(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in COMPRESSIONS
-
-
-def decompressed(file: IO[bytes], name: str, limit: int) -> IO[bytes]:
-    """Return the content of a file that is compressed by its name; of any other the file itself.
-
-    Reading it raises RequestError for content that is not so compressed, or has more than `limit` bytes.
-    """
-    if not is_compressed(name):
-        return file
-    compression = COMPRESSIONS[PurePosixPath(name).suffix.lower()]
-    return io.BufferedReader(_Decompressed(pa.CompressedInputStream(file, compression), limit))
-
-
-class _Decompressed(io.RawIOBase):
-    def __init__(self, stream: Any, limit: int) -> None:
-        self._stream, self._left, self._limit = stream, limit, limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            content = self._stream.read(len(buffer))
-        except (OSError, pa.ArrowException):
-            raise RequestError("The file cannot be decompressed.", code="invalid_value", param="file") from None
-        self._left -= len(content)
-        if self._left < 0:
-            raise TooLargeError(
-                f"The file has more than {self._limit} bytes when it is decompressed; split it, or raise "
-                "BATCHYARD_MAX_FILE_BYTES.",
-                code="file_too_large",
-                param="file",
-            )
-        buffer[: len(content)] = content
-        return len(content)
+def refused(error: TableError) -> RequestError:
+    """Return the refusal of a file that cannot be read as a table."""
+    if error.code == "file_too_large":
+        message = f"{error.message}; split it, or raise BATCHYARD_MAX_FILE_BYTES."
+        return TooLargeError(message, code=error.code, param="file")
+    return RequestError(f"{error.message}.", code=error.code, param="file")
 
 
 def changed(lines: Iterable[bytes], changes: Mapping[str, Any]) -> Iterator[bytes]:
@@ -164,11 +139,11 @@ def changed(lines: Iterable[bytes], changes: Mapping[str, Any]) -> Iterator[byte
 
     A line that is no request stays as it is: validation reports it.
     """
-    for raw in lines:
+    for number, raw in enumerate(lines, 1):
         try:
-            request = orjson.loads(raw)
+            request = parse(number, raw)
             body = request["body"] | changes
-        except (orjson.JSONDecodeError, TypeError, KeyError):
+        except (LineError, TypeError, KeyError):
             yield raw
             continue
         request["body"] = {name: value for name, value in body.items() if value is not None or name not in changes}
@@ -189,42 +164,116 @@ def of_list(prompts: list[str] | str) -> Iterator[Prompt]:
             yield Prompt(number, text)
 
 
-def of_file(file: IO[bytes], kind: Format, template: str | None) -> Iterator[Prompt]:
+def of_file(
+    file: IO[bytes],
+    kind: Format,
+    template: str | None,
+    *,
+    null_values: Collection[str] = (),
+    max_line_bytes: int = reading.MAX_LINE_BYTES,
+) -> Iterator[Prompt]:
     """Yield the prompts of a file while reading it.
 
-    txt: each line is a prompt.
-    prompts: what stands between two lines `---` is a prompt, of any number of lines.
-    csv, parquet: each row is a prompt: the template filled with its columns, the column `prompt`, or the only column.
-    jsonl: each line is a string, an object with `messages` or `prompt`, or an object with the template's fields.
-    A column or field `custom_id` names the request.
+    Each row is a prompt: the template filled with its columns; its `messages` or `prompt`; or its only column. A column
+    `custom_id` names the request. A row that makes no request has its refusal.
+
+    Args:
+        null_values: cells of csv and tsv that are empty, such as NA.
+        max_line_bytes: most bytes of a line.
 
     Raises:
-        RequestError: a line is invalid; the message names it.
+        RequestError: the file or the template cannot be used; the message names the line.
     """
-    if template is not None and (kind in ("txt", "prompts") or not PLACE.search(template)):
+    parsed = None if template is None else _parsed(template, kind)
+    is_table = kind in ("csv", "tsv", "parquet")
+
+    def pick(columns: list[str]) -> list[str]:
+        if parsed is not None:
+            _check_columns(parsed, columns)
+        elif not set(columns) & set(_CONTENT):
+            return columns
+        wanted = _CONTENT if parsed is None else parsed.columns
+        return [name for name in dict.fromkeys([*wanted, "custom_id"]) if name in columns]
+
+    word = "Row" if kind == "parquet" else "Line"
+    checked = False
+    try:
+        for row in reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values, pick=pick):
+            if row.problem is not None:
+                yield Prompt(row.line, "", refusal=LineError(row.code, f"{word} {row.line} {row.problem}."))
+                continue
+            if is_table and parsed is not None and not checked:
+                _check_columns(parsed, row.values)
+                checked = True
+            custom_id = None
+            try:
+                custom_id = cells.optional(row.values.get("custom_id"), "custom_id")
+                content = parsed.fill(row.values) if parsed else _content(row.values, is_table=is_table)
+            except CellError as error:
+                refusal = LineError(error.code, f"{word} {row.line}: {error}.", error.column)
+                yield Prompt(row.line, "", custom_id, refusal)
+            else:
+                yield Prompt(row.line, content, custom_id)
+    except TableError as error:
+        raise refused(error) from None
+
+
+def _check_columns(template: Template, columns: Collection[str]) -> None:
+    try:
+        template.check(columns)
+    except TemplateError as error:
+        raise _of_template(error) from None
+
+
+def _of_template(error: TemplateError) -> RequestError:
+    return RequestError(f"The template has {error}.", code="invalid_value", param="template")
+
+
+def _parsed(template: str, kind: Format) -> Template:
+    try:
+        parsed = Template(template)
+    except TemplateError as error:
+        raise _of_template(error) from None
+    if kind in ("txt", "prompts") or not parsed.columns:
         raise RequestError(
             "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'.",
             code="invalid_value",
             param="template",
         )
-    if kind == "parquet":
-        yield from _parquet(file, template)
-        return
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="" if kind == "csv" else None)
-    try:
-        yield from _READERS[kind](text, template)
-    except UnicodeDecodeError as error:
-        raise RequestError(f"The file is not UTF-8: {error.reason}.", code="invalid_value", param="file") from None
+    return parsed
+
+
+def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
+    """Return the messages or the prompt of a row.
+
+    Raises:
+        CellError: the row has none.
+        RequestError: no row of the table does.
+    """
+    name = next((name for name in _CONTENT if row.get(name)), "prompt")
+    if name not in row and is_table and len(row) == 1:
+        (name,) = row
+    if name not in row:
+        present = ", ".join(row)[:MAX_LIST]
+        if is_table:
+            raise RequestError(
+                f"The table has no column 'prompt', but {present}; say how to use them with a template, such as "
+                "'Translate {text}'.",
+                code="invalid_value",
+                param="template",
+            )
+        reason = f"is missing, and so is 'messages'; there are {present}. Name them in a template"
+        raise CellError(reason, "missing_column", name)
+    if isinstance(row[name], list):
+        messages: list[Any] = cells.json_value(row[name], name)
+        return messages
+    return cells.text(row[name], name)
 
 
 def is_requests(file: IO[bytes]) -> bool:
     """True if the first line of a JSON lines file is a whole request, as in a batch's input. Reads that line."""
-    first = next((raw for raw in file if raw.strip()), b"")
-    try:
-        request = orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(request, dict) and "custom_id" in request and "body" in request
+    first = next(reading.rows(file, "jsonl"), None)
+    return first is not None and "custom_id" in first.values and "body" in first.values
 
 
 def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | None:
@@ -268,124 +317,3 @@ def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:
     if not isinstance(content, str):
         raise ValueError("a prompt is a text")
     return RequestTemplate(request["url"], model, system, body), content
-
-
-def _lines(text: io.TextIOWrapper, _template: str | None) -> Iterator[Prompt]:
-    for number, line in enumerate(text, 1):
-        if line.strip():
-            yield Prompt(number, line.rstrip("\n"))
-
-
-def _blocks(text: io.TextIOWrapper, _template: str | None) -> Iterator[Prompt]:
-    block, first = list[str](), 1
-    for number, line in enumerate(text, 1):
-        if line.rstrip() != RULE:
-            block.append(line)
-            continue
-        if content := "".join(block).strip("\n"):
-            yield Prompt(first, content)
-        block, first = [], number + 1
-    if content := "".join(block).strip("\n"):
-        yield Prompt(first, content)
-
-
-def _column(columns: list[str], template: str | None) -> str:
-    """Return the column of a table that holds the prompts, unless a template says so."""
-    if template is None and "prompt" not in columns and len(columns) != 1:
-        raise RequestError(
-            f"The table has no column 'prompt', but {', '.join(columns)[:MAX_LIST]}; "
-            "say how to use them with a template, such as 'Translate {text}'.",
-            code="invalid_value",
-            param="template",
-        )
-    return "prompt" if "prompt" in columns else columns[0]
-
-
-def _parquet(file: IO[bytes], template: str | None) -> Iterator[Prompt]:
-    try:
-        source = pq.ParquetFile(file)
-        columns = source.schema_arrow.names
-        column = _column(columns, template)
-        names = PLACE.findall(template) if template is not None else [column]
-        needed = [name for name in dict.fromkeys([*names, "custom_id"]) if name in columns]
-        number = 0
-        for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
-            for row in batch.to_pylist():
-                number += 1
-                empty = [name for name in names if name in row and row[name] is None]
-                if empty:
-                    raise _invalid(number, f"has nothing in column {empty[0]!r}")
-                content = row[column] if template is None else _fill(template, row, number)
-                custom_id = row.get("custom_id")
-                yield Prompt(
-                    number,
-                    content if isinstance(content, list) else str(content),
-                    None if custom_id is None else str(custom_id),
-                )
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"The file is not Parquet: {error}", code="invalid_value", param="file") from None
-
-
-def _rows(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
-    csv.field_size_limit(MAX_FIELD)
-    reader = csv.DictReader(text, strict=True)
-    try:
-        columns = list(reader.fieldnames or [])
-        if not columns:
-            return
-        column = _column(columns, template)
-        for row in reader:
-            if None in row or None in row.values():
-                raise _invalid(reader.line_num, f"has not {len(columns)} columns as the first line has")
-            content = row[column] if template is None else _fill(template, row, reader.line_num)
-            yield Prompt(reader.line_num, content, row.get("custom_id"))
-    except csv.Error as error:
-        raise RequestError(
-            f"The table is not valid CSV after line {reader.line_num}: {error}.", code="invalid_value", param="file"
-        ) from None
-
-
-def _objects(text: io.TextIOWrapper, template: str | None) -> Iterator[Prompt]:
-    for number, line in enumerate(text, 1):
-        if not line.strip():
-            continue
-        try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            constant = not_a_number(line)
-            raise _invalid(number, f"has {constant}" if constant else f"is not valid JSON: {error.msg}") from None
-        if isinstance(row, str):
-            row = {"prompt": row}
-        if not isinstance(row, dict):
-            raise _invalid(number, "is neither a string nor an object")
-        if template is not None:
-            content: Any = _fill(template, row, number)
-        else:
-            content = row.get("messages") or row.get("prompt")
-        custom_id = row.get("custom_id")
-        if not isinstance(content, str | list) or not isinstance(custom_id, str | None):
-            raise _invalid(
-                number, "needs 'messages' (a list) or 'prompt' (a string), and 'custom_id' as a string if any"
-            )
-        yield Prompt(number, content, custom_id)
-
-
-_READERS: dict[Format, Callable[[io.TextIOWrapper, str | None], Iterator[Prompt]]] = {
-    "txt": _lines,
-    "prompts": _blocks,
-    "csv": _rows,
-    "jsonl": _objects,
-}
-
-
-def _fill(template: str, values: dict[str, Any], number: int) -> str:
-    try:
-        return fill(template, values)
-    except KeyError as error:
-        name = str(error.args[0])[:MAX_NAME]
-        present = ", ".join(values)[:MAX_LIST]
-        raise _invalid(number, f"has no {name!r}, which the template names; it has {present}") from None
-
-
-def _invalid(number: int, problem: str) -> RequestError:
-    return RequestError(f"Line {number} {problem}.", code="invalid_value", param="file")

@@ -12,16 +12,12 @@ from collections.abc import Iterable
 from typing import IO, Any
 
 import numpy as np
-import orjson
 
 from batchyard import output_lines
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
-from inference.engine import Capabilities
 from inference.engines import registry
-from inference.requests import bodies, media, ordering
-from inference.requests.context_length import ContextLength
-from inference.requests.fingerprint import fingerprint
+from inference.requests import bodies
 from store import batches, speeds
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
@@ -32,6 +28,7 @@ from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
 from tasks.intake.lines import LineError, custom_id, parse, parse_with_body
+from tasks.intake.requests import Refusal, RequestChecker
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
@@ -161,15 +158,6 @@ def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     return sizes | dict.fromkeys(jobs, JOB_SIZE)
 
 
-class _Model:
-    """A model with its engine's capabilities and its context length."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.spec = spec
-        self.engine: type[Capabilities] = registry.capabilities(spec.engine)
-        self.context_length = ContextLength(spec, simulated=self.engine.simulated)
-
-
 class Validator:
     """Checks the lines of one file. Keeps 8 bytes per line, and nothing else of it, in memory.
 
@@ -188,12 +176,10 @@ class Validator:
         skip_invalid: bool = False,
     ) -> None:
         self._skip_invalid = skip_invalid
-        self._specs = models
+        self._checker = RequestChecker(models, steps.checks(post_process))
         self._endpoint = endpoint
         self._max_requests = max_requests
         self._max_embedding_inputs = max_embedding_inputs
-        self._models: dict[str, _Model] = {}
-        self._step_checks = steps.checks(post_process)
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> bool:
         """Add every valid line to `plan`, if any, and every error to `report`. Return True if the batch can run."""
@@ -212,7 +198,7 @@ class Validator:
                     unique.check(number, request)
                 elif isinstance(request.get("custom_id"), str):
                     hashes.append(hash(request["custom_id"]))
-                model = self.check(request)
+                model = self._checker.check(self._endpoint, request)
             except LineError as error:
                 entry = report.add(number, error)
                 if plan and self._skip_invalid:
@@ -234,68 +220,21 @@ class Validator:
         self._report_duplicates(source, _repeated(hashes), report)
         return not report.count
 
-    def check(self, request: dict[str, Any]) -> str:
-        """Check a request and return its model's name. Raises LineError."""
-        check_envelope(request, self._endpoint)
-        body = request["body"]
-        name = body.get("model")
-        if not isinstance(name, str) or not name:
-            raise LineError("invalid_request", "The body names no model.", "body.model")
-        if name not in self._specs:
-            served = ", ".join(sorted(self._specs))
-            raise LineError(
-                "model_not_found",
-                f"The provided model {quoted(name)} is not supported here; served: {served}.",
-                "body.model",
-            )
-        model = self._model(name)
-        if self._endpoint not in model.spec.endpoints:
-            raise LineError(
-                "unsupported_parameter",
-                f"The model {name!r} does not serve {self._endpoint}; it serves {', '.join(model.spec.endpoints)}.",
-                "url",
-            )
-        validation_error = bodies.validation_error(self._endpoint, body)
-        if validation_error is not None:
-            raise LineError("invalid_request", validation_error[1], validation_error[0])
-        if body.get("stream"):
-            raise LineError(
-                "streaming_unsupported", "Streaming is not supported in batches; leave 'stream' out.", "body.stream"
-            )
-        unsupported = model.engine.unsupported(model.spec, self._endpoint, body)
-        if unsupported is not None:
-            raise LineError("unsupported_parameter", unsupported[1], unsupported[0])
-        for check in self._step_checks:
-            unusable = check(body)
-            if unusable is not None:
-                raise LineError("invalid_request", unusable[1], unusable[0])
-        return name
-
-    def _model(self, name: str) -> _Model:
-        model = self._models.get(name)
-        if model is None:
-            model = self._models[name] = _Model(self._specs[name])
-        return model
-
     def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any], body_json: bytes) -> None:
-        custom_id, body = request["custom_id"], request["body"]
-        refusal = self._model(model).context_length.refusal(self._endpoint, body, len(body_json)) or media.refusal(
-            self._specs[model], body
-        )
-        if refusal is not None:
-            answer = output_lines.line(custom_id, refusal.status_code, orjson.dumps(refusal.body), None)
+        custom_id = request["custom_id"]
+        prepared = self._checker.prepare(self._endpoint, model, request["body"], body_json)
+        if isinstance(prepared, Refusal):
+            answer = output_lines.line(custom_id, prepared.status_code, prepared.json, None)
             plan.add(model, number, custom_id, body_json, answer)
             return
-        # The order key and the fingerprint each serialise their share of the body again, with sorted keys: the engine
-        # gets the client's key order, but requests that differ in it only are alike.
         plan.add(
             model,
             number,
             custom_id,
             body_json,
-            output_limit=bodies.output_limit(self._endpoint, body),
-            order_key=ordering.order_key(self._endpoint, body),
-            fingerprint=fingerprint(self._endpoint, body),
+            output_limit=prepared.output_limit,
+            order_key=prepared.order_key,
+            fingerprint=prepared.fingerprint,
         )
 
     def _report_limit(self, report: Report, count: int, limit: int | None, unit: str) -> None:
@@ -318,7 +257,7 @@ class Validator:
                 try:
                     unique.check(number, request)
                 except LineError as duplicate:
-                    self.check(request)
+                    self._checker.check(self._endpoint, request)
                     report.add(number, duplicate)
             except LineError:
                 continue  # it has an error already, and each line is reported once
@@ -363,20 +302,3 @@ def _repeated(hashes: array.array[int]) -> set[int]:
 
 def _of_line(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: entry[name] for name in ("code", "message", "param")}
-
-
-def check_envelope(request: dict[str, Any], endpoint: str) -> None:
-    """Check custom_id, method, url and body. Raises LineError."""
-    for name in ("custom_id", "method", "url", "body"):
-        if request.get(name) is None:
-            raise LineError("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
-    if not isinstance(request["custom_id"], str):
-        raise LineError("invalid_request", "'custom_id' must be a string.", "custom_id")
-    if request["method"] != "POST":
-        raise LineError("invalid_method", "'method' must be 'POST'.", "method")
-    if request["url"] != endpoint:
-        url = f" It is {quoted(request['url'])}, not {endpoint!r}." if isinstance(request["url"], str) else ""
-        message = f"The URL provided for this request does not match the batch endpoint.{url}"
-        raise LineError("invalid_url", message, "url")
-    if not isinstance(request["body"], dict):
-        raise LineError("invalid_request", "'body' must be an object.", "body")

@@ -16,12 +16,9 @@ from batchyard.program import Request
 from batchyard.recipes import Answer, Item
 from batchyard.wording import quoted
 from inference.engines import registry
-from inference.requests import bodies, media, ordering
-from inference.requests.context_length import ContextLength
-from inference.requests.fingerprint import fingerprint
 from tasks.gates import json_texts
 from tasks.intake.lines import LineError
-from tasks.intake.validation import Validator
+from tasks.intake.requests import Refusal, RequestChecker
 
 AGAIN = frozenset({408, 429})
 """Statuses of answers that another attempt may better. So may 5xx."""
@@ -56,10 +53,8 @@ class Preparer:
 
     def __init__(self, models: Mapping[str, ModelSpec], max_requests: int, *, shares_answers: bool = True) -> None:
         self._models = dict(models)
-        self._max_requests = max_requests
         self._shares_answers = shares_answers
-        self._validators: dict[str, Validator] = {}
-        self._context_lengths: dict[str, ContextLength] = {}
+        self._checker = RequestChecker(self._models)
 
     def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> Pending | Answer:
         """Return the request for a segment, or the answer that says why no engine will run it."""
@@ -68,7 +63,7 @@ class Preparer:
             self._add_structure(request, body)
             custom_id = request.custom_id(item, retry)
             line = {"custom_id": custom_id, "method": "POST", "url": request.endpoint, "body": body}
-            self._validator(request.endpoint).check(line)
+            self._checker.check(request.endpoint, line)
         except LineError as error:
             return _refused(error.message, error.code, error.param)
         except (TypeError, ValueError) as error:  # a body that is no JSON
@@ -77,11 +72,9 @@ class Preparer:
             body_json = orjson.dumps(body)
         except TypeError as error:
             return _refused(f"the body is no JSON: {error}", "invalid_request", None)
-        refusal = self._context_length(request.model).refusal(request.endpoint, body, len(body_json)) or media.refusal(
-            self._models[request.model], body
-        )
-        if refusal is not None:
-            details = (refusal.body or {}).get("error", {})
+        prepared = self._checker.prepare(request.endpoint, request.model, body, body_json)
+        if isinstance(prepared, Refusal):
+            details = (prepared.body or {}).get("error", {})
             return _refused(str(details.get("message")), details.get("code"), details.get("param"))
         return Pending(
             position=position,
@@ -95,9 +88,9 @@ class Preparer:
             custom_id=custom_id,
             body=body_json,
             ask=_digest(request, body),
-            output_tokens=bodies.output_limit(request.endpoint, body),
-            order_key=ordering.order_key(request.endpoint, body),
-            fingerprint=fingerprint(request.endpoint, body) if self._shares_answers else None,
+            output_tokens=prepared.output_limit,
+            order_key=prepared.order_key,
+            fingerprint=prepared.fingerprint if self._shares_answers else None,
         )
 
     def _add_structure(self, request: Request, body: dict[str, Any]) -> None:
@@ -108,18 +101,6 @@ class Preparer:
                 message = f"The engine {spec.engine!r} of model {request.model!r} has no structured output by {kind!r}."
                 raise LineError("unsupported_parameter", message, kind)
             body.update(parameters or {})
-
-    def _validator(self, endpoint: str) -> Validator:
-        if endpoint not in self._validators:
-            self._validators[endpoint] = Validator(self._models, endpoint, self._max_requests)
-        return self._validators[endpoint]
-
-    def _context_length(self, model: str) -> ContextLength:
-        if model not in self._context_lengths:
-            spec = self._models[model]
-            simulated = registry.capabilities(spec.engine).simulated
-            self._context_lengths[model] = ContextLength(spec, simulated=simulated)
-        return self._context_lengths[model]
 
 
 def _refused(message: str, code: str | None, param: str | None) -> Answer:

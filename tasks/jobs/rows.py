@@ -1,12 +1,9 @@
-"""The rows of a job's input: a Parquet file, JSON lines, a CSV table or a text file, row by row or as Arrow tables."""
+"""The rows of a job's input, of each format of `batchyard.tables`, row by row or as Arrow tables."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import PurePath
 from typing import IO, Any, TypeAlias
 
 import orjson
@@ -14,38 +11,52 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchyard.errors import RequestError
+from batchyard.tables import formats, reading
+from batchyard.tables.formats import Kind, TableError
+from batchyard.wording import quoted
 
 Columns: TypeAlias = dict[str, Any]
 TABLE_ROWS = 4096
-MAX_FIELD = 16 * 1024 * 1024
 
 
 class RowError(Exception):
     """A row that cannot be read. The message says why."""
 
-    def __init__(self, number: int, message: str) -> None:
+    def __init__(self, number: int, message: str, code: str = "invalid_input_file") -> None:
         super().__init__(message)
         self.number = number
         self.message = message
+        self.code = code
 
 
-def rows(file: IO[bytes], name: str) -> Iterator[Columns | RowError]:
-    """Yield the columns of each row, or an error in its place. Row 0 is the first one; blank lines are no rows.
-
-    A text file has one column, `prompt`. So has a line of JSON that is a string.
+def rows(file: IO[bytes], name: str, max_bytes: int | None = None) -> Iterator[Columns | RowError]:
+    """Yield the columns of each row, or an error in its place. Row 0 is the first one; see `reading` for what is one.
 
     Args:
-        name: the file's name, whose suffix says the format.
+        name: the file's name, whose suffixes say format and compression.
+        max_bytes: most bytes of a compressed file's content.
 
     Raises:
         RequestError: the file as a whole cannot be read.
     """
-    return _reader(name)(file)
+    kind = formats.kind_of(name)
+    if kind is None:
+        raise _unknown(name, "invalid_input_file", "input_file_id")
+    try:
+        for row in reading.rows(formats.decompressed(file, kind.compression, max_bytes), kind.format):
+            if row.problem is None:
+                yield row.values
+            else:
+                code = "invalid_input_file" if row.code == "invalid_value" else row.code
+                yield RowError(row.number, f"The row {row.problem}.", code)
+    except TableError as error:
+        code = "invalid_input_file" if error.code == "invalid_value" else error.code
+        raise RequestError(f"{error.message}.", code=code, param="input_file_id") from None
 
 
 def check_name(name: str, param: str) -> None:
     """Raise RequestError about `param` for a file whose name does not say a format."""
-    if _suffix(name) not in _READERS:
+    if formats.kind_of(name) is None:
         raise _unknown(name, "invalid_value", param)
 
 
@@ -55,10 +66,9 @@ def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
     Raises:
         RequestError: as `rows`.
     """
-    if _suffix(name) == ".parquet":
-        with _parquet(file) as source:
-            for batch in source.iter_batches(TABLE_ROWS):
-                yield pa.Table.from_batches([batch])
+    kind: Kind | None = formats.kind_of(name)
+    if kind is not None and kind.format == "parquet":
+        yield from _parquet(file)
         return
     schema: pa.Schema | None = None
     for table in _inferred(file, name):
@@ -72,95 +82,22 @@ def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
         )
 
 
-def _reader(name: str) -> Callable[[IO[bytes]], Iterator[Columns | RowError]]:
-    suffix = _suffix(name)
-    if suffix not in _READERS:
-        raise _unknown(name, "invalid_input_file", "input_file_id")
-    return _READERS[suffix]
-
-
 def _unknown(name: str, code: str, param: str) -> RequestError:
-    formats = ", ".join(_READERS)
-    message = f"The input {name!r} has none of the formats {formats}; its name must end in one of them."
+    message = (
+        f"The input {quoted(name)} has none of the formats {formats.NAMES}; its name must end in one of them. Text may "
+        "be compressed: .csv.gz, .jsonl.zst."
+    )
     return RequestError(message, code=code, param=param)
 
 
-def _suffix(name: str) -> str:
-    return PurePath(name).suffix.lower()
-
-
-def _parquet(file: IO[bytes]) -> pq.ParquetFile:
+def _parquet(file: IO[bytes]) -> Iterator[pa.Table]:
     try:
-        return pq.ParquetFile(file)
-    except pa.ArrowException as error:
-        raise _unreadable(f"The file is no Parquet file: {error}") from None
-
-
-def _of_parquet(file: IO[bytes]) -> Iterator[Columns | RowError]:
-    with _parquet(file) as source:
-        try:
+        with pq.ParquetFile(file) as source:
             for batch in source.iter_batches(TABLE_ROWS):
-                yield from batch.to_pylist()
-        except pa.ArrowException as error:
-            raise _unreadable(f"The Parquet file is damaged: {error}") from None
-
-
-def _of_jsonl(file: IO[bytes]) -> Iterator[Columns | RowError]:
-    number = 0
-    for line in file:
-        if not line.strip():
-            continue
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            yield RowError(number, f"The row is not valid JSON: {error.msg}.")
-        else:
-            if isinstance(value, str):
-                value = {"prompt": value}
-            yield value if isinstance(value, dict) else RowError(number, "The row is neither an object nor a string.")
-        number += 1
-
-
-def _of_csv(file: IO[bytes]) -> Iterator[Columns | RowError]:
-    csv.field_size_limit(MAX_FIELD)
-    reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
-    try:
-        for number, row in enumerate(reader):
-            if None in row or None in row.values():
-                columns = len(reader.fieldnames or [])
-                yield RowError(number, f"The row has not {columns} columns as the first line has.")
-            else:
-                yield dict(row)
-    except csv.Error as error:
-        raise _unreadable(f"The table is not valid CSV after line {reader.line_num}: {error}") from None
-    except UnicodeDecodeError as error:
-        raise _unreadable(f"The file is not UTF-8: {error.reason}") from None
-
-
-def _of_txt(file: IO[bytes]) -> Iterator[Columns | RowError]:
-    number = 0
-    for line in file:
-        try:
-            text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            yield RowError(number, f"The line is not UTF-8: {error.reason}.")
-            number += 1
-            continue
-        if text.strip():
-            yield {"prompt": text}
-            number += 1
-
-
-_READERS: dict[str, Callable[[IO[bytes]], Iterator[Columns | RowError]]] = {
-    ".parquet": _of_parquet,
-    ".jsonl": _of_jsonl,
-    ".csv": _of_csv,
-    ".txt": _of_txt,
-}
-
-
-def _unreadable(message: str) -> RequestError:
-    return RequestError(f"{message}.", code="invalid_input_file", param="input_file_id")
+                yield pa.Table.from_batches([batch])
+    except pa.ArrowException as error:
+        message = f"The file is not Parquet: {error}."
+        raise RequestError(message, code="invalid_input_file", param="input_file_id") from None
 
 
 def _batched(file: IO[bytes], name: str) -> Iterator[list[Columns]]:

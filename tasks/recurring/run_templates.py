@@ -20,8 +20,8 @@ from store.records import File, Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.lines import LineError, parse
+from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import NewInput
-from tasks.intake.validation import Validator
 from tasks.jobs import dependencies, rows
 from tasks.jobs import submission as job_submission
 
@@ -86,12 +86,12 @@ def _record(
 
 def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) -> None:
     """Raise RequestError for the first line of a template that validation would refuse."""
-    validator = Validator(context.models, endpoint, context.settings.max_requests)
+    checker = RequestChecker(context.models)
     count = 0
     for number, raw in numbered_lines(io.BytesIO(fill(text, cron, now()).encode())):
         count += 1
         try:
-            validator.check(parse(number, raw))
+            checker.check(endpoint, parse(number, raw))
         except LineError as error:
             message = f"Line {number} of the template: {cut(error.message, MAX_MESSAGE)}"
             raise RequestError(message, code=error.code, param="input.template") from None

@@ -166,6 +166,9 @@ def test_messages_come_from_messages_then_prompt_then_the_template() -> None:
     [
         ({"text": "x"}, None, "missing_prompt"),
         ({"text": "x"}, "{txt}", "missing_prompt"),
+        ({"text": None}, "{text}", "empty_value"),
+        ({"text": b"x"}, "{text}", "invalid_value"),
+        ({"text": "x"}, "{text", "invalid_template"),
         ({"messages": []}, None, "invalid_messages"),
         ({"prompt": [{"content": "x"}]}, None, "invalid_messages"),
         ({"prompt": 5}, None, "invalid_messages"),

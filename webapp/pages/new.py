@@ -62,9 +62,8 @@ class _Source:
             return self.content, True
         if isinstance(self.content, Writer) and not self.content.stored:
             self.content.commit()
-        context = current_context()
-        with context.artifacts.open(self.content.sha256) as file:
-            return preview.head(prompts.decompressed(file, self.name, context.settings.max_file_bytes))
+        with start.opened(self.content, self.name) as file:
+            return preview.head(file)
 
 
 @routes.get("")
@@ -207,19 +206,19 @@ def _preview(options: StartForm, source: _Source) -> Preview:
         content = b"".join(prompts.changed(io.BytesIO(content), changes))
     if _is_requests():
         return preview.of_requests(context, options.endpoint, content, whole=whole)
-    kind, request_template = prompts.format_of(source.name), start.request_template(options)
+    kind, request_template = prompts.kind_of(source.name).format, start.request_template(options)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
     inputs: Iterable[Prompt]
     if kind == "parquet":
         inputs, whole = _first_rows(source, options.template)
     else:
-        inputs = prompts.of_file(io.BytesIO(content), kind, options.template)
+        inputs = prompts.of_file(io.BytesIO(content), kind, options.template, null_values=options.null_values)
     input_preview = preview.of_prompts(context, request_template, inputs, whole=whole)
     for error in input_preview.errors:
-        name = (error["param"] or "").removeprefix("body.")
-        if name in ("url", "model", *PARAMETERS):  # the form sets these for all requests
-            raise RequestError(error["message"], code=error["code"], param=name)
+        place = error["param"] or ""
+        if place in ("url", "body.model", *(f"body.{name}" for name in PARAMETERS)):  # the form sets these for all
+            raise RequestError(error["message"], code=error["code"], param=place.removeprefix("body."))
     return input_preview
 
 

@@ -35,8 +35,8 @@ def test_parquet_keeps_its_types_and_compressed_files_are_compressed(tmp_path: P
 
 
 def test_only_cells_of_csv_are_empty_where_they_say_so_and_their_text_stays(tmp_path: Path) -> None:
-    assert tables.cells(tmp_path / "t.csv", ROWS)[1] == {"id": "1.50", "text": None}
-    assert tables.cells(tmp_path / "t.jsonl", ROWS) == ROWS
+    assert tables.cells(tmp_path / "t.csv", ROWS, ["NA"])[1] == {"id": "1.50", "text": None}
+    assert tables.cells(tmp_path / "t.csv", ROWS, []) == tables.cells(tmp_path / "t.jsonl", ROWS, ["NA"]) == ROWS
     assert ROWS[1]["text"] == "NA"
 
 
@@ -49,13 +49,13 @@ def test_new_columns_stand_beside_the_old_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.xls", b"", "name it .csv, .tsv, .jsonl or .parquet"),
-        ("t.parquet.gz", b"", "name it .csv, .tsv, .jsonl or .parquet"),
-        ("t.csv", b"a,b\n1\n", "line 2 has not 2 cells"),
+        ("t.xls", b"", "name it .txt, .prompts, .csv, .tsv, .jsonl, .ndjson, .parquet"),
+        ("t.parquet.gz", b"", "name it .txt, .prompts, .csv, .tsv, .jsonl, .ndjson, .parquet"),
+        ("t.csv", b"a,b\n1\n", "line 2 has not 2 columns"),
         ("t.csv", b"a,a\n1,2\n", "two columns have one name: a, a"),
-        ("t.csv", b"a\n\xff\n", "is not csv"),
-        ("t.jsonl", b'{"a": 1}\n[]\n', "line 2 is no object"),
-        ("t.jsonl", b'{"a": 1}\n{"a"\n', "line 2: "),
+        ("t.csv", b"a\n\xff\n", "line 2 is not UTF-8"),
+        ("t.jsonl", b'{"a": 1}\n[]\n', "line 2 is neither an object nor a string"),
+        ("t.jsonl", b'{"a": 1}\n{"a"\n', "line 2 is not valid JSON"),
         ("t.parquet", b"nothing", "is not parquet"),
         ("t.csv.gz", b"a,b\n", "t.csv.gz"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from typing import Any
 
@@ -31,6 +32,9 @@ def parquet(**columns: Any) -> bytes:
         ("a.jsonl", b'{"prompt": "2+2", "answer": "4"}\n\n{"prompt": "3+3", "answer": "6"}\n'),
         ("a.csv", b"prompt,answer\n2+2,4\n3+3,6\n"),
         ("a.parquet", parquet(prompt=["2+2", "3+3"], answer=["4", "6"])),
+        ("a.tsv", b"prompt\tanswer\n2+2\t4\n3+3\t6\n"),
+        ("a.csv.gz", gzip.compress(b"prompt,answer\n2+2,4\n3+3,6\n")),
+        ("a.NDJSON", b'\xef\xbb\xbf{"prompt": "2+2", "answer": "4"}\n{"prompt": "3+3", "answer": "6"}\n'),
     ],
 )
 def test_every_format_gives_the_same_rows(name: str, content: bytes) -> None:
@@ -58,15 +62,22 @@ def test_a_bad_line_is_an_error_in_its_place() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.xlsx", b"", "'a.xlsx' has none of the formats .parquet, .jsonl, .csv, .txt"),
-        ("a.parquet", b"no parquet", "The file is no Parquet file"),
+        ("a.xlsx", b"", "'a.xlsx' has none of the formats .txt, .prompts, .csv, .tsv, .jsonl, .ndjson, .parquet"),
+        ("a.parquet", b"no parquet", "The file is not Parquet"),
         ("a.csv", b'a,b\n"1,2\n', "The table is not valid CSV after line"),
-        ("a.csv", b"a\n\xff\n", "The file is not UTF-8"),
+        ("a.csv", b"\xff\n1\n", "The first line is not UTF-8"),
+        ("a.csv.gz", b"prompt\n1\n", "cannot be decompressed"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(name: str, content: bytes, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         read(content, name)
+
+
+def test_a_compressed_file_is_read_up_to_a_limit() -> None:
+    with pytest.raises(RequestError, match="more than 9 bytes") as refusal:
+        list(rows(io.BytesIO(gzip.compress(b"prompt\n1\n2\n")), "a.csv.gz", 9))
+    assert refusal.value.code == "file_too_large"
 
 
 def test_a_parquet_file_keeps_its_types() -> None:

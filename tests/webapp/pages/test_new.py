@@ -212,7 +212,7 @@ def test_a_pasted_batch_is_called_after_its_first_prompt_unless_it_has_a_name(
         ({"text": "a", "metadata": "a=1\na=2"}, "Line 2 of the metadata", "metadata"),
         ({"text": "a", "step.score": "1", "step.score.method": "luck"}, "exact", "post_process"),
         ({"text": "a", "template": "{x}"}, "A template names the columns", "template"),
-        ({"text": "a,b\n1,2\n3", "format": "csv", "template": "{a}"}, "Line 3 has not 2 columns", "file"),
+        ({"text": "a,b\n1,2\n3", "format": "csv", "template": "{a}"}, "Line 3 has not 2 columns", "preview"),
         ({"text": json.dumps(a_chat("a", "b")), "format": "jsonl"}, "These are whole requests", "holds"),
         ({"text": "a", "file": (io.BytesIO(b"x"), "a.txt")}, "send one of them", "file"),
         ({"file": (io.BytesIO(b"x"), "a.pdf")}, "Cannot tell from the name", "file"),

@@ -10,6 +10,7 @@ from typing import Any
 import flask
 
 from batchyard.errors import RequestError
+from batchyard.tables.formats import Format
 from store.records import Schedule
 from tasks.intake import prompts
 from tasks.recurring import run_templates
@@ -65,7 +66,7 @@ def _requests(fields: Mapping[str, str]) -> str:
     """Return the form's prompts as the lines of a batch file. Raises RequestError."""
     options = validated(Start, forms.prompt_options(fields, "system", *PARAMETERS))
     text = io.BytesIO(fields.get("text", "").encode())
-    kind: prompts.Format = "prompts" if fields.get("format") == "prompts" else "txt"
+    kind: Format = "prompts" if fields.get("format") == "prompts" else "txt"
     writer = start.requests_of(options, prompts.of_file(text, kind, None))
     return current_context().artifacts.read(writer.sha256).decode()
 

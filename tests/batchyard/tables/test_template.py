@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.client.template import Template
-from batchyard.errors import ConfigurationError
+from batchyard.tables.cells import CellError
+from batchyard.tables.template import Template, TemplateError
 
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 NAMES = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), min_size=1)
 
 
-@given(parts=st.lists(st.tuples(st.text(), NAMES, st.text())), end=st.text())
+@given(parts=st.lists(st.tuples(TEXTS, NAMES, TEXTS.filter(bool))), end=TEXTS)
 def test_each_column_is_replaced_and_doubled_braces_are_braces(parts: list[tuple[str, str, str]], end: str) -> None:
     cells = {name: cell for _, name, cell in parts}
 
@@ -22,13 +23,13 @@ def test_each_column_is_replaced_and_doubled_braces_are_braces(parts: list[tuple
         return text.replace("{", "{{").replace("}", "}}")
 
     written = "".join(f"{literal(text)}{{{name}}}" for text, name, _ in parts) + literal(end)
-    template = Template(written, cells)
+    template = Template(written)
     assert template.columns == tuple(cells)
     assert template.fill(cells) == "".join(text + cells[name] for text, name, _ in parts) + end
 
 
 def test_a_cell_with_braces_is_text() -> None:
-    assert Template("{a}{b}", ["a", "b"]).fill({"a": "{b}", "b": "{{"}) == "{b}{{"
+    assert Template("{a}{b}").fill({"a": "{b}", "b": "{{"}) == "{b}{{"
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,21 @@ def test_a_cell_with_braces_is_text() -> None:
     ],
 )
 def test_a_wrong_template_names_what_is_wrong_and_the_remedy(template: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        Template(template, ["text", "lang"])
+    with pytest.raises(TemplateError, match=re.escape(message)):
+        Template(template).check(["text", "lang"])
 
 
 @pytest.mark.parametrize(
-    ("cell", "text"), [(1, "1"), (2.5, "2.5"), (["a", 1], '["a", 1]'), ({"ä": None}, '{"ä": null}'), (True, "True")]
+    ("row", "message"),
+    [
+        ({"text": None}, "column text is empty"),
+        ({"text": ""}, "column text is empty"),
+        ({"test": "a"}, "column text is missing; did you mean 'test'?"),
+        ({"prompt": "a"}, "column text is missing; there are prompt"),
+        ({"text": "\ud83d"}, "column text has half of a character (a lone surrogate), which is no text"),
+    ],
 )
-def test_cells_that_are_no_text_are_written_as_python_does_and_nested_ones_as_json(cell: object, text: str) -> None:
-    assert Template("{cell}", ["cell"]).fill({"cell": cell}) == text
+def test_a_row_that_cannot_fill_a_template_is_refused_by_its_column(row: dict[str, object], message: str) -> None:
+    with pytest.raises(CellError) as refusal:
+        Template("Translate {text}").fill(row)
+    assert (str(refusal.value), refusal.value.column) == (message, "text")

@@ -1,0 +1,58 @@
+"""Why a text is not JSON, in words that name the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from batchyard.tables.cells import HALF
+from batchyard.wording import quoted
+
+
+@dataclass(frozen=True)
+class _NotANumber:
+    """NaN, Infinity or -Infinity, which Python writes as JSON and others do not read."""
+
+    name: str
+
+
+def not_a_number(raw: bytes | str) -> str | None:
+    """Return where a line has NaN or an infinity, in words, if nothing else keeps it from being JSON; else None."""
+    try:
+        value = json.loads(raw, parse_constant=_NotANumber, parse_int=float)
+        place, constant = next(_not_numbers(value, ""))
+    except (ValueError, RecursionError, StopIteration):
+        return None
+    return f"{constant.name} at {quoted(place)}. {constant.name} is not JSON; write null or leave it out"
+
+
+def half_character(raw: bytes | str) -> str | None:
+    """Return which field of an object has half of a surrogate pair, if nothing else keeps it from being JSON."""
+    try:
+        value = json.loads(raw)
+        fields = value.items() if isinstance(value, dict) else [("prompt", value)]
+        name = next(name for name, field in fields if not _is_text(f"{name}{json.dumps(field, ensure_ascii=False)}"))
+    except (ValueError, RecursionError, StopIteration):
+        return None
+    return f"column {quoted(name)[1:-1]} {HALF}"
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _not_numbers(value: Any, place: str) -> Iterator[tuple[str, _NotANumber]]:
+    if isinstance(value, _NotANumber):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield from _not_numbers(child, f"{place}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _not_numbers(child, f"{place}[{index}]")

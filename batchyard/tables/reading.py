@@ -1,0 +1,287 @@
+"""The rows of a table in a file, one by one: memory holds a row, of Parquet a few, and not the file.
+
+A table of text is UTF-8; a byte order mark is skipped. Lines end with a line feed, which a carriage return may precede.
+txt: a line is a row, with the column `prompt`. prompts: so is what stands between two lines `---`. jsonl: an object, or
+a text, which is a `prompt`. In these, blank lines are no rows. csv, tsv: the first line has the names. Cells are texts,
+`NA` and `null` too. A blank line is a row where the table has one column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Collection, Iterator
+from typing import IO, Any, NamedTuple
+
+import orjson
+
+from batchyard.tables.formats import DELIMITERS, Format, TableError
+from batchyard.tables.json_text import half_character, not_a_number
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+RULE = "---"
+"""The line between two prompts of several lines."""
+_BOM = b"\xef\xbb\xbf"
+_CHUNK = 1 << 20
+# At once in memory: a value that many rows share is small in the file.
+_PARQUET_ROWS = 64
+_UNLIMITED = 2**31 - 1
+
+
+class Row(NamedTuple):
+    """A row, or the problem in its place.
+
+    Attributes:
+        number: of the row, from 0.
+        line: of the file, from 1: where the row ends, or begins if it is one of `prompts`. Of Parquet the row, from 1.
+        values: by column.
+        problem: why it cannot be read, as what follows "Line 3".
+        code: of the problem: `invalid_value` or `line_too_long`.
+    """
+
+    number: int
+    line: int
+    values: dict[str, Any]
+    problem: str | None = None
+    code: str = "invalid_value"
+
+
+Picked = Callable[[list[str]], Collection[str]]
+
+
+def rows(
+    file: IO[bytes],
+    kind: Format,
+    *,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    null_values: Collection[str] = (),
+    pick: Picked | None = None,
+) -> Iterator[Row]:
+    """Yield the rows of a table.
+
+    Args:
+        max_line_bytes: most bytes of a line, of csv and prompts of a row.
+        null_values: cells of csv and tsv that have no value, such as NA.
+        pick: returns which columns of Parquet are needed; the others are not read.
+
+    Raises:
+        TableError: the rest of the file cannot be read.
+    """
+    if kind == "parquet":
+        yield from _parquet(file, pick)
+        return
+    lines = _Lines(file, max_line_bytes)
+    if kind in DELIMITERS:
+        yield from _cells(lines, DELIMITERS[kind], frozenset(null_values))
+    else:
+        yield from _READERS[kind](lines)
+
+
+class _Lines:
+    """The lines of a file without a byte order mark. A line that is too long is read, but not kept.
+
+    Attributes:
+        number: of the line, from 1.
+        too_long: the line is too long, and returned as its first bytes.
+        balanced: the line, all of it, has an even number of quotes.
+    """
+
+    def __init__(self, file: IO[bytes], max_bytes: int) -> None:
+        self._file = file
+        self.max_bytes = max_bytes
+        self.number = 0
+        self.too_long = False
+        self.balanced = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self._file.readline(self.max_bytes + 1):
+            self.number += 1
+            if self.number == 1:
+                line = line.removeprefix(_BOM)
+            self.too_long = len(line) > self.max_bytes
+            if self.too_long:
+                quotes, rest = line.count(b'"'), line
+                while rest and not rest.endswith(b"\n"):
+                    rest = self._file.readline(_CHUNK)
+                    quotes += rest.count(b'"')
+                self.balanced = quotes % 2 == 0
+            yield line
+
+    def problem(self, line: bytes) -> tuple[str, str] | None:
+        """Return problem and code of a line that cannot be used."""
+        if self.too_long:
+            return f"is longer than {self.max_bytes} bytes", "line_too_long"
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            return f"is not UTF-8: {error.reason}", "invalid_value"
+        return None
+
+
+def _texts(lines: _Lines) -> Iterator[Row]:
+    number = 0
+    for line in lines:
+        if problem := lines.problem(line):
+            yield Row(number, lines.number, {}, *problem)
+        elif not (text := line.decode().rstrip("\r\n")).strip():
+            continue
+        else:
+            yield Row(number, lines.number, {"prompt": text})
+        number += 1
+
+
+def _blocks(lines: _Lines) -> Iterator[Row]:
+    number, first, size = 0, 1, 0
+    block, problem = list[str](), None
+    for line in lines:
+        is_rule = line.rstrip() == RULE.encode()
+        size += len(line)
+        problem = problem or lines.problem(line)
+        if size > lines.max_bytes:
+            problem, block = (f"is longer than {lines.max_bytes} bytes", "line_too_long"), []
+        if not is_rule:
+            if problem is None:
+                block.append(line.decode().removesuffix("\n").removesuffix("\r"))
+            continue
+        if row := _block(number, first, block, problem):
+            yield row
+            number += 1
+        block, problem, first, size = [], None, lines.number + 1, 0
+    if row := _block(number, first, block, problem):
+        yield row
+
+
+def _block(number: int, first: int, lines: list[str], problem: tuple[str, str] | None) -> Row | None:
+    if problem is not None:
+        return Row(number, first, {}, *problem)
+    text = "\n".join(lines).strip("\n")
+    return Row(number, first, {"prompt": text}) if text else None
+
+
+def _objects(lines: _Lines) -> Iterator[Row]:
+    number = 0
+    for line in lines:
+        if not line.strip() and not lines.too_long:
+            continue
+        value: Any = None
+        problem = lines.problem(line)
+        if problem is None:
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                problem = _not_json(line, error), "invalid_value"
+        if isinstance(value, str):
+            value = {"prompt": value}
+        if problem is None and not isinstance(value, dict):
+            problem = "is neither an object nor a string", "invalid_value"
+        yield Row(number, lines.number, {}, *problem) if problem else Row(number, lines.number, value)
+        number += 1
+
+
+def _not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
+    if constant := not_a_number(line):
+        return f"has {constant}"
+    if half := half_character(line):
+        return f"cannot be used: {half}"
+    return f"is not valid JSON: {error.msg}"
+
+
+_READERS: dict[str, Callable[[_Lines], Iterator[Row]]] = {"txt": _texts, "prompts": _blocks, "jsonl": _objects}
+
+
+class _CsvLines:
+    """The lines of a csv file as its parser takes them, with a limit for a row.
+
+    Attributes:
+        problem: problem and code of the row's lines.
+    """
+
+    def __init__(self, lines: _Lines) -> None:
+        self._lines = lines
+        self._iterator = iter(lines)
+        self._pieces: Iterator[str] = iter(())
+        self.begin()
+
+    def begin(self) -> None:
+        """Note that a row begins."""
+        self.problem: tuple[str, str] | None = None
+        self._size = 0
+        self._first = self._lines.number + 1
+
+    def __iter__(self) -> _CsvLines:
+        return self
+
+    def __next__(self) -> str:
+        for piece in self._pieces:
+            return piece
+        line = next(self._iterator)
+        is_first, self._size = not self._size, self._size + len(line)
+        if self._lines.too_long and is_first and self._lines.balanced:
+            self.problem = self._lines.problem(line)
+            return "\n"
+        if self._size > self._lines.max_bytes:
+            raise TableError(
+                f"The row that begins on line {self._first} is longer than {self._lines.max_bytes} bytes; is a quote "
+                "not closed?",
+                "line_too_long",
+            )
+        self.problem = self.problem or self._lines.problem(line)
+        text = line.decode(errors="replace")
+        if "\r" in text.removesuffix("\r\n"):  # a carriage return alone ends a line, too
+            self._pieces = iter(io.StringIO(text, newline=""))
+            return next(self._pieces)
+        return text
+
+
+def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterator[Row]:
+    csv.field_size_limit(_UNLIMITED)  # the limit is that of rows
+    source = _CsvLines(lines)
+    reader = csv.reader(source, delimiter=delimiter, strict=True)
+    columns: list[str] = []
+    number = 0
+    try:
+        for cells in reader:
+            problem = source.problem
+            source.begin()
+            if not columns:
+                columns = _header(cells, problem)
+                continue
+            if not cells and problem is None:
+                if len(columns) > 1:
+                    continue
+                cells = [""]
+            if problem is None and len(cells) != len(columns):
+                problem = f"has not {len(columns)} columns as the first line has", "invalid_value"
+            if problem is not None:
+                yield Row(number, lines.number, {}, *problem)
+            else:
+                values = (None if cell in null_values else cell for cell in cells)
+                yield Row(number, lines.number, dict(zip(columns, values, strict=True)))
+            number += 1
+    except csv.Error as error:
+        raise TableError(f"The table is not valid CSV after line {lines.number}: {error}") from None
+
+
+def _header(cells: list[str], problem: tuple[str, str] | None) -> list[str]:
+    if problem is not None:
+        raise TableError(f"The first line {problem[0]}", problem[1])
+    if len(set(cells)) < len(cells):
+        raise TableError(f"In the first line two columns have one name: {', '.join(cells)}")
+    return cells
+
+
+def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as source:
+            names = source.schema_arrow.names
+            needed = None if pick is None else list(pick(names))
+            number = 0
+            for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
+                for values in batch.to_pylist():
+                    yield Row(number, number + 1, values)
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"The file is not Parquet: {error}") from None

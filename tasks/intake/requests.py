@@ -1,0 +1,145 @@
+"""Requests: what is wrong with one, and what the plan keeps of it. The same for batches, jobs and previews."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import orjson
+
+from batchyard.models import ModelSpec
+from batchyard.wording import quoted
+from inference.engine import Capabilities
+from inference.engines import registry
+from inference.requests import bodies, media, ordering
+from inference.requests.context_length import ContextLength
+from inference.requests.fingerprint import fingerprint
+from tasks.intake.lines import REFUSED, LineError
+
+StepCheck: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, str] | None]
+"""Returns which parameter of a body a step cannot use, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is known of a request without running it.
+
+    Attributes:
+        output_limit: most tokens of its answer; None without a limit.
+        order_key: sorts requests with a common prefix together.
+        fingerprint: of all that its answer depends on; None if that depends on chance.
+    """
+
+    output_limit: int | None
+    order_key: bytes
+    fingerprint: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer to a valid request that no engine will run: it does not fit, or has media that are not allowed."""
+
+    status_code: int | None
+    body: Mapping[str, Any] | None
+
+    @property
+    def json(self) -> bytes:
+        """The body of the answer."""
+        return orjson.dumps(self.body)
+
+
+class RequestChecker:
+    """Checks and prepares requests to some models."""
+
+    def __init__(self, models: Mapping[str, ModelSpec], step_checks: Iterable[StepCheck] = ()) -> None:
+        self._specs = models
+        self._step_checks = list(step_checks)
+        self._models: dict[str, _Model] = {}
+
+    def check(self, endpoint: str, request: Mapping[str, Any]) -> str:
+        """Check a request and return its model's name. Raises LineError."""
+        _check_envelope(request, endpoint)
+        body = request["body"]
+        name = body.get("model")
+        if not isinstance(name, str) or not name:
+            raise LineError("invalid_request", "The body names no model.", "body.model")
+        if name not in self._specs:
+            served = ", ".join(sorted(self._specs))
+            raise LineError(
+                "model_not_found",
+                f"The provided model {quoted(name)} is not supported here; served: {served}.",
+                "body.model",
+            )
+        model = self._model(name)
+        if endpoint not in model.spec.endpoints:
+            raise LineError(
+                "unsupported_parameter",
+                f"The model {name!r} does not serve {endpoint}; it serves {', '.join(model.spec.endpoints)}.",
+                "url",
+            )
+        validation_error = bodies.validation_error(endpoint, body)
+        if validation_error is not None:
+            raise LineError("invalid_request", validation_error[1], validation_error[0])
+        if body.get("stream"):
+            raise LineError(
+                "streaming_unsupported", "Streaming is not supported in batches; leave 'stream' out.", "body.stream"
+            )
+        unsupported = model.engine.unsupported(model.spec, endpoint, body)
+        if unsupported is not None:
+            raise LineError("unsupported_parameter", unsupported[1], unsupported[0])
+        for check in self._step_checks:
+            unusable = check(body)
+            if unusable is not None:
+                raise LineError("invalid_request", unusable[1], unusable[0])
+        return name
+
+    def prepare(self, endpoint: str, model: str, body: dict[str, Any], body_json: bytes) -> Prepared | Refusal:
+        """Return what the plan keeps of a request that `check` has passed, or why no engine will run it."""
+        known = self._model(model)
+        refusal = known.context_length.refusal(endpoint, body, len(body_json)) or media.refusal(known.spec, body)
+        if refusal is not None:
+            return Refusal(refusal.status_code, refusal.body)
+        # The order key and the fingerprint each serialise their share of the body again, with sorted keys: the engine
+        # gets the client's key order, but requests that differ in it only are alike.
+        return Prepared(
+            output_limit=bodies.output_limit(endpoint, body),
+            order_key=ordering.order_key(endpoint, body),
+            fingerprint=fingerprint(endpoint, body),
+        )
+
+    def _model(self, name: str) -> _Model:
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = _Model(self._specs[name])
+        return model
+
+
+class _Model:
+    """A model with its engine's capabilities and its context length."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.engine: type[Capabilities] = registry.capabilities(spec.engine)
+        self.context_length = ContextLength(spec, simulated=self.engine.simulated)
+
+
+def _check_envelope(request: Mapping[str, Any], endpoint: str) -> None:
+    """Check custom_id, method, url and body. Raises LineError."""
+    refusal = request.get(REFUSED)
+    if isinstance(refusal, dict) and "body" not in request:  # a row of a table that made no request
+        code, message, param = (str(refusal.get(name) or "") for name in ("code", "message", "param"))
+        raise LineError(code or "invalid_request", message, param or None)
+    for name in ("custom_id", "method", "url", "body"):
+        if request.get(name) is None:
+            raise LineError("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
+    if not isinstance(request["custom_id"], str):
+        raise LineError("invalid_request", "'custom_id' must be a string.", "custom_id")
+    if request["method"] != "POST":
+        raise LineError("invalid_method", "'method' must be 'POST'.", "method")
+    if request["url"] != endpoint:
+        url = f" It is {quoted(request['url'])}, not {endpoint!r}." if isinstance(request["url"], str) else ""
+        message = f"The URL provided for this request does not match the batch endpoint.{url}"
+        raise LineError("invalid_url", message, "url")
+    if not isinstance(request["body"], dict):
+        raise LineError("invalid_request", "'body' must be an object.", "body")

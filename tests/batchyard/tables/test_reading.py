@@ -1,0 +1,179 @@
+"""One reader of tables: as many rows as a file has, each bad row by its line, memory for a row."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.tables import formats, reading
+from batchyard.tables.formats import Format, TableError
+
+LIMIT = 200
+KINDS: list[Format] = ["txt", "prompts", "csv", "tsv", "jsonl"]
+
+
+def read(content: bytes, kind: Format, **options: Any) -> list[Any]:
+    """The values of each row, or line and problem."""
+    rows = reading.rows(io.BytesIO(content), kind, **options)
+    return [row.values if row.problem is None else f"{row.line}: {row.problem}" for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_a_blank_line_of_a_table_with_one_column_is_a_row(kind: Format) -> None:
+    content = b"text\nThe soup was cold.\n\nLovely staff.\n"
+    assert read(content, kind) == [{"text": "The soup was cold."}, {"text": ""}, {"text": "Lovely staff."}]
+    assert len(read(b"text\n\n\n", kind)) == 2
+
+
+def test_a_blank_line_of_a_table_with_more_columns_is_none() -> None:
+    assert read(b"\na,b\n1,2\n\n3,4\n", "csv") == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
+
+
+def test_na_is_a_text_unless_it_is_said_to_be_empty() -> None:
+    content = b"country,text\nNA,Kapana\nDE,null\n"
+    assert read(content, "csv") == [{"country": "NA", "text": "Kapana"}, {"country": "DE", "text": "null"}]
+    assert read(content, "csv", null_values=["NA", "null"]) == [
+        {"country": None, "text": "Kapana"},
+        {"country": "DE", "text": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "values"),
+    [
+        ("csv", b'a\tb,c\n"x\ny",2\n', [{"a\tb": "x\ny", "c": "2"}]),
+        ("tsv", b'a,b\tc\n"x\ny"\t2\n', [{"a,b": "x\ny", "c": "2"}]),
+        ("csv", b"a,b\r\n1,2\r\n", [{"a": "1", "b": "2"}]),
+        ("csv", b"a,b\r1,2\r", [{"a": "1", "b": "2"}]),
+        ("jsonl", b'{"a": 1}\n\n"x"\r\n', [{"a": 1}, {"prompt": "x"}]),
+        ("txt", "one\n \ntwo\u2028still two\r\n".encode(), [{"prompt": "one"}, {"prompt": "two\u2028still two"}]),
+        ("prompts", b"\na\n\nb\n---\n---\r\nc --- d\r\n ---\r\n", [{"prompt": "a\n\nb"}, {"prompt": "c --- d\n ---"}]),
+    ],
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_each_format_has_its_rows_with_and_without_a_byte_order_mark(
+    kind: Format, content: bytes, values: list[Any], mark: bytes
+) -> None:
+    assert read(mark + content, kind) == values
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "bad"),
+    [
+        ("csv", b"a,b\n1,2\n3\n4,5\n", "3: has not 2 columns as the first line has"),
+        ("csv", b"a,b\n1,2\n\xff,2\n4,5\n", "3: is not UTF-8: invalid start byte"),
+        ("csv", b"a,b\n1,2\n" + b"x" * LIMIT + b",2\n4,5\n", f"3: is longer than {LIMIT} bytes"),
+        ("txt", b"a\nb\xff\nc", "2: is not UTF-8: invalid start byte"),
+        ("txt", b"a\n" + b"b" * (LIMIT + 1) + b"\nc", f"2: is longer than {LIMIT} bytes"),
+        ("prompts", b"a\n---\n" + b"b\n" * LIMIT + b"---\nc", f"3: is longer than {LIMIT} bytes"),
+        ("jsonl", b'"a"\n{nope\n"c"\n', "2: is not valid JSON: unexpected character, expected a string key"),
+        ("jsonl", b'"a"\n{"x": NaN}\n"c"\n', "2: has NaN at 'x'. NaN is not JSON; write null or leave it out"),
+        ("jsonl", b'"a"\n[1]\n"c"\n', "2: is neither an object nor a string"),
+        (
+            "jsonl",
+            b'"a"\n{"text": "\\ud83d"}\n"c"\n',
+            "2: cannot be used: column text has half of a character (a lone surrogate), which is no text",
+        ),
+        ("jsonl", b'"a"\n' + b"[" * 150 + b"\n" + b'"c"\n', "2: is not valid JSON"),
+        ("jsonl", b'"a"\n"' + b"b" * LIMIT + b'"\n"c"', f"2: is longer than {LIMIT} bytes"),
+    ],
+)
+def test_a_bad_row_is_told_by_its_line_and_the_others_are_read(kind: Format, content: bytes, bad: str) -> None:
+    first, problem, last = read(content, kind, max_line_bytes=LIMIT)
+    assert isinstance(first, dict) and isinstance(last, dict)
+    assert problem.startswith(bad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("csv", b'a,b\n1,"2\n', "not valid CSV after line 2"),
+        ("csv", b"a,a\n1,2\n", "two columns have one name: a, a"),
+        ("csv", b"a\xff\n1\n", "The first line is not UTF-8"),
+        ("csv", b'a,b\n1,"' + b"x\n" * LIMIT, f"begins on line 2 is longer than {LIMIT} bytes; is a quote not closed?"),
+        ("parquet", b"PAR1", "not Parquet"),
+    ],
+)
+def test_a_file_of_which_no_more_can_be_read_says_where(kind: Format, content: bytes, message: str) -> None:
+    with pytest.raises(TableError, match=message.replace("?", r"\?")):
+        read(content, kind, max_line_bytes=LIMIT)
+
+
+@given(
+    kind=st.sampled_from(KINDS), content=st.binary() | st.text(st.sampled_from('a,"\n\r\t{}[]:-\\ud')).map(str.encode)
+)
+def test_whatever_bytes_a_file_has_each_row_is_read_or_told_by_its_line(kind: Format, content: bytes) -> None:
+    number = 0
+    try:
+        for row in reading.rows(io.BytesIO(content), kind, max_line_bytes=20):
+            assert row.number == number
+            assert 1 <= row.line <= content.count(b"\n") + 1
+            number += 1
+    except TableError as error:
+        assert error.message
+
+
+def test_parquet_reads_the_picked_columns_only() -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"a": [1, None], "b": [b"x", b"y"]}), file)
+    assert read(file.getvalue(), "parquet", pick=lambda names: names[:1]) == [{"a": 1}, {"a": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.csv", ("a", "csv", None)),
+        ("a.TSV", ("a", "tsv", None)),
+        ("a.b.ndjson.gz", ("a.b", "jsonl", "gzip")),
+        ("a.txt.zst", ("a", "txt", "zstd")),
+        ("a.parquet", ("a", "parquet", None)),
+        ("a.parquet.gz", None),
+        ("a.xlsx", None),
+        ("gz", None),
+    ],
+)
+def test_a_name_says_format_and_compression(name: str, kind: Any) -> None:
+    assert formats.kind_of(name) == kind
+
+
+def test_a_compressed_file_is_read_up_to_a_limit() -> None:
+    content = gzip.compress(b"prompt\n1\n") + gzip.compress(b"2\n")
+    assert read(formats.decompressed(io.BytesIO(content), "gzip").read(), "csv") == [{"prompt": "1"}, {"prompt": "2"}]
+    with pytest.raises(TableError, match="more than 5 bytes") as refusal:
+        formats.decompressed(io.BytesIO(content), "gzip", 5).read()
+    assert refusal.value.code == "file_too_large"
+    with pytest.raises(TableError, match="cannot be decompressed"):
+        formats.decompressed(io.BytesIO(b"prompt\n"), "zstd").read()
+
+
+class Counting(io.RawIOBase):
+    """A long file that counts what was read."""
+
+    def __init__(self, line: bytes, lines: int) -> None:
+        self._line, self._left, self.size = line, lines, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(self._left, len(buffer) // len(self._line))
+        self._left -= count
+        content = self._line * count
+        buffer[: len(content)] = content
+        self.size += len(content)
+        return len(content)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_come_while_the_file_is_read(kind: Format) -> None:
+    line = b'{"a": 1}\n' if kind == "jsonl" else b"---\na\n"
+    source = Counting(line, 1_000_000)
+    next(iter(reading.rows(io.BufferedReader(source, 8192), kind)))
+    assert source.size < 100_000
