@@ -19,7 +19,7 @@ from inference.engines import registry
 from inference.requests import bodies, media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
-from tasks.gates import json_texts
+from recipes.gates import json_texts
 from tasks.intake.lines import LineError
 from tasks.intake.validation import Validator
 
