@@ -464,7 +464,7 @@ class Child:
 class Recipe(Generic[O]):
     """A recipe by name, see `recipe`. One with `children` is a composite, see `composite`.
 
-    The items of one with `cells` are what `tasks.tuning` measures, one after the other. These are all that are known
+    The items of one with `cells` are what `recipes.tune` measures, one after the other. These are all that are known
     before it begins, by its options and its models. Its jobs start and stop engines, so only administrators make them.
     """
 

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from batchyard.recipes import Item  # noqa: E402
-from tasks.measures.tally import Prompt, Sample, Tally  # noqa: E402
-from tasks.recipes import registry  # noqa: E402
+from recipes import registry  # noqa: E402
+from recipes.measures.tally import Prompt, Sample, Tally  # noqa: E402
 from tests.support.played import finished, played  # noqa: E402
 
 PIECES = ["#### ", "####", "#", " ", "$", ",", ".", "-", "1", "42", "1,234", "0.5", "The answer is ", "\n", "é", "٣"]

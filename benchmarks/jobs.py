@@ -1,11 +1,11 @@
 """Jobs against barriers between stages, and against one batch of the same requests.
 
 Engine `echo` decodes as a simulator: 128 requests at once, MS_PER_TOKEN a token, lengths lognormal. Each item of recipe
-`chain` (benchmarks/recipes) makes one request in each of three stages, one after the other. `streaming` is a job as it
-is; `barriers` begins a stage when the one before has ended; `flat` is one batch of the same requests, which is as fast
-as it gets. Everything is simulated but the stack. Of a streaming job it also measures the hop from an answer to the
-item's next request, by the engine's own call log, and the error of the ETA. Writes `benchmarks/results/jobs.json` and
-`jobs.md`; with another `--cv` `jobs-cv-….md`.
+`chain` (benchmarks/job_recipes) makes one request in each of three stages, one after the other. `streaming` is a job as
+it is; `barriers` begins a stage when the one before has ended; `flat` is one batch of the same requests, which is as
+fast as it gets. Everything is simulated but the stack. Of a streaming job it also measures the hop from an answer to
+the item's next request, by the engine's own call log, and the error of the ETA. Writes `benchmarks/results/jobs.json`
+and `jobs.md`; with another `--cv` `jobs-cv-….md`.
 
 With `--turns 8` the recipe is `refine`: a gate fails the answers of each item until it has had 1 to 8 turns, drawn
 uniformly, each with a length of its own. Then `barriers` begins a turn of all items when all have had the one before.
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import harness
 import pyarrow.parquet as pq
 from decoding import bound
-from recipes import turns
+from job_recipes import turns
 
 from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
@@ -68,7 +68,7 @@ REFINE: dict[str, Any] = {
         "policy": {"budget": 100, "repeat": 100, "friction": 100},  # the gate alone ends an item
     },
 }
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parent / "job_recipes"
 
 
 def models(call_log: str) -> str:

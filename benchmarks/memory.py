@@ -42,7 +42,7 @@ SETTINGS = {
     "BATCHYARD_MAX_FILE_BYTES": "10000000000",
     "BATCHYARD_MAX_ITEMS": "10000000",
     "BATCHYARD_SEGMENT_REQUESTS": "20000",
-    "BATCHYARD_RECIPES": str(Path(__file__).parent / "recipes"),
+    "BATCHYARD_RECIPES": str(Path(__file__).parent / "job_recipes"),
 }
 STAGES = 2
 """Stages of a job."""

@@ -30,7 +30,7 @@ import rollout
 
 from batchyard.client.api import Client
 from batchyard.statuses import TERMINAL
-from tasks.measures import intervals
+from recipes.measures import intervals
 
 MODELS = """
 [models.sim]

@@ -12,10 +12,10 @@ from batchyard import settings
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from inference import catalog
+from recipes import registry
+from recipes.registry import Catalogue
 from store.artifacts import Artifacts
 from store.database import Database
-from tasks.recipes import registry
-from tasks.recipes.registry import Catalogue
 
 REDIS_SECONDS = 2.0
 """Longest wait for a reply of Redis. Work goes on without Redis, so nothing waits for a server that hangs."""

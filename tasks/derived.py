@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from batchyard.models import ModelSpec
 from inference import catalog
 from inference.engines import registry
+from recipes.tune.cells import Base, Cell
 from store.jobs import composites
 from tasks.context import AppContext
-from tasks.tuning.cells import Base, Cell
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 """Files with weights in a model's folder; the first kind that is there counts."""

@@ -43,8 +43,8 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
+        from recipes import registry
         from tasks.context import served_models
-        from tasks.recipes import registry
         from tasks.steps.registry import STEPS
 
         self.models = served_models(settings)

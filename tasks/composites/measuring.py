@@ -15,6 +15,8 @@ import redis
 from batchyard import config
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
+from recipes.tune.cells import Cell
+from recipes.tune.results import CellResult, Repeat, State
 from store.formats import job_chunks
 from store.jobs import composites
 from store.jobs import stages as stage_records
@@ -22,8 +24,6 @@ from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState
-from tasks.tuning.cells import Cell
-from tasks.tuning.results import CellResult, Repeat, State
 
 log = logging.getLogger(__name__)
 

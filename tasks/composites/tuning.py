@@ -17,6 +17,11 @@ from batchyard import durations
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.statuses import TERMINAL
+from recipes.tune import recipe as tune
+from recipes.tune.cells import Cell
+from recipes.tune.recipe import Tune
+from recipes.tune.results import CellResult
+from recipes.tune.search import next_cell
 from store.formats import items as items_file
 from store.jobs import composites
 from store.leases import Lease
@@ -29,11 +34,6 @@ from tasks.composites.reading import recorded
 from tasks.context import AppContext
 from tasks.jobs import submission, validation
 from tasks.jobs.submission import ChildInput, JobDraft
-from tasks.recipes import tune
-from tasks.recipes.tune import Tune
-from tasks.tuning.cells import Cell
-from tasks.tuning.results import CellResult
-from tasks.tuning.search import next_cell
 
 STOP_SECONDS = 60.0
 """The next cell begins after so long, even if nobody has said that the engines of the one before are gone."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from batchyard import durations
 from batchyard.errors import RequestError
+from recipes.tune.cells import Cell
 from store.jobs import reading
 from store.queue import BacklogEntry
 from store.records import File
@@ -22,7 +23,6 @@ from tasks.jobs.submission import JobDraft, JobRequest
 from tasks.scheduling import deadlines, dispatch, forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
-from tasks.tuning.cells import Cell
 
 Warnings = list[tuple[str, str]]
 """Code and message of each."""

@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 from pebble import ProcessExpired, ProcessPool
 
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
-from tasks import gates, rewards
+from recipes import gates, registry, rewards
+from recipes.registry import Catalogue
 from tasks.jobs.live import Call
-from tasks.recipes import registry
-from tasks.recipes.registry import Catalogue
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from batchyard.program import Request
 from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, Item, Options, Recipe, Stage
 from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
+from recipes.registry import Catalogue
 from tasks.context import AppContext
 from tasks.jobs.requests import Preparer
-from tasks.recipes.registry import Catalogue
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from batchyard.program import Request
 from batchyard.recipes import Answer, Item
 from batchyard.wording import quoted
 from inference.engines import registry
-from tasks.gates import json_texts
+from recipes.gates import json_texts
 from tasks.intake.lines import LineError
 from tasks.intake.requests import Refusal, RequestChecker
 

@@ -13,6 +13,9 @@ from batchyard.errors import ConfigurationError, ConflictError, NotFoundError, P
 from batchyard.models import ModelSpec
 from batchyard.recipes import BareOptions, Child, Recipe, Stage
 from batchyard.statuses import RETRIABLE_STATES, TERMINAL
+from recipes.tune import recipe as tune
+from recipes.tune.cells import Cell
+from recipes.tune.recipe import Tune
 from store import files
 from store.artifacts import Writer
 from store.formats import items as items_file
@@ -26,10 +29,7 @@ from tasks.intake import submission
 from tasks.intake.submission import NewInput
 from tasks.jobs import dependencies, identity, journal, reading, rows
 from tasks.jobs import options as job_options
-from tasks.recipes import tune
-from tasks.recipes.tune import Tune
 from tasks.steps import registry
-from tasks.tuning.cells import Cell
 
 PURPOSES = ("user_data", "batch")
 _CHOOSING = ("limit", "shuffle")

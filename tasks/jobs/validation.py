@@ -21,6 +21,7 @@ from batchyard.models import ModelSpec
 from batchyard.program import Program, RecipeError, Request
 from batchyard.recipes import Answer, Child, InvalidItem, Item, Options, Recipe, messages_of
 from batchyard.wording import MAX_NAME, nearest, quoted
+from recipes.tune.cells import Cell
 from store.formats import items as items_file
 from store.jobs import lifecycle
 from store.records import Job
@@ -33,7 +34,6 @@ from tasks.jobs import item_events, progress, submission
 from tasks.jobs.requests import Preparer
 from tasks.jobs.rows import RowError, rows
 from tasks.steps import registry
-from tasks.tuning.cells import Cell
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from tasks.patterns import InvalidPattern, compiled
-from tasks.rewards.comparing import matches
+from recipes.patterns import InvalidPattern, compiled
+from recipes.rewards.comparing import matches
 from tasks.steps.step import Results, Step, StepOptions
 
 

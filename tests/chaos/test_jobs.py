@@ -9,9 +9,9 @@ import pytest
 
 from batchyard.program import Request, play
 from batchyard.recipes import Answer, Check, Checked, Item, Reply, Wait
-from tasks.gates import BUILT_IN
-from tasks.recipes.refine import refine
-from tasks.recipes.refine_options import Refine
+from recipes.gates import BUILT_IN
+from recipes.refine.flow import refine
+from recipes.refine.options import Refine
 from tests.chaos import refining, relay
 from tests.chaos.jobs import Kill, Run
 

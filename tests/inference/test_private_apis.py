@@ -28,7 +28,7 @@ from inference import ray_internals
 from inference.engines.vllm import internals
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("batchyard", "store", "tasks", "inference", "webapp")
+PACKAGES = ("batchyard", "store", "tasks", "recipes", "inference", "webapp")
 RAY_ADAPTER, VLLM_ADAPTER = "inference/ray_internals.py", "inference/engines/vllm/internals.py"
 RAY_ATTRIBUTES = {"_create_executor", "_build_bundle_iterator", "_output_node", "_topology", "_actor_id", "_map_task"}
 PLATFORMS = ("manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")

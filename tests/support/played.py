@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from batchyard.program import RecipeError, Request, play
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Reply, Report, Score, Scored, Wait
+from recipes.registry import load
 from tasks.jobs.judging import judge
-from tasks.recipes.registry import load
 
 
 @dataclass

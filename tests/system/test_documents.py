@@ -181,7 +181,7 @@ def test_the_design_shows_the_tables_of_transitions_of_batches_and_of_jobs() -> 
 
 
 def test_every_file_and_page_that_the_documents_name_is_there() -> None:
-    folders = "webapp|tasks|inference|store|batchyard|examples|docs|tests"
+    folders = "webapp|tasks|recipes|inference|store|batchyard|examples|docs|tests"
     for document in DOCUMENTS:
         text = (ROOT / document).read_text()
         for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.-]*\w", text):

@@ -8,7 +8,7 @@ from typing import Any
 
 import requests
 
-from tasks.recipes.panel_events import AgentCompleted, AgentFailed, DeliberationCompleted
+from recipes.panel.events import AgentCompleted, AgentFailed, DeliberationCompleted
 from tests.support.stacks import RunningStack
 
 TASKS = 20

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.stacks import ROOT
 
-PACKAGES = ("batchyard", "webapp", "tasks", "inference", "store")
+PACKAGES = ("batchyard", "webapp", "tasks", "recipes", "inference", "store")
 MAX_MODULES = 20
 
 
@@ -58,7 +58,7 @@ def test_every_shared_module_stands_in_the_lowest_layer() -> None:
         ("store/work/lifecycle.py", "from store import batches"),
         ("tasks/scheduling/policy.py", "from tasks.finishing import finalize"),
         ("inference/engines/openai/client.py", "from inference.engines.vllm import engine"),
-        ("tasks/rewards/__init__.py", "from store import files"),
+        ("recipes/rewards/__init__.py", "from store import files"),
         ("batchyard/errors.py", "from batchyard.local import ports"),
         ("webapp/models.py", "from inference.engines import registry"),
     ],

@@ -23,7 +23,7 @@ def recipes(data: Path | None) -> Recipes:
     settings = options.load_settings(data=data)
     if address.server_runs(settings.data):
         return options.connect(data).recipes()
-    from tasks.recipes import registry
+    from recipes import registry
 
     catalogue = registry.catalogue(settings)
     return [
@@ -73,12 +73,8 @@ def _memory() -> Path:
 def _fingerprint(folder: str) -> str:
     """Return a hash of the state of all that recipes come from: this package, those that are installed, the folder."""
     root = Path(batchyard.__file__).parents[1]
-    own = [
-        file
-        for name in ("recipes", "rewards", "gates", "measures", "tuning")
-        for file in (root / "tasks" / name).glob("*.py")
-    ]
-    files = [root / "batchyard/recipes.py", *own, *(Path(folder).resolve().glob("*.py") if folder else ())]
+    files = [root / "batchyard/recipes.py", *(root / "recipes").rglob("*.py")]
+    files += Path(folder).resolve().glob("*.py") if folder else ()
     # Installing a package changes its folder. The working folder changes all the time.
     installed = [path for entry in sys.path if (path := Path(entry)).is_dir() and path.resolve() != Path.cwd()]
     state = [batchyard.__version__, sys.version, *_states([*files, *installed])]

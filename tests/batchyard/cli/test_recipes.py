@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchyard.cli import main
-from tasks.recipes import registry
+from recipes import registry
 
 RECIPE = '''
 from typing import Literal

@@ -15,7 +15,7 @@ import pytest
 from tests.support.stacks import ROOT, RunningStack
 
 SERVER = {"alembic", "celery", "flask", "jsonschema", "numpy", "omegaconf", "openai", "orjson", "psutil", "pyarrow"}
-SERVER |= {"ray", "redis", "sqlalchemy", "tasks", "store", "inference", "yaml"}
+SERVER |= {"ray", "redis", "recipes", "sqlalchemy", "tasks", "store", "inference", "yaml"}
 HEAVY = {*SERVER, "httpx", "pydantic", "pydantic_settings", "rich"}
 HELP = (
     *("--help", "up --help", "run --help", "submit --help", "status --help", "key create --help", "job --help"),

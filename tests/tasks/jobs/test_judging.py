@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batchyard.recipes import Check, Checked, Item, Score, Scored
+from recipes.registry import load
 from tasks.jobs.judging import Judges, Verdict, has_failed, is_quick
-from tasks.recipes.registry import load
 
 FILE = """
 import os, time

@@ -14,9 +14,9 @@ import pytest
 from pydantic import ValidationError
 
 from batchyard.errors import ConfigurationError
+from recipes.rewards.comparing import last_number, matches
 from store.artifacts import Artifacts, Writer
 from store.formats.results import Row
-from tasks.rewards.comparing import last_number, matches
 from tasks.steps import registry
 from tasks.steps.score import STEP as SCORE  # noqa: F401  an entry point of a test
 from tasks.steps.step import Step

@@ -1,0 +1,51 @@
+"""Recipe `batch`: each row is one request, all of them one flat batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from batchyard.recipes import Answer, Ask, Flow, Item, Options, Result, recipe
+from recipes.rollout.options import Sampling
+
+STAGE = "answer"
+
+
+class Batch(Options):
+    """Options of `batch`."""
+
+    model: str = Field(description="Model that answers")
+    sampling: Sampling = Field(default_factory=Sampling, description="Temperature, top_p, max_tokens and the like")
+    fresh: bool = Field(False, description="Compute each answer: none comes from the cache or from an equal request")
+
+    @property
+    def shares_answers(self) -> bool:
+        """False if an equal request's answer may not be taken."""
+        return not self.fresh
+
+
+def _ask(options: Batch, content: object) -> Ask:
+    return Ask(STAGE, content, model=options.model, **options.sampling.model_dump(exclude_none=True))
+
+
+@recipe(
+    "batch",
+    Batch,
+    stages=(STAGE,),
+    probe=lambda options: [_ask(options, "1 + 1 =")],
+    expected=lambda _: [1.0],
+)
+def batch(item: Item, options: Batch) -> Flow:
+    """Answer each row once, as one flat batch."""
+    answers: list[Answer] = yield [_ask(options, item.chat())]
+    (answer,) = answers
+    measured: dict[str, Any] = {
+        "seconds": answer.seconds,
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+    }
+    if not answer.ok:
+        error = answer.error or {}
+        return item.failed(str(error.get("code") or "no_answer"), error.get("message"), **measured)
+    return Result(answer.text, finish_reason=answer.finish_reason, **measured)

@@ -1,0 +1,1 @@
+"""Recipe `experiment`: its variants compared item by item, expectations, reports and plots."""

@@ -1,0 +1,208 @@
+"""Recipe `experiment`: variants of a recipe's options over one input, repeated, in rounds, and compared.
+
+What is compared, and how, is in `recipes.experiment`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, create_model
+
+from batchyard import config
+from batchyard.recipes import Child, CompositeOptions, EndedItem, Judgement, Report, Results, composite
+from batchyard.wording import nearest, quoted
+from recipes.experiment import children
+from recipes.experiment.comparison import Comparison, compare
+from recipes.experiment.expressions import check_expressions
+
+MOST = 1000
+"""Children of one experiment."""
+MODELS = frozenset({"model", "models", "tiers", "judge", "reviewer", "arbiter"})
+"""Options of recipes, at any depth, whose texts are names of models."""
+Variant = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
+Values = dict[str, Any]
+
+
+class _Experiment(CompositeOptions):
+    recipe: str = Field(description="Recipe of the children")
+    options: Values = Field({}, description="Options of all children; keys may have dots, as in sampling.temperature")
+    variants: dict[Variant, Values] = Field(
+        min_length=1,
+        description="{name: {option: value}}: what is different in each; keys may have dots",
+    )
+    tiers: dict[str, str] = Field(
+        {}, description="{name: model}: names that stand for models in the children's options"
+    )
+    baseline: str | None = Field(None, description="Variant that the others are compared with")
+    repeats: int = Field(1, ge=1, le=MOST, description="Jobs of each variant; repeat r, from 0, has the seed + r")
+    rounds: int = Field(1, ge=1, le=MOST, description="Jobs one after the other, each with an artifact of the last")
+    round_input: str | None = Field(
+        None, min_length=1, max_length=128, description="Artifact of a round's job that is the next one's input"
+    )
+    expect: Judgement[list[str]] = Field(
+        [], description="What should come out, such as `big.mean@8 > small.mean@8`; the report says whether it has"
+    )
+
+    def place(self, variant: str, path: str) -> str:
+        """Return where the option of a child at a path stands: `options.variants.big.n` for `options.n`."""
+        name = path.removeprefix("options").removeprefix(".")
+        if path == "recipe":
+            return "options.recipe"
+        own = [".".join(config.path(key)) for key in self.variants[variant]]
+        related = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in own)
+        return ".".join(["options", *(("variants", variant) if related else ("options",)), *([name] if name else [])])
+
+
+_PASS: dict[str, Any] = {
+    "pass": (
+        Judgement[list[str]],
+        Field([], description="As `expect`, and the command ends with 1 unless each of them holds"),
+    )
+}
+"""A field whose name, which people know, is a keyword of Python."""
+Experiment = create_model("Experiment", __base__=_Experiment, __doc__="Options of `experiment`.", **_PASS)
+
+
+def passes_of(options: _Experiment) -> list[str]:
+    """Return the option `pass`."""
+    passes: list[str] = getattr(options, "pass")
+    return passes
+
+
+def check(options: _Experiment) -> None:
+    """Raise ValueError, with the path of the option, for options that cannot be."""
+    names = list(options.variants)
+    if options.baseline is not None and options.baseline not in options.variants:
+        near = nearest(options.baseline, names)
+        raise ValueError(f"baseline: no variant is named {quoted(options.baseline)}; did you mean '{near}'?")
+    if (options.rounds > 1) != (options.round_input is not None):
+        raise ValueError("round_input: more than one round, and the artifact that the next one takes, go together")
+    number = len(names) * options.repeats * options.rounds
+    if number > MOST:
+        raise ValueError(f"repeats: {number:,} jobs would be started, and {MOST:,} are the most; take fewer")
+    for place, values in (
+        ("options", options.options),
+        *((f"variants.{name}", options.variants[name]) for name in names),
+    ):
+        for key in values:
+            try:
+                config.path(key)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+    for place, expressions in (("expect", options.expect), ("pass", passes_of(options))):
+        try:
+            check_expressions(expressions, names)
+        except ValueError as error:
+            raise ValueError(f"{place}.{error}") from None
+
+
+def options_of(options: _Experiment, variant: str) -> Values:
+    """Return the options of a variant's children: those of all, those of the variant over them, tiers as models."""
+    own: Values = nested(options.options, options.variants[variant])
+    served: Values = _served(own, options.tiers, is_model=False)
+    return served
+
+
+def nested(*layers: Values) -> Values:
+    """Return options whose keys are paths as nested options, those of later layers over those of earlier ones."""
+    merged: Values = {}
+    for values in layers:
+        for key, value in values.items():
+            *above, last = config.path(key)
+            inner: Values = {last: value}
+            for name in reversed(above):
+                inner = {name: inner}
+            merged = _merged(merged, inner)
+    return merged
+
+
+def _merged(below: Any, above: Any) -> Any:
+    """Return `above` over `below`: mappings are merged key by key, everything else is replaced."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: _merged(below.get(key), value) for key, value in above.items()}}
+
+
+def _served(value: Any, tiers: Mapping[str, str], *, is_model: bool) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _served(inner, tiers, is_model=key in MODELS) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_served(inner, tiers, is_model=is_model) for inner in value]
+    return tiers.get(value, value) if is_model and isinstance(value, str) else value
+
+
+def finish(results: Results, options: _Experiment) -> Report:
+    """Compare the children, write the artifacts, and return the metrics."""
+    items = list(results.items())
+    compared = compare(
+        [_compared(results, item) for item in items], options.baseline, options.expect, passes_of(options)
+    )
+    for name, text in _artifacts(compared):
+        with results.create(name) as file:
+            file.write(text.encode())
+    states = [item.state for item in items]
+    metrics = {
+        "children": len(items),
+        "completed": states.count("completed"),
+        "failed": states.count("failed"),
+        "taken": sum(bool(item.result.get("taken")) for item in items),
+        "passed": compared.passed,
+    }
+    return Report(metrics, compared.view(), compared.warnings())
+
+
+def _compared(results: Results, item: EndedItem) -> children.Child:
+    """Return a child with what it has left behind."""
+    job_id, error = item.result.get("job_id"), item.error or {}
+
+    def copied(name: str) -> Path | None:
+        return None if job_id is None else results.of_child(job_id, name)
+
+    def read(name: str) -> Values:
+        path = copied(name)
+        values: Values = {} if path is None else json.loads(path.read_bytes())
+        return values
+
+    return children.Child(
+        variant=item.columns["variant"],
+        repeat=item.columns["repeat"],
+        round=item.columns["round"],
+        job_id=job_id or "",
+        config_sha256=item.result.get("config_sha256") or "",
+        manifest=read("manifest.json"),
+        metrics=read("metrics.json"),
+        journal=copied("journal.parquet"),
+        results=copied("results.jsonl"),
+        status=item.result.get("status") or item.state,
+        error=error.get("message"),
+    )
+
+
+def _artifacts(compared: Comparison) -> Iterator[tuple[str, str]]:
+    yield "comparison.json", _json(compared.document())
+    yield "comparison.csv", compared.csv()
+    yield "comparison.md", compared.markdown()
+    yield "final_report.json", _json(compared.report_json())
+    yield "final_report.md", compared.report_markdown()
+    for name, svg in compared.plots().items():
+        yield f"plot-{PurePosixPath(name).name}.svg", svg
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+@composite("experiment", Experiment, check=check, finish=finish, main="comparison.json")
+def experiment(options: _Experiment) -> Sequence[Child]:
+    """Run variants of a recipe's options over one input, and compare them."""
+    values = {variant: options_of(options, variant) for variant in options.variants}
+    return [
+        Child(variant, repeat, number, options.recipe, values[variant], options.round_input if number else None)
+        for number in range(options.rounds)
+        for repeat in range(options.repeats)
+        for variant in options.variants
+    ]

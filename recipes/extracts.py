@@ -1,0 +1,101 @@
+"""Extracts: the part of an answer that is compared with those of other answers.
+
+Numbers become one text for all that have one value: 95, 95.0 and 9.5e1 agree. Other texts are stripped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import orjson
+
+from batchyard.wording import nearest, quoted
+from recipes.patterns import compiled
+from recipes.rewards.comparing import last_number, shortest
+
+BOXED = "\\boxed{"
+
+
+def extract(how: str, text: str) -> str | None:
+    """Return what `how` takes of a text, None if there is nothing of that kind. Raises ValueError as `check` does."""
+    check(how)
+    name, _, parameter = how.partition(":")
+    part = _EXTRACTS[name](text, parameter)
+    return None if part is None else _comparable(part)
+
+
+def check(how: str) -> None:
+    """Raise ValueError if `how` is none of first_line, last_number, boxed, json:<path>, regex:<pattern>."""
+    name, colon, parameter = how.partition(":")
+    if name not in _EXTRACTS:
+        raise ValueError(f"No extract is named {quoted(name)}. Did you mean '{nearest(name, _EXTRACTS)}'?")
+    if (name in ("json", "regex")) != bool(colon and parameter):
+        form = {"json": "json:<path>", "regex": "regex:<pattern>"}.get(name, name)
+        raise ValueError(f"Extract {name} is written as {form}, not {quoted(how)}.")
+    if name == "regex":
+        compiled(parameter, groups=True)
+
+
+def _last_number(text: str, _: str) -> str | None:
+    number = last_number(text)
+    return None if number is None else str(number)
+
+
+def _first_line(text: str, _: str) -> str | None:
+    return next((line for line in text.splitlines() if line.strip()), None)
+
+
+def _boxed(text: str, _: str) -> str | None:
+    r"""Return what the last `\boxed{…}` holds, braces within it in pairs."""
+    begin = text.rfind(BOXED)
+    depth = 0
+    for at in range(begin + len(BOXED) - 1, len(text)) if begin >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[begin + len(BOXED) : at]
+    return None
+
+
+def _json(text: str, path: str) -> str | None:
+    """Return the value at a path of names and indices with dots between."""
+    try:
+        value: Any = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    for name in path.split("."):
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _regex(text: str, pattern: str) -> str | None:
+    """Return the first match: its first group, or the whole without groups."""
+    match = compiled(pattern, groups=True).search(text)
+    if match is None:
+        return None
+    part: str | None = match.group(1 if match.re.groups else 0)
+    return part
+
+
+_EXTRACTS: dict[str, Callable[[str, str], str | None]] = {
+    "last_number": _last_number,
+    "first_line": _first_line,
+    "boxed": _boxed,
+    "json": _json,
+    "regex": _regex,
+}
+
+
+def _comparable(text: str) -> str:
+    text = text.strip()
+    try:
+        number = Decimal(text.replace(",", ""))
+    except InvalidOperation:
+        return text
+    return shortest(number) if number.is_finite() else text

@@ -1,0 +1,46 @@
+"""Gates over what is known of an answer beside its text: finish-reason, latency.
+
+Their Check has that as its text: the finish reason, or the seconds in the engine (`recipes.gates.subject`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from batchyard.recipes import Failure, Item, gate
+from recipes.gates.texts import several
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?) *(ms|s)")
+
+
+def seconds(value: Any) -> float:
+    """Return the seconds of a time with its unit, `500ms` or `2s`. Raises ValueError for anything else.
+
+    promptfoo counts in ms, and all else here in seconds, so a number alone could mean either.
+    """
+    match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"needs a time with its unit, as in 500ms or 2s, not {value!r}")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+@gate("finish-reason", several)
+def finish_reason(text: str, item: Item, value: Any) -> Failure | None:
+    """Pass an answer that has ended for one of these reasons: `stop`, `length`."""
+    allowed = several(value)
+    if text in allowed:
+        return None
+    return Failure("finish-reason", f"The answer ended with {text or 'no reason'}, not with {' or '.join(allowed)}.")
+
+
+@gate("latency", seconds)
+def latency(text: str, item: Item, value: Any) -> Failure | None:
+    """Pass an answer that took at most this time in the engine."""
+    most = seconds(value)
+    if not text:
+        return Failure("latency", "How long the answer took is not known.")
+    return None if float(text) <= most else Failure("latency", f"The answer took {float(text):.3g} s, not {most:g} s.")
+
+
+GATES = (finish_reason, latency)

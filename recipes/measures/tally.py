@@ -1,0 +1,245 @@
+"""Metrics of samples: of each prompt, averaged over prompts, with intervals."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from recipes.measures import intervals, passing, verl
+
+WITH_INTERVAL = ("mean@", "pass@", "pass^", "majority@", "acc/mean@")
+"""Beginnings of the names of metrics that get an interval by bootstrap."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a prompt, scored.
+
+    Attributes:
+        answered: false for a request without an answer.
+        acc: 1 if it is right; None if that is unknown.
+        values: the other numbers that the reward returned, by name.
+        error: the reward failed.
+    """
+
+    answered: bool
+    score: float = 0.0
+    acc: float | None = None
+    pred: str | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    error: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """True if a reward has scored an answer. What it has not counts 0."""
+        return self.answered and not self.error
+
+
+def is_judged(kept: Mapping[str, Any]) -> bool:
+    """Return True if a reward has scored a sample that the result of an item keeps."""
+    return kept["text"] is not None and kept["error"] is None
+
+
+def all_binary(results: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
+    """Return True if every score of kept samples is 0 or 1, but for those whose reward says what is right."""
+    return all(
+        kept["acc"] is not None or kept["score"] in (0, 1) for result in results for kept in result if is_judged(kept)
+    )
+
+
+def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) -> Iterator[Sample]:
+    """Yield the kept samples of an item. An item that ended before it was asked has lost all `size` of them.
+
+    Args:
+        binary: a score of 1 is a right answer where the reward does not say which is.
+    """
+    for kept in result or [{"text": None}] * size:
+        if kept["text"] is None:
+            yield Sample(False)
+        elif kept["error"] is not None:
+            yield Sample(True, error=True)
+        else:
+            acc = kept["acc"] if kept["acc"] is not None else kept["score"] if binary else None
+            yield Sample(True, kept["score"], acc, kept["pred"], kept["values"])
+
+
+class Prompt:
+    """The metrics of one prompt by name.
+
+    Attributes:
+        counted: its samples; those without an answer count 0, without a prediction, unless they are skipped.
+        correct: how many of these are right; None if that is unknown.
+        variables: names of the reward's other numbers.
+    """
+
+    def __init__(
+        self, samples: Sequence[Sample], size: int, *, skip_unanswered: bool = False, adaptive: bool = False
+    ) -> None:
+        """
+        Args:
+            size: samples asked for each prompt.
+            adaptive: sampling ends with a good sample, so pass@k cannot be estimated.
+        """
+        self.samples = samples
+        self.counted = [sample for sample in samples if sample.answered or not skip_unanswered]
+        self.variables = {name for sample in self.counted if sample.judged for name in sample.values}
+        accs = [sample.acc if sample.judged else 0.0 for sample in self.counted]
+        known = not adaptive and None not in accs
+        self.correct = sum(acc == 1 for acc in accs) if known else None
+        self.metrics = self._metrics(size) if self.counted else {}
+
+    def reaches(self, threshold: float) -> bool:
+        """Return True if a sample has this score."""
+        return any(sample.judged and sample.score >= threshold for sample in self.samples)
+
+    def _metrics(self, size: int) -> dict[str, float]:
+        preds = [sample.pred if sample.judged else None for sample in self.counted]
+        scores = [sample.score if sample.judged else 0.0 for sample in self.counted]
+        number = len(scores)
+        metrics = verl.metrics(scores, preds)
+        for name in sorted(self.variables):
+            metrics |= self._of_variable(name)
+        metrics[f"majority@{number}"] = passing.majority(preds, scores)
+        metrics["no_answer"] = float(passing.no_answer(preds))
+        for k in [] if self.correct is None else passing.sizes(size):
+            if k <= number:
+                metrics[f"pass@{k}"] = passing.pass_at(number, self.correct or 0, k)
+                metrics[f"pass^{k}"] = passing.pass_all(number, self.correct or 0, k)
+        return metrics
+
+    def _of_variable(self, name: str) -> dict[str, float]:
+        # As verl does, samples for which a reward has no such value are left out.
+        present = [sample for sample in self.counted if name in sample.values or not sample.judged]
+        values = [sample.values.get(name, 0.0) if sample.judged else 0.0 for sample in present]
+        preds = [sample.pred if sample.judged else None for sample in present]
+        metrics = verl.metrics(values, preds if len(present) == len(self.counted) else None)
+        return _of(name, metrics)
+
+
+class _Column:
+    """The values of one metric. Of many only their number and their sums are kept.
+
+    Attributes:
+        values: all of them, or if there were more than MOST_DRAWN the last ones.
+    """
+
+    def __init__(self) -> None:
+        self.values = array("d")
+        self._folded = 0
+        self._total = 0.0
+        self._squares = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Add a value, as often as `times` says."""
+        for _ in range(times):
+            if len(self.values) == intervals.MOST_DRAWN:
+                self._total, self._squares = self._sums()
+                self._folded += len(self.values)
+                self.values = array("d")
+            self.values.append(value)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all values are kept."""
+        return self._folded == 0
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.is_whole else self._sums()[0] / len(self)
+
+    @property
+    def normal_interval(self) -> tuple[float, float]:
+        total, squares = self._sums()
+        mean = total / len(self)
+        return intervals.normal(mean, max(0.0, squares / len(self) - mean**2), len(self))
+
+    def __len__(self) -> int:
+        return self._folded + len(self.values)
+
+    def _sums(self) -> tuple[float, float]:
+        values = np.asarray(self.values)
+        return self._total + float(values.sum()), self._squares + float(np.square(values).sum())
+
+
+class Tally:
+    """Prompts of a job, or of one data source of it.
+
+    Attributes:
+        correct: prompts by the number of right samples and of all; None if that is unknown for one of them.
+    """
+
+    def __init__(self) -> None:
+        self.prompts = 0
+        self.samples = 0
+        self.unanswered = 0
+        self.reward_errors = 0
+        self.correct: Counter[tuple[int, int]] | None = Counter()
+        self._columns: dict[str, _Column] = defaultdict(_Column)
+        self._variables: set[str] = set()
+        self._unjudged: Counter[int] = Counter()
+
+    def add(self, prompt: Prompt) -> None:
+        """Count a prompt."""
+        self.prompts += 1
+        self.samples += len(prompt.samples)
+        self.unanswered += sum(not sample.answered for sample in prompt.samples)
+        self.reward_errors += sum(sample.error for sample in prompt.samples)
+        if prompt.correct is None:
+            self.correct = None
+        elif self.correct is not None and prompt.counted:
+            self.correct[prompt.correct, len(prompt.counted)] += 1
+        for name, value in prompt.metrics.items():
+            self._columns[name].add(value)
+        self._variables |= prompt.variables
+        if prompt.counted and not any(sample.judged for sample in prompt.counted):
+            self._unjudged[len(prompt.counted)] += 1
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the counts, each metric averaged over the prompts that have it, and `intervals` of 95 %.
+
+        To be called once, after all prompts.
+        """
+        columns = {name: column for name, column in self._columns.items() if self._is_known(name)}
+        for number, count in self._unjudged.items():
+            for variable in self._variables:
+                for name, value in of_unjudged(variable, number).items():
+                    columns.setdefault(name, _Column()).add(value, count)
+        self._unjudged.clear()
+        counts = {
+            "prompts": self.prompts,
+            "samples": self.samples,
+            "unanswered": self.unanswered,
+            "reward_errors": self.reward_errors,
+        }
+        means = {name: column.mean for name, column in columns.items()}
+        return {**counts, **means, "intervals": _intervals(columns)}
+
+    def _is_known(self, name: str) -> bool:
+        return self.correct is not None or not name.startswith(("pass@", "pass^"))
+
+
+def of_unjudged(variable: str, number: int) -> dict[str, float]:
+    """Return the metrics of one of a reward's other numbers, for a prompt none of whose samples was judged."""
+    return _of(variable, verl.metrics([0.0] * number))
+
+
+def _of(variable: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {f"{variable}/{name}": value for name, value in metrics.items()}
+
+
+def _intervals(columns: Mapping[str, _Column]) -> dict[str, tuple[float, float]]:
+    named = {name: column for name, column in columns.items() if name.startswith(WITH_INTERVAL)}
+    result = {name: column.normal_interval for name, column in named.items() if not column.is_whole}
+    whole = sorted((len(column), name) for name, column in named.items() if column.is_whole)
+    for _, group in groupby(whole, key=lambda entry: entry[0]):
+        names = [name for _, name in group]
+        result.update(zip(names, intervals.of_means([named[name].values for name in names]), strict=True))
+    if absent := columns.get("no_answer"):
+        result["no_answer"] = intervals.wilson(round(absent.mean * len(absent)), len(absent))
+    return result

@@ -1,0 +1,1 @@
+"""Recipe `panel`: its program, its events, and what it leaves behind."""

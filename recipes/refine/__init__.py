@@ -1,0 +1,1 @@
+"""Recipe `refine`: its program, its options, its decisions, its votes, and what it leaves behind."""

@@ -1,0 +1,436 @@
+"""Recipe `refine`: an answer passes gates, votes and a blind review, or is asked for again, on higher tiers too.
+
+What follows a failure is decided in `refine_policy`; what the recipe leaves behind is in `refine_report`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, TypeAlias, TypeVar
+
+from batchyard.recipes import (
+    Answer,
+    Ask,
+    Check,
+    Checked,
+    Failure,
+    Flow,
+    Item,
+    Messages,
+    Peer,
+    Reply,
+    Report,
+    Result,
+    Results,
+    Score,
+    Wait,
+    recipe,
+)
+from batchyard.wording import PLACE, cut, fill, nearest, quoted
+from recipes import extracts
+from recipes.gates import BUILT_IN, columns, json_texts, subject, verdicts
+from recipes.refine import report as refine_report
+from recipes.refine.options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
+from recipes.refine.policy import Attempt, decide
+from recipes.refine.votes import Vote, count
+from recipes.rollout.options import Sampling
+
+FIRST_INTEGER = re.compile(r"\d+")
+MOST_SHOWN = 80
+"""Characters of a voted answer in a message."""
+LEAST_PROBES = 20
+"""About how many probes a job has, if it has reviews enough."""
+MOST_PROBED = 0.5
+"""Share of the reviews of a small job that have a probe. Its other items complete first, so there are answers."""
+STUCK = {
+    "no_change": "The last answers are the same.",
+    "repeat": "The last attempts of the last tier failed for one reason.",
+    "failures": "The last attempt of the last tier had too many failures.",
+    "budget": "The last tier has used up its attempts.",
+    "friction": "The last tier made no progress.",
+}
+"""What is said of an item that is stuck by a rule of the policy."""
+
+T = TypeVar("T")
+_Part: TypeAlias = Generator[Any, Any, T]
+"""A part of the program, which yields turns as the whole does."""
+
+
+class _Stuck(Exception):
+    """Only a person can go on with the item."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass
+class _Try:
+    """An attempt as it goes on.
+
+    Attributes:
+        writer: the model that wrote the text.
+        text: None without an answer.
+        votes: the count of votes by answer, None without votes.
+    """
+
+    tier: int
+    writer: str
+    text: str | None = None
+    failures: list[Failure] = field(default_factory=list)
+    votes: dict[str, float] | None = None
+    requests: int = 0
+    tokens: int = 0
+
+    def count(self, answers: Sequence[Answer]) -> None:
+        """Add the cost of answers."""
+        self.requests += len(answers)
+        self.tokens += sum(answer.input_tokens + answer.output_tokens for answer in answers)
+
+    def record(self, category: str | None, action: str, reason: str | None) -> dict[str, Any]:
+        """Return what the result keeps of the attempt, and of what followed."""
+        return {
+            "tier": self.tier + 1,
+            "model": self.writer,
+            "text": self.text,
+            "category": category,
+            "failures": [{"category": failure.category, "message": failure.message} for failure in self.failures],
+            "votes": self.votes,
+            "requests": self.requests,
+            "tokens": self.tokens,
+            "then": action,
+            "reason": reason,
+        }
+
+
+def _stages(options: Refine) -> list[str]:
+    stages = ["answer"]
+    if options.votes is not None:
+        stages += ["vote"] if options.votes.arbiter is None else ["vote", "arbiter"]
+    return stages if options.reviewer is None else [*stages, "review"]
+
+
+def _sampled(sampling: Sampling) -> dict[str, Any]:
+    return sampling.model_dump(exclude_none=True)
+
+
+def _answer_ask(options: Refine, tier: int, content: Messages | str) -> Ask:
+    chosen = options.tiers[tier]
+    sampling = _sampled(chosen.sampling or options.sampling)
+    return Ask("answer", content, model=chosen.model, **(options.structure or {}), **sampling)
+
+
+def _vote_asks(options: Refine, votes: VoteOptions, content: Messages | str) -> list[Ask]:
+    sampling = _sampled(votes.sampling or options.sampling)
+    return [
+        Ask("vote", content, model=model, **(options.structure or {}), **sampling)
+        for model in votes.models
+        for _ in range(votes.n)
+    ]
+
+
+def _arbiter_ask(arbiter: ArbiterOptions, content: Messages | str, candidates: int) -> Ask:
+    choice = [str(number) for number in range(1, candidates + 1)] if arbiter.structured else None
+    return Ask("arbiter", content, model=arbiter.model, choice=choice, temperature=0.0)
+
+
+def _review_ask(reviewer: ReviewerOptions, content: Messages | str) -> Ask:
+    return Ask("review", content, model=reviewer.model, **_sampled(reviewer.sampling))
+
+
+def _probe(options: Refine) -> list[Ask | Score | Check]:
+    asks = [_answer_ask(options, tier, "A task") for tier in range(len(options.tiers))]
+    if options.votes is not None:
+        asks += _vote_asks(options, options.votes, "A task")
+        asks += [] if options.votes.arbiter is None else [_arbiter_ask(options.votes.arbiter, "A task", 2)]
+    asks += [] if options.reviewer is None else [_review_ask(options.reviewer, "A task")]
+    return [*asks, *(Check(gate.gate, "", gate.value) for gate in options.gates)]
+
+
+def _check(options: Refine) -> None:
+    votes, reviewer = options.votes, options.reviewer
+    templates = {"prompts.retry": (options.prompts.retry, ["feedback", "answer"])}
+    templates["prompts.escalate"] = options.prompts.escalate, ["feedback", "answer"]
+    if reviewer is not None:
+        templates["reviewer.prompt"] = reviewer.prompt, ["answer"]
+    if votes is not None:
+        try:
+            extracts.check(votes.extract)
+        except ValueError as error:
+            raise ValueError(f"votes.extract: {error}") from error
+        sampling = votes.sampling or options.sampling
+        if votes.n > 1 and sampling.temperature == 0:
+            raise ValueError("votes.n: At temperature 0 all answers of a model are the same; ask for one.")
+        voters = [*(tier.model for tier in options.tiers), *votes.models]
+        for name in votes.weights:
+            if name not in voters:
+                raise ValueError(f"votes.weights: {quoted(name)} has no vote. Did you mean '{nearest(name, voters)}'?")
+        if votes.weights and votes.strategy != "weighted":
+            raise ValueError(f"votes.weights: Strategy {votes.strategy} has no weights; take `weighted`.")
+        if votes.arbiter is not None:
+            templates["votes.arbiter.prompt"] = votes.arbiter.prompt, ["candidates"]
+    for path, (template, places) in templates.items():
+        for name in PLACE.findall(template):
+            if name not in places:
+                raise ValueError(
+                    f"{path}: There is no place {{{cut(name, 100)}}}. Did you mean {{{nearest(name, places)}}}?"
+                )
+
+
+def _columns(options: Refine, row: Mapping[str, Any]) -> list[str]:
+    """Return the columns that the gates' values name."""
+    schemas = {gate.name for gate in json_texts.GATES}
+    named = (gate for gate in options.gates if gate.gate.removeprefix("not-") not in schemas)
+    return [name for gate in named if gate.gate in BUILT_IN for name in columns.names(gate.value)]
+
+
+def _finish(results: Results, options: Refine) -> Report:
+    return refine_report.report(results, options)
+
+
+class _Refinement:
+    """The way of one item, in parts that each yield their turns."""
+
+    def __init__(self, item: Item, options: Refine) -> None:
+        self._item = item
+        self._options = options
+        self._task = [message for message in item.messages if message["role"] != "system"]
+        self._history: list[dict[str, Any]] = []
+        self._attempts: list[Attempt] = []
+        self._counters = Counter[str]()
+
+    def run(self) -> Flow:
+        """Try on one tier after another, until an answer is accepted or a rule gives the item up."""
+        rules = self._options.rules()
+        tier = 0
+        content = self._item.chat()
+        while True:
+            attempt = _Try(tier, self._options.tiers[tier].model)
+            self._counters["attempts"] += 1
+            try:
+                yield from self._attempt(attempt, content)
+            except _Stuck as stuck:
+                self._history.append(attempt.record(stuck.reason, "stuck", stuck.reason))
+                return self._stuck(stuck.reason, stuck.message)
+            if not attempt.failures:
+                self._history.append(attempt.record(None, "accepted", None))
+                return self._accepted(attempt)
+            category = attempt.failures[0].category
+            digest = None if attempt.text is None else blake2b(attempt.text.encode(), digest_size=16).hexdigest()
+            self._attempts.append(Attempt(tier, category, len(attempt.failures), digest))
+            decision = decide(self._attempts, rules)
+            self._history.append(attempt.record(category, decision.action, decision.reason))
+            if decision.action == "stuck":
+                return self._stuck(str(decision.reason), STUCK[str(decision.reason)])
+            if decision.action == "escalate":
+                tier += 1
+                self._counters["escalations"] += 1
+            content = self._next(attempt, escalated=decision.action == "escalate")
+
+    def _attempt(self, attempt: _Try, content: Messages) -> _Part[None]:
+        """Ask for an answer and look at it. Its text and its failures are left in the attempt."""
+        (answer,) = yield [_answer_ask(self._options, attempt.tier, content)]
+        attempt.count([answer])
+        if failure := _failure(answer):
+            attempt.failures.append(failure)
+            return
+        attempt.text = answer.text
+        attempt.failures = yield from self._gates(answer)
+        if self._options.votes is not None and not attempt.failures:
+            yield from self._vote(attempt, answer, self._options.votes)
+        if self._options.reviewer is not None and not attempt.failures:
+            yield from self._review(attempt, self._options.reviewer)
+
+    def _gates(self, answer: Answer) -> _Part[list[Failure]]:
+        """Return the failures of an answer: all of them, or in mode fail_fast the first one.
+
+        A verdict is waited for last, and only if nothing has failed before it.
+        """
+        external = [gate for gate in self._options.gates if gate.gate == verdicts.external.name]
+        gates = [gate for gate in self._options.gates if gate.gate != verdicts.external.name]
+        at_once = len(gates) if self._options.mode == "comprehensive" else 1
+        for start in range(0, len(gates), at_once or 1):
+            group = gates[start : start + at_once]
+            checked: list[Checked] = yield [Check(gate.gate, subject(gate.gate, answer), gate.value) for gate in group]
+            failures = [
+                Failure(gate.category or outcome.category or gate.gate, outcome.message or "")
+                for gate, outcome in zip(group, checked, strict=True)
+                if not outcome.passed
+            ]
+            if failures:
+                return failures
+        for gate in external:
+            if failure := (yield from self._verdict_of(gate, answer)):
+                return [failure]
+        return []
+
+    def _verdict_of(self, gate: GateOptions, answer: Answer) -> _Part[Failure | None]:
+        """Wait for the verdict of an external gate."""
+        name = verdicts.name(gate.value)
+        reply: Reply = yield Wait("verdict", gate=name, text=answer.text)
+        if reply.passed:
+            return None
+        message = reply.message or f"{reply.by or name} says that the answer does not pass."
+        return Failure(gate.category or reply.category or name, message)
+
+    def _vote(self, attempt: _Try, answer: Answer, votes: VoteOptions) -> _Part[None]:
+        """Count the answer and those of the voters. A text that wins and is not the answer's has to pass the gates."""
+        answers: list[Answer] = yield _vote_asks(self._options, votes, self._item.chat())
+        attempt.count(answers)
+        voters = [attempt.writer, *(model for model in votes.models for _ in range(votes.n))]
+        ballots = [
+            (
+                Vote(
+                    None if _failure(given) else extracts.extract(votes.extract, given.text),
+                    votes.weights.get(voter, 1.0),
+                ),
+                voter,
+                given,
+            )
+            for voter, given in zip(voters, [answer, *answers], strict=True)
+        ]
+        counted = count([vote for vote, _, _ in ballots], votes.strategy)
+        attempt.votes = counted.tally
+        if not counted.agreed:
+            shown = ", ".join(f"{cut(text, MOST_SHOWN)!r} {number:g}" for text, number in counted.tally.items())
+            attempt.failures.append(Failure("no_agreement", f"The models do not agree: {shown or 'no votes'}."))
+            return
+        first = {vote.answer: (voter, given) for vote, voter, given in reversed(ballots)}
+        winner = counted.leading[0]
+        if len(counted.leading) > 1:
+            texts = [first[leading][1].text for leading in counted.leading]
+            winner = counted.leading[(yield from self._arbitrate(attempt, votes.arbiter, texts))]
+        attempt.writer, given = first[winner]
+        if given is not answer:
+            attempt.text = given.text
+            attempt.failures = yield from self._gates(given)
+
+    def _arbitrate(self, attempt: _Try, arbiter: ArbiterOptions | None, texts: Sequence[str]) -> _Part[int]:
+        """Return the index of the text that the arbiter chooses. Raises _Stuck without one."""
+        self._counters["ties"] += 1
+        message = f"{len(texts)} answers have as many votes."
+        if arbiter is None:
+            raise _Stuck("tie", message)
+        candidates = "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1))
+        content = self._blind(fill(arbiter.prompt, {"candidates": candidates}))
+        (answer,) = yield [_arbiter_ask(arbiter, content, len(texts))]
+        attempt.count([answer])
+        number = FIRST_INTEGER.search(answer.text) if answer.ok else None
+        choice = int(number[0][:9]) if number else 0
+        if not 1 <= choice <= len(texts):
+            raise _Stuck("tie", f"{message} The arbiter has chosen none.")
+        return choice - 1
+
+    def _review(self, attempt: _Try, reviewer: ReviewerOptions) -> _Part[None]:
+        """Let the reviewer see the task and the answer, and nothing else."""
+        text = str(attempt.text)
+        review = yield from self._reviewed(attempt, reviewer, text)
+        if not review.ok:
+            error = review.error or {}
+            raise _Stuck("review_failed", f"There is no review: {error.get('message') or error.get('code')}")
+        passed, remark = self._verdict(review)
+        if not passed:
+            attempt.failures.append(Failure("review", remark))
+        yield from self._try_reviewer(attempt, reviewer, text)
+        self._counters["reviews"] += 1
+
+    def _try_reviewer(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[None]:
+        """After some of the reviews, put another item's answer before the reviewer, if there is one that differs.
+
+        Not together with the item's own: where all items are reviewed at once, none has been accepted yet.
+        """
+        options = self._options
+        share = max(options.probes, min(MOST_PROBED, LEAST_PROBES / self._item.total)) if options.probes else 0.0
+        if self._item.random("probe", self._counters["reviews"]).random() >= share:
+            return
+        peer: str | None = yield Peer()
+        if peer is None or self._comparable(peer) == self._comparable(text):
+            return
+        review = yield from self._reviewed(attempt, reviewer, peer)
+        if review.ok:
+            self._counters["probes"] += 1
+            self._counters["probes_caught"] += _first_line(review) != "PASS"
+
+    def _reviewed(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[Answer]:
+        review: Answer
+        (review,) = yield [_review_ask(reviewer, self._blind(fill(reviewer.prompt, {"answer": text})))]
+        attempt.count([review])
+        return review
+
+    def _comparable(self, text: str) -> str:
+        votes = self._options.votes
+        return (extracts.extract(votes.extract, text) if votes else None) or text.strip()
+
+    def _blind(self, text: str) -> Messages:
+        """Return the task without the writer's system messages, and a text."""
+        return [*self._task, {"role": "user", "content": text}]
+
+    def _verdict(self, review: Answer) -> tuple[bool, str]:
+        """Return whether a review passes an answer, and its remark. Only a first line of PASS does."""
+        first, rest = _first_line(review), review.text.partition("\n")[2]
+        if first not in ("PASS", "FAIL"):
+            self._counters["review_unreadable"] += 1
+            return False, "The review begins with neither PASS nor FAIL."
+        return first == "PASS", rest.strip() or "The reviewer says that the answer is wrong."
+
+    def _next(self, failed: _Try, *, escalated: bool) -> Messages:
+        """Return what the next attempt is asked: the task, and what was wrong if there was an answer."""
+        if failed.text is None or not self._options.feedback:
+            return self._item.chat()
+        feedback = "\n".join(f"- {failure.category}: {failure.message}" for failure in failed.failures)
+        template = self._options.prompts.escalate if escalated else self._options.prompts.retry
+        return self._item.chat(fill(template, {"feedback": feedback, "answer": failed.text}))
+
+    def _accepted(self, attempt: _Try) -> Result:
+        return Result(
+            attempt.text,
+            self._counters,
+            tier=attempt.tier + 1,
+            model=attempt.writer,
+            votes=attempt.votes,
+            **self._kept(),
+        )
+
+    def _stuck(self, reason: str, message: str) -> Result:
+        """End the item for a person. If no attempt has an answer there is nothing to look at, and it has failed."""
+        if all(attempt["text"] is None for attempt in self._history):
+            return self._item.failed(
+                "no_answer", self._history[-1]["failures"][0]["message"], counters=self._counters, **self._kept()
+            )
+        return self._item.stuck(reason, message, counters=self._counters, **self._kept())
+
+    def _kept(self) -> dict[str, Any]:
+        return {"history": self._history, **{name: self._counters[name] for name in refine_report.REVIEWS}}
+
+
+def _first_line(review: Answer) -> str:
+    return review.text.partition("\n")[0]
+
+
+def _failure(answer: Answer) -> Failure | None:
+    """Return why there is no answer, None if there is one. A text of blanks is none."""
+    if answer.ok:
+        return None if answer.text.strip() else Failure("empty_answer", "The answer has no text.")
+    error = answer.error or {}
+    return Failure(str(error.get("code") or "no_answer"), str(error.get("message") or "There is no answer."))
+
+
+@recipe(
+    "refine",
+    Refine,
+    _stages,
+    loops=True,
+    probe=_probe,
+    check=_check,
+    columns=_columns,
+    finish=_finish,
+    main="done.jsonl",
+)
+def refine(item: Item, options: Refine) -> Flow:
+    """Answer each row, check and review the answer, and try again on higher tiers until it is accepted."""
+    return (yield from _Refinement(item, options).run())

@@ -1,0 +1,202 @@
+"""What recipe refine leaves behind when all its items have ended: artifacts, metrics, and blocks for the job's page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from batchyard.recipes import EndedItem, Report, Results
+from recipes.measures import intervals
+from recipes.refine.options import Refine
+
+MAIN = "done.jsonl"
+STUCK = "stuck.jsonl"
+REVIEWS = ("reviews", "review_unreadable", "probes", "probes_caught")
+"""What an item's result counts of its reviews."""
+LEAST_CATCH_RATE = 0.5
+"""A reviewer whose catch rate may be lower agrees with too much."""
+
+
+@dataclass
+class _Tier:
+    """Sums of one tier.
+
+    Attributes:
+        items: those that it tried.
+        begun, passed: of its attempts by their number, from 1: how many items made it, and passed.
+    """
+
+    model: str
+    items: int = 0
+    accepted: int = 0
+    requests: int = 0
+    tokens: int = 0
+    begun: Counter[int] = field(default_factory=Counter)
+    passed: Counter[int] = field(default_factory=Counter)
+
+    def metrics(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "attempts": self.begun.total(),
+            "accepted": self.accepted,
+            "pass_rate": share(self.accepted, self.items),
+            "requests_per_accepted": self.requests / self.accepted if self.accepted else None,
+            "tokens_per_accepted": self.tokens / self.accepted if self.accepted else None,
+        }
+
+
+def share(successes: int, count: int) -> dict[str, Any]:
+    """Return a proportion with its number of cases and Wilson's interval."""
+    return {
+        "mean": successes / count if count else None,
+        "n": count,
+        "intervals": {"mean": list(intervals.wilson(successes, count))} if count else {},
+    }
+
+
+class _Tally:
+    """Sums over the items of a job."""
+
+    def __init__(self, options: Refine) -> None:
+        self._options = options
+        self._tiers = [_Tier(tier.model) for tier in options.tiers]
+        self._states = Counter[str]()
+        self._counts = Counter[str]()
+        self._escalations = Counter[str]()
+        self._stuck = Counter[str]()
+        self._categories = Counter[str]()
+
+    def add(self, item: EndedItem) -> None:
+        """Take in an item that has ended."""
+        self._states[item.state] += 1
+        self._counts["resolved"] += item.state == "completed" and "resolved_by" in item.result
+        if item.state == "stuck" and item.error:
+            self._stuck[item.error["code"]] += 1
+        for name in REVIEWS:
+            self._counts[name] += item.result.get(name, 0)
+        tries = Counter[int]()
+        for attempt in item.result.get("history", []):
+            number = attempt["tier"]
+            tier = self._tiers[number - 1]
+            tries[number] += 1
+            tier.items += tries[number] == 1
+            tier.begun[tries[number]] += 1
+            tier.requests += attempt["requests"]
+            tier.tokens += attempt["tokens"]
+            if attempt["then"] == "accepted":
+                tier.accepted += 1
+                tier.passed[tries[number]] += 1
+            else:
+                self._categories[attempt["category"]] += 1
+            if attempt["then"] == "escalate":
+                self._escalations[attempt["reason"]] += 1
+
+    def metrics(self) -> dict[str, Any]:
+        accepted, items = self._states["completed"], self._states.total()
+        reviews: dict[str, Any] = {}
+        if self._options.reviewer is not None:
+            reviews = {name: self._counts[name] for name in ("reviews", "review_unreadable")}
+            reviews["catch_rate"] = share(self._counts["probes_caught"], self._counts["probes"])
+        return {
+            "items": items,
+            "accepted": accepted,
+            "resolved": self._counts["resolved"],
+            "stuck": self._states["stuck"],
+            "failed": self._states["failed"],
+            "pass_rate": share(accepted, items),
+            **reviews,
+            "tiers": {str(number): tier.metrics() for number, tier in enumerate(self._tiers, 1)},
+            "escalations": dict(sorted(self._escalations.items())),
+            "stuck_by_reason": dict(sorted(self._stuck.items())),
+            "categories": dict(sorted(self._categories.items())),
+        }
+
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return a warning if the reviewer lets too many known-wrong answers pass, or if nobody knows."""
+        caught, probes = self._counts["probes_caught"], self._counts["probes"]
+        low, high = intervals.wilson(caught, probes)
+        if self._options.reviewer is None or not self._options.probes or low >= LEAST_CATCH_RATE:
+            return []
+        message = "No known-wrong answer could be put before the reviewer, so nobody knows how many it would fail."
+        if probes:
+            message = (
+                f"The reviewer has failed {caught} of {probes} known-wrong answers; the interval of its catch rate is "
+                f"{low:.0%} to {high:.0%}. Its PASS says little."
+            )
+        return [("reviewer_agrees", message)]
+
+    def view(self) -> list[dict[str, Any]]:
+        names = [f"{number} {tier.model}" for number, tier in enumerate(self._tiers, 1)]
+        most = max((attempt for tier in self._tiers for attempt in tier.begun), default=0)
+        rates = [
+            [
+                tier.passed[attempt] / tier.begun[attempt] if tier.begun[attempt] else None
+                for attempt in range(1, most + 1)
+            ]
+            for tier in self._tiers
+        ]
+        rows = []
+        for name, tier in zip(names, self._tiers, strict=True):
+            metrics = tier.metrics()
+            rows.append(
+                [name, tier.items, tier.accepted, metrics["requests_per_accepted"], metrics["tokens_per_accepted"]]
+            )
+        columns = ["tier", "items", "accepted", "requests per accepted item", "tokens per accepted item"]
+        blocks: list[dict[str, Any]] = [{"kind": "table", "title": "Tiers", "columns": columns, "rows": rows}]
+        if most:
+            attempts = [str(attempt) for attempt in range(1, most + 1)]
+            title = "Share of the attempts that were accepted, by tier and number of the attempt"
+            blocks.append({"kind": "matrix", "title": title, "rows": names, "columns": attempts, "values": rates})
+        if self._categories:
+            labels, values = zip(*self._categories.most_common(), strict=True)
+            bars = {"kind": "bars", "title": "Failures by category", "labels": list(labels), "values": list(values)}
+            blocks.append(bars)
+        return blocks
+
+
+def report(results: Results, options: Refine) -> Report:
+    """Write `done.jsonl` and `stuck.jsonl`, in the order of the input."""
+    tally = _Tally(options)
+    with ExitStack() as stack:
+        done, stuck = (stack.enter_context(results.create(name)) for name in (MAIN, STUCK))
+        for item in results.items():
+            tally.add(item)
+            if item.state == "completed":
+                done.write(_line(_done(item)))
+            elif item.state == "stuck":
+                stuck.write(_line(_of_stuck(item)))
+    return Report(tally.metrics(), tally.view(), tally.warnings())
+
+
+def _done(item: EndedItem) -> dict[str, Any]:
+    return {
+        "custom_id": item.custom_id,
+        "number": item.number,
+        "text": item.result.get("text"),
+        "tier": item.result.get("tier"),
+        "model": item.result.get("model"),
+        "attempts": len(item.result.get("history", [])),
+        "votes": item.result.get("votes"),
+        "resolved_by": item.result.get("resolved_by"),
+    }
+
+
+def _of_stuck(item: EndedItem) -> dict[str, Any]:
+    history = item.result.get("history", [])
+    texts = [attempt["text"] for attempt in history if attempt["text"] is not None]
+    return {
+        "custom_id": item.custom_id,
+        "number": item.number,
+        "reason": (item.error or {}).get("code"),
+        "text": texts[-1] if texts else None,
+        "history": history,
+    }
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)

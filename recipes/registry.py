@@ -1,0 +1,263 @@
+"""The recipes, rewards and gates of a deployment by name.
+
+There are the built-in ones, those of installed packages (entry points `batchyard.recipes`, `batchyard.rewards`,
+`batchyard.gates`), and those of the Python files in the folder BATCHYARD_RECIPES.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
+
+from batchyard.errors import ConfigurationError, RequestError
+from batchyard.plugins import Registry
+from batchyard.recipes import Gate, Recipe, Reward
+from batchyard.settings import Settings
+from batchyard.wording import nearest, quoted
+from recipes.gates import BUILT_IN as BUILT_IN_GATES
+from recipes.rewards import graders
+
+NAME = re.compile(r"[a-z][a-z0-9-]*")
+# fmt: off
+COMMANDS = frozenset({
+    "audit", "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open",
+    "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
+    "usage", "webhook",
+})
+# fmt: on
+"""Commands of the terminal. A recipe has a command of its own name, so it cannot take one of these."""
+PACKAGE = "batchyard_recipes"
+"""The package that the files of the folder are modules of: they may import each other by it."""
+
+Entry: TypeAlias = Recipe[Any] | Reward | Gate
+E = TypeVar("E", Recipe[Any], Reward, Gate)
+
+
+def _checked(kind: type[E]) -> Callable[[Any], tuple[str, E]]:
+    def checked(value: Any) -> tuple[str, E]:
+        if not isinstance(value, kind):
+            raise TypeError(f"is no batchyard.recipes.{kind.__name__}")
+        return value.name, value
+
+    return checked
+
+
+RECIPES: Registry[Recipe[Any]] = Registry(
+    "recipe",
+    "batchyard.recipes",
+    {
+        "batch": "recipes.batch:batch",
+        "experiment": "recipes.experiment.recipe:experiment",
+        "panel": "recipes.panel.flow:panel",
+        "refine": "recipes.refine.flow:refine",
+        "rollout": "recipes.rollout.flow:rollout",
+        "tune": "recipes.tune.recipe:tune",
+    },
+    _checked(Recipe),
+)
+REWARDS: Registry[Reward] = Registry(
+    "reward",
+    "batchyard.rewards",
+    {
+        "exact": "recipes.rewards.comparing:exact",
+        "numeric": "recipes.rewards.comparing:numeric",
+        "regex": "recipes.rewards.comparing:regex",
+        "gsm8k": "recipes.rewards.gsm8k:gsm8k",
+        "gsm8k-flexible": "recipes.rewards.gsm8k:gsm8k_flexible",
+        "math": "recipes.rewards.mathematics:math",
+    },
+    _checked(Reward),
+)
+GATES: Registry[Gate] = Registry(
+    "gate",
+    "batchyard.gates",
+    {},
+    _checked(Gate),
+)
+
+
+class Catalogue:
+    """What jobs of this deployment may name.
+
+    Attributes:
+        recipes, rewards, gates: by name, the built-in ones first.
+    """
+
+    def __init__(self, reserved: Iterable[str] = COMMANDS) -> None:
+        self.recipes: dict[str, Recipe[Any]] = {}
+        self.rewards: dict[str, Reward] = {}
+        self.gates: dict[str, Gate] = {}
+        self._reserved = frozenset(reserved)
+        self._places: dict[int, str] = {}
+        self._sha256: dict[str, str] = {}
+
+    def recipe(self, name: str, param: str = "recipe") -> Recipe[Any]:
+        """Return the recipe of that name. Raises RequestError, with `param`, for an unknown one."""
+        return _named("recipe", self.recipes, name, param)
+
+    def is_composite(self, name: str) -> bool:
+        """True if there is a recipe of that name whose items are other jobs."""
+        return name in self.recipes and self.recipes[name].children is not None
+
+    def reward(self, name: str, param: str = "options.reward") -> Reward:
+        """Return the reward of that name, or the one that the JSON of a grader describes.
+
+        Raises:
+            RequestError: no reward has that name, or the grader cannot be used. Has `param`.
+        """
+        if name.startswith("{"):
+            try:
+                return graders.reward(name)
+            except ValueError as error:
+                raise RequestError(f"The grader cannot be used: {error}.", code="invalid_grader", param=param) from None
+        return _named("reward", self.rewards, name, param)
+
+    def gate(self, name: str, param: str = "options.gates") -> Gate:
+        """Return the gate of that name. Raises RequestError, with `param`, for an unknown one."""
+        return _named("gate", self.gates, name, param)
+
+    def reward_for(self, data_source: str) -> Reward | None:
+        """Return the reward of a data source, None if no reward is for that."""
+        return next((reward for reward in self.rewards.values() if data_source in reward.data_sources), None)
+
+    def sha256(self, recipe: str) -> str:
+        """Return the hash of the file that defines a recipe, as it was when this process imported it."""
+        return self._sha256[self.recipe(recipe).name]
+
+    def add(self, entry: Entry) -> None:
+        """Take in a recipe, a reward or a gate.
+
+        Raises:
+            ConfigurationError: its name is taken or cannot be one; so is a data source of a reward.
+        """
+        if id(entry) in self._places:  # a file has imported it from another one
+            return
+        place, file = _place(entry)
+        kind, entries = self._of_kind(entry)
+        if not NAME.fullmatch(entry.name):
+            raise ConfigurationError(
+                f"{place}: {quoted(entry.name)} cannot be the name of a {kind}; take lower-case letters, digits and "
+                "hyphens, a letter first"
+            )
+        if kind == "recipe" and entry.name in self._reserved:
+            raise ConfigurationError(
+                f"{place}: the name {entry.name!r} is that of a command of the terminal; choose another"
+            )
+        if entry.name in entries:
+            other = self._places[id(entries[entry.name])]
+            raise ConfigurationError(
+                f"{place}: the name {entry.name!r} is taken by the {kind} of {other}; choose another"
+            )
+        if isinstance(entry, Reward):
+            for data_source in entry.data_sources:
+                if taken := self.reward_for(data_source):
+                    raise ConfigurationError(
+                        f"{place}: reward {taken.name!r} is for data source {data_source!r}, too; it can have one"
+                    )
+        if isinstance(entry, Recipe):
+            self._sha256[entry.name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        entries[entry.name] = entry
+        self._places[id(entry)] = place
+
+    def _of_kind(self, entry: Entry) -> tuple[str, dict[str, Any]]:
+        if isinstance(entry, Recipe):
+            return "recipe", self.recipes
+        return ("reward", self.rewards) if isinstance(entry, Reward) else ("gate", self.gates)
+
+
+def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
+    """Import all recipes, rewards and gates: the built-in ones, those of packages, those of the folder's files.
+
+    Raises:
+        ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
+    """
+    catalogue = Catalogue(reserved)
+    for gate in BUILT_IN_GATES.values():
+        catalogue.add(gate)
+    for registry in (REWARDS, GATES, RECIPES):
+        for entry in registry.load():
+            catalogue.add(entry)
+    for module in _modules(folder) if folder else ():
+        for value in list(vars(module).values()):
+            if isinstance(value, Recipe | Reward | Gate):
+                catalogue.add(value)
+    return catalogue
+
+
+_LOADING = threading.Lock()
+_current: Catalogue | None = None
+
+
+def catalogue(settings: Settings) -> Catalogue:
+    """Return the catalogue of this process. Raises ConfigurationError as `load` does."""
+    global _current
+    with _LOADING:  # two threads would import the files twice
+        _current = _loaded(settings.recipes)
+        return _current
+
+
+def current() -> Catalogue:
+    """Return the catalogue that this process works with, for recipes; the built-in one before any is loaded."""
+    with _LOADING:
+        return _current or _loaded("")
+
+
+@functools.cache
+def _loaded(folder: str) -> Catalogue:
+    return load(folder)
+
+
+def _modules(folder: str) -> list[ModuleType]:
+    path = Path(folder).resolve()
+    if not path.is_dir():
+        raise ConfigurationError(f"BATCHYARD_RECIPES={folder}: there is no such folder")
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
+    package = ModuleType(PACKAGE)
+    package.__path__ = [str(path)]
+    sys.modules[PACKAGE] = package
+    importlib.invalidate_caches()
+    return [_module(file) for file in sorted(path.glob("*.py"))]
+
+
+def _module(file: Path) -> ModuleType:
+    try:
+        return importlib.import_module(f"{PACKAGE}.{file.stem}")
+    except Exception as error:
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else None
+        frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = line or (frames[-1] if frames else None)
+        where = f"{file}, line {line}" if line else f"{file}"
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigurationError(
+            f"{where}: {type(error).__name__}: {reason}; repair the file or take it out of BATCHYARD_RECIPES"
+        ) from error
+
+
+def _place(entry: Entry) -> tuple[str, str]:
+    """Return the place in words, and the file, where the function of an entry stands."""
+    function = inspect.unwrap(entry.children or entry.flow if isinstance(entry, Recipe) else entry.function)
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that can be called
+        module = sys.modules[type(function).__module__]
+        return f"{module.__file__}", f"{module.__file__}"
+    return f"{code.co_filename}, line {code.co_firstlineno}", code.co_filename
+
+
+def _named(kind: str, entries: Mapping[str, E], name: str, param: str) -> E:
+    entry = entries.get(name)
+    if entry is None:
+        near = nearest(name, entries)
+        hint = f" Did you mean '{near}'?" if near else ""
+        raise RequestError(f"No {kind} is named {quoted(name)}.{hint}", code=f"{kind}_not_found", param=param)
+    return entry

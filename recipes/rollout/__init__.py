@@ -1,0 +1,1 @@
+"""Recipe `rollout`: its program, its options, its metrics, and what it leaves behind."""

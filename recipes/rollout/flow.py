@@ -1,0 +1,236 @@
+"""Recipe `rollout`: n samples of each prompt, scored by a reward. What it leaves behind is in `rollout_report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from batchyard.errors import BatchyardError
+from batchyard.recipes import (
+    Answer,
+    Ask,
+    Check,
+    Flow,
+    InvalidItem,
+    Item,
+    Report,
+    Result,
+    Results,
+    Score,
+    Scored,
+    recipe,
+)
+from recipes import extracts, registry
+from recipes.rewards import graders, mathematics
+from recipes.rollout import report as rollout_report
+from recipes.rollout.options import GROUND_TRUTH, Rollout, data_source_of, ground_truth_of
+
+STAGE = "sample"
+GRADE = "grade"
+"""The stage of a grader that asks a model."""
+
+
+def reward_of(columns: Mapping[str, Any], options: Rollout) -> str | None:
+    """Return the name of the reward of a row, or a grader's JSON; None if its data source has no reward."""
+    if isinstance(options.reward, str):
+        return options.reward
+    if options.grader is not None:
+        return options.grader
+    data_source = data_source_of(columns)
+    if isinstance(options.reward, dict) and data_source in options.reward:
+        return str(options.reward[data_source])
+    reward = registry.current().reward_for(data_source)
+    return None if reward is None else reward.name
+
+
+def check(options: Rollout) -> None:
+    """Raise ValueError, with the path of the option, for options that cannot be."""
+    if options.n > 1 and options.sampling.temperature == 0:
+        raise ValueError("sampling.temperature: at 0 all samples of a prompt are the same; ask for n = 1, or raise it")
+    for path, name in _rewards(options):
+        if not isinstance(name, str):
+            raise ValueError(f"{path}: a data source has the name of its reward, not {json.dumps(name)}")
+        try:
+            registry.current().reward(name)
+            if name == mathematics.math.name:
+                mathematics.require()
+        except BatchyardError as error:
+            raise ValueError(f"{path}: {error.message}") from None
+    if options.extract is not None:
+        try:
+            extracts.check(options.extract)
+        except ValueError as error:
+            raise ValueError(f"extract: {error}") from None
+
+
+def _rewards(options: Rollout) -> list[tuple[str, Any]]:
+    if options.reward is None:
+        return []
+    if options.grader is not None:
+        return [("reward", options.grader)]
+    if isinstance(options.reward, str):
+        return [("reward", options.reward)]
+    return [(f"reward.{source}", name) for source, name in options.reward.items()]
+
+
+def columns_of(options: Rollout, row: Mapping[str, Any]) -> Sequence[str]:
+    """Return the columns that a row's reward needs.
+
+    Raises:
+        InvalidItem: its data source has no reward, or a column has the name of one of the results.
+    """
+    if taken := [name for name in rollout_report.COLUMNS if name in row]:
+        raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
+    name = reward_of(row, options)
+    if name is None:
+        raise InvalidItem(
+            "no_reward",
+            f"Data source {data_source_of(row)!r} has no reward; name one in the option `reward`. "
+            f"There are {', '.join(registry.current().rewards)}.",
+        )
+    needed = registry.current().reward(name).columns
+    return [options.ground_truth if path == GROUND_TRUTH and options.ground_truth else path for path in needed]
+
+
+def _ask(options: Rollout, content: Any, seed: int | None) -> Ask:
+    return Ask(
+        STAGE,
+        content,
+        model=options.model,
+        seed=seed,
+        logprobs=options.logprobs or None,
+        return_token_ids=options.response_ids or None,
+        **options.sampling.model_dump(exclude_none=True),
+    )
+
+
+def _solution(options: Rollout, answer: Answer) -> str:
+    """Return the part of an answer that is judged."""
+    return answer.text if options.extract is None else extracts.extract(options.extract, answer.text) or ""
+
+
+def _grade(grader: graders.ModelGrader, content: Any) -> Ask:
+    sampling = grader.sampling_params.model_dump(exclude_none=True)
+    return Ask(GRADE, content, model=grader.model, **grader.form(), **sampling)
+
+
+def _graded(
+    item: Item, options: Rollout, grader: graders.ModelGrader, answers: Sequence[Answer]
+) -> Generator[list[Ask], Any, list[Scored]]:
+    """Ask a grader's model about answers, and return their scores."""
+    contents = [grader.messages(item.columns, _solution(options, answer)) for answer in answers]
+    asks = [_grade(grader, content) for content in contents if content is not None]
+    grades = iter((yield asks) if asks else [])
+    return [Scored(0.0) if content is None else grader.scored(next(grades)) for content in contents]
+
+
+def _score(item: Item, options: Rollout, reward: str, answer: Answer) -> Score:
+    return Score(
+        reward,
+        data_source_of(item.columns),
+        _solution(options, answer),
+        ground_truth_of(item.columns, options),
+        dict(item.columns) if options.grader is not None else item.columns.get("extra_info"),
+    )
+
+
+def _sample(options: Rollout, answer: Answer, scored: Scored | None) -> dict[str, Any]:
+    """Return what the result keeps of a sample."""
+    if scored is None:
+        return {"text": None, "seed": answer.seed, "error": answer.error}
+    pred = scored.pred
+    if pred is None and options.extract is not None and scored.error is None:
+        pred = extracts.extract(options.extract, answer.text)
+    sample: dict[str, Any] = {
+        "text": answer.text,
+        "score": scored.score,
+        "acc": scored.acc,
+        "pred": pred,
+        "values": {
+            name: float(value)
+            for name, value in scored.values.items()
+            if name not in ("score", "pred") and isinstance(value, int | float)
+        },
+        "finish_reason": answer.finish_reason,
+        "seed": answer.seed,
+        "output_tokens": answer.output_tokens,
+        "error": None if scored.error is None else {"code": "reward_error", "message": scored.error},
+    }
+    if options.logprobs:
+        tokens = (answer.extra.get("logprobs") or {}).get("content") or []
+        sample["logprobs"] = [token["logprob"] for token in tokens]
+    if options.response_ids:
+        sample["response_ids"] = list(answer.extra.get("token_ids") or [])
+    return sample
+
+
+def _stages(options: Rollout) -> list[str]:
+    return [STAGE] if graders.of_model(options.grader) is None else [STAGE, GRADE]
+
+
+def _probe(options: Rollout) -> list[Ask | Score | Check]:
+    grader = graders.of_model(options.grader)
+    grades = [] if grader is None else [_grade(grader, [message.model_dump() for message in grader.input])]
+    return [_ask(options, "1 + 1 =", None), *grades]
+
+
+def finish(results: Results, options: Rollout) -> Report:
+    """Write the artifacts, and return the metrics."""
+    return rollout_report.write(results, options)
+
+
+@recipe(
+    "rollout",
+    Rollout,
+    stages=_stages,
+    loops=True,
+    probe=_probe,
+    check=check,
+    columns=columns_of,
+    finish=finish,
+    main="rollouts.parquet",
+    expected=lambda options: [float(options.n)] * len(_stages(options)),
+)
+def rollout(item: Item, options: Rollout) -> Flow:
+    """Sample each prompt n times and score the answers.
+
+    With a threshold it samples in waves, until a score reaches it.
+    """
+    reward = reward_of(item.columns, options)
+    if reward is None:
+        return item.failed("no_reward", f"data source {data_source_of(item.columns)!r} has no reward")
+    grader = graders.of_model(reward)
+    seeded = options.seeds == "derived" and options.sampling.temperature > 0
+    wave = options.n if options.threshold is None else options.wave
+    content = item.chat()
+    samples: list[dict[str, Any]] = []
+    best: tuple[float, str | None] = (float("-inf"), None)
+    while len(samples) < options.n and (options.threshold is None or best[0] < options.threshold):
+        numbers = range(len(samples), min(len(samples) + wave, options.n))
+        answers: list[Answer] = yield [
+            _ask(options, content, item.seed(STAGE, number) if seeded else None) for number in numbers
+        ]
+        answered = [answer for answer in answers if answer.ok]
+        scores: list[Scored] = []
+        if answered and grader is not None:
+            scores = yield from _graded(item, options, grader, answered)
+        elif answered:
+            scores = yield [_score(item, options, reward, answer) for answer in answered]
+        scores_left = iter(scores)
+        for answer in answers:
+            scored = next(scores_left) if answer.ok else None
+            samples.append(_sample(options, answer, scored))
+            if scored is not None and scored.score > best[0]:
+                best = scored.score, answer.text
+    counters = {
+        "samples": len(samples),
+        "unanswered": sum(sample["text"] is None for sample in samples),
+        "reward_errors": sum((sample["error"] or {}).get("code") == "reward_error" for sample in samples),
+    }
+    if counters["unanswered"] == len(samples):
+        error = samples[0]["error"] or {}
+        lost = item.failed("no_answer", error.get("message"), samples=samples)
+        lost.counters |= counters
+        return lost
+    return Result(best[1], counters, samples=samples)

@@ -1,0 +1,117 @@
+"""Metrics of recipe `rollout`, over all and by data source, and the blocks of its page."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from batchyard.recipes import Report
+from recipes.measures import intervals, passing, verl
+from recipes.measures.tally import Prompt, Sample, Tally
+from recipes.rollout.options import Rollout
+
+MOST_SOURCES = 100
+"""Data sources that have metrics of their own. Others count in those over all."""
+MOST_BARS = 32
+
+
+class Summary:
+    """The metrics of a job, prompt by prompt."""
+
+    def __init__(self, options: Rollout) -> None:
+        self._options = options
+        self._all = Tally()
+        self._sources: dict[str, Tally] = {}
+        self._scores: array[float] = array("d")
+        self._solved = 0
+
+    def add(self, data_source: str, samples: Sequence[Sample]) -> None:
+        """Count a prompt."""
+        prompt = Prompt(
+            samples,
+            self._options.n,
+            skip_unanswered=self._options.skip_unanswered,
+            adaptive=self._options.threshold is not None,
+        )
+        self._all.add(prompt)
+        if data_source in self._sources or len(self._sources) < MOST_SOURCES:
+            self._sources.setdefault(data_source, Tally()).add(prompt)
+        scores = [sample.score for sample in samples if sample.judged]
+        self._scores.extend(scores)
+        self._solved += self._options.threshold is not None and prompt.reaches(self._options.threshold)
+
+    def report(self) -> Report:
+        """Return metrics and page blocks."""
+        metrics = self._all.metrics()
+        if len(self._sources) > 1:
+            sources = {name: tally.metrics() for name, tally in sorted(self._sources.items())}
+        else:  # it has all prompts
+            sources = dict.fromkeys(self._sources, metrics)
+        if self._options.threshold is not None:
+            solved = self._solved / self._all.prompts if self._all.prompts else None
+            interval = intervals.wilson(self._solved, self._all.prompts)
+            metrics = {**metrics, "solved": solved, "intervals": {**metrics["intervals"], "solved": interval}}
+        view = [
+            *self._curve(metrics),
+            *self._correct(),
+            *self._rewards(),
+            self._table({**sources, "all": metrics} if len(sources) > 1 else sources),
+        ]
+        return Report({**metrics, "data_sources": sources}, view)
+
+    def _curve(self, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what more samples gain: pass@k, or where that is unknown best@k and worst@k."""
+        n = self._options.n
+        if "pass@1" in metrics:
+            title, sizes, names = "pass@k", passing.sizes(n), ["pass@{}", "pass^{}"]
+        else:
+            title, sizes, names = "best@k and worst@k", verl.sizes(n), ["best@{}/mean", "worst@{}/mean"]
+        sizes = [size for size in sizes if all(name.format(size) in metrics for name in names)]
+        series = []
+        for name in names:
+            line = {"name": name.format("k"), "y": [metrics[name.format(size)] for size in sizes]}
+            ends = [metrics["intervals"].get(name.format(size)) for size in sizes]
+            if all(ends):
+                line |= {"low": [end[0] for end in ends], "high": [end[1] for end in ends]}
+            series.append(line)
+        return [{"kind": "lines", "title": title, "x": sizes, "series": series}] if len(sizes) > 1 else []
+
+    def _correct(self) -> list[dict[str, Any]]:
+        if not self._all.correct:
+            return []
+        n = self._options.n
+        width = n // MOST_BARS + 1
+        values = [0] * (n // width + 1)
+        for (correct, _), prompts in self._all.correct.items():
+            values[correct // width] += prompts
+        labels = [_range(first, min(first + width - 1, n)) for first in range(0, n + 1, width)]
+        title = f"Prompts by right samples of {n}"
+        return [{"kind": "histogram", "title": title, "labels": labels, "values": values}]
+
+    def _rewards(self) -> list[dict[str, Any]]:
+        scores = np.asarray(self._scores)
+        if not len(scores):
+            return []
+        values, counts = np.unique(scores, return_counts=True)
+        labels = [f"{value:g}" for value in values]
+        if len(values) > MOST_BARS:
+            counts, edges = np.histogram(scores, bins=MOST_BARS)
+            labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+        return [{"kind": "histogram", "title": "Samples by reward", "labels": labels, "values": counts.tolist()}]
+
+    def _table(self, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        n = self._options.n
+        names = [f"mean@{n}", "pass@1", f"pass@{n}", f"majority@{n}", "no_answer"]
+        names = [name for name in dict.fromkeys(names) if any(name in entry for entry in metrics.values())]
+        counts = ["prompts", "samples", "unanswered", "reward_errors"]
+        rows = [[source, *(entry.get(name) for name in counts + names)] for source, entry in metrics.items()]
+        columns = ["data source", *(name.replace("_", " ") for name in counts), *names]
+        return {"kind": "table", "title": "Data sources", "columns": columns, "rows": rows}
+
+
+def _range(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"

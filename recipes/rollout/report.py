@@ -1,0 +1,217 @@
+"""What recipe `rollout` leaves behind: rollouts.parquet, samples.jsonl, preferences.jsonl, best.jsonl, metrics, view.
+
+`rollouts.parquet` has the input's columns, those that verl reads and the input lacks (`verl/utils/dataset`), and the
+samples. `samples.jsonl` has the keys of verl's dump of generations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from typing import IO, Any, TypeAlias
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchyard.recipes import EndedItem, Messages, Report, Results, messages_of
+from recipes.measures.tally import Sample, all_binary, is_judged, samples_of
+from recipes.rollout.metrics import Summary
+from recipes.rollout.options import Rollout, data_source_of, ground_truth_of
+
+Kept: TypeAlias = Mapping[str, Any]
+"""A sample as the item's result keeps it."""
+
+SAMPLES = pa.schema(
+    [
+        ("responses", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float64())),
+        ("finish_reasons", pa.list_(pa.string())),
+        ("seeds", pa.list_(pa.int64())),
+        ("output_tokens", pa.list_(pa.int64())),
+        ("unanswered", pa.int64()),
+    ]
+)
+LOGPROBS = pa.field("logprobs", pa.list_(pa.list_(pa.float64())))
+RESPONSE_IDS = pa.field("response_ids", pa.list_(pa.list_(pa.int32())))
+COLUMNS = (*SAMPLES.names, LOGPROBS.name, RESPONSE_IDS.name)
+"""Names that no column of the input may have."""
+PROMPT = pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))
+READ_BY_VERL = {
+    "data_source": pa.string(),
+    "prompt": PROMPT,
+    "ability": pa.string(),
+    "reward_model": pa.struct([("ground_truth", pa.string()), ("style", pa.string())]),
+    "extra_info": pa.struct([("index", pa.int64()), ("split", pa.string())]),
+}
+BLOCK_BYTES = 16 * 1024 * 1024
+"""Approximate text of the items that are written at once."""
+
+
+def write(results: Results, options: Rollout) -> Report:
+    """Write the artifacts, and return the metrics."""
+    binary = all_binary(_samples(item) for item in results.items())
+    summary = Summary(options)
+    names = ["samples.jsonl", *{"best": ["best.jsonl"], "pairs": ["preferences.jsonl"]}.get(options.keep, [])]
+    with ExitStack() as stack:
+        samples_file, *more = [stack.enter_context(results.create(name)) for name in names]
+
+        def add(item: EndedItem) -> None:
+            samples = list(samples_of(_samples(item), options.n, binary=binary))
+            summary.add(data_source_of(item.columns), samples)
+            messages = _messages(item, options)
+            for line in _sample_lines(item, samples, messages, options):
+                samples_file.write(orjson.dumps(line) + b"\n")
+            line_of = _best if options.keep == "best" else _preference
+            for file in more:
+                if chosen := line_of(messages, [sample for sample in _samples(item) if is_judged(sample)]):
+                    file.write(orjson.dumps(chosen) + b"\n")
+
+        with results.create("rollouts.parquet") as file:
+            _write_rollouts(file, results, options, add)
+    return summary.report()
+
+
+def _samples(item: EndedItem) -> list[Kept]:
+    samples: list[Kept] = item.result.get("samples") or []
+    return samples
+
+
+def _is_answered(sample: Kept) -> bool:
+    return sample["text"] is not None
+
+
+# Parquet
+
+
+def _write_rollouts(file: IO[bytes], results: Results, options: Rollout, add: Callable[[EndedItem], None]) -> None:
+    """Write a row for each item, in the order of the input. `add` gets each item once."""
+    items = results.items()
+    writer: pq.ParquetWriter | None = None
+    try:
+        for table in results.tables():
+            start = 0
+            for block in _blocks(islice(items, table.num_rows)):
+                for item in block:
+                    add(item)
+                columns = table.slice(start, len(block))
+                start += len(block)
+                rows = _rows(columns, block, options)
+                writer = writer or pq.ParquetWriter(file, rows.schema, compression="zstd")
+                writer.write_table(rows)
+        if writer is None:
+            writer = pq.ParquetWriter(file, _rows(pa.table({}), [], options).schema)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _blocks(items: Iterator[EndedItem]) -> Iterator[list[EndedItem]]:
+    block, size = [], 0
+    for item in items:
+        block.append(item)
+        size += sum(len(sample["text"] or "") for sample in _samples(item))
+        if size > BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _rows(columns: pa.Table, items: Sequence[EndedItem], options: Rollout) -> pa.Table:
+    for name, kind in READ_BY_VERL.items():
+        place = columns.schema.get_field_index(name)
+        if place == -1:
+            columns = columns.append_column(name, _read_by_verl(name, kind, items, options))
+        elif name == "prompt" and columns.schema.field(place).type in (pa.string(), pa.large_string()):
+            columns = columns.set_column(place, name, _read_by_verl(name, kind, items, options))
+    answered = [[sample for sample in _samples(item) if _is_answered(sample)] for item in items]
+    for field in [
+        *SAMPLES,
+        *([LOGPROBS] if options.logprobs else []),
+        *([RESPONSE_IDS] if options.response_ids else []),
+    ]:
+        key = _KEYS.get(field.name, field.name)
+        values: list[Any] = [[sample[key] for sample in samples] for samples in answered if key]
+        if field.name == "unanswered":
+            asked = [len(_samples(item)) or options.n for item in items]
+            values = [number - len(samples) for number, samples in zip(asked, answered, strict=True)]
+        columns = columns.append_column(field, pa.array(values, field.type))
+    return columns
+
+
+_KEYS = {"responses": "text", "scores": "score", "finish_reasons": "finish_reason", "seeds": "seed", "unanswered": ""}
+"""Keys of a kept sample by the column that it becomes."""
+
+
+def _read_by_verl(name: str, kind: pa.DataType, items: Sequence[EndedItem], options: Rollout) -> pa.Array:
+    """Return a column that verl reads, for an input without it."""
+    value: dict[str, Callable[[EndedItem], Any]] = {
+        "data_source": lambda item: data_source_of(item.columns),
+        "prompt": lambda item: _messages(item, options),
+        "ability": lambda item: "unknown",
+        "reward_model": lambda item: {"ground_truth": _text(ground_truth_of(item.columns, options)), "style": "rule"},
+        "extra_info": lambda item: {"index": item.number, "split": "unknown"},
+    }
+    return pa.array([value[name](item) for item in items], kind)
+
+
+def _messages(item: EndedItem, options: Rollout) -> Messages:
+    """Return the messages that were asked, each content as a text."""
+    system = [] if options.system is None else [{"role": "system", "content": options.system}]
+    messages = [*system, *messages_of(item.columns, options.template)]
+    return [{"role": message["role"], "content": _text(message["content"])} for message in messages]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+# JSON lines
+
+
+def _sample_lines(
+    item: EndedItem, samples: Sequence[Sample], messages: Messages, options: Rollout
+) -> Iterator[dict[str, Any]]:
+    text = "\n\n".join(message["content"] for message in messages)
+    ground_truth = ground_truth_of(item.columns, options)
+    lost: Kept = {"text": None, "seed": None, "error": item.error, "finish_reason": None}
+    for number, (kept, sample) in enumerate(zip(_samples(item) or [lost] * len(samples), samples, strict=True)):
+        skipped = options.skip_unanswered and not sample.answered
+        acc = sample.acc if sample.judged else 0.0
+        yield {
+            "input": text,
+            "output": kept["text"],
+            "gts": ground_truth,
+            "score": None if skipped else sample.score,
+            "step": options.step,
+            "custom_id": item.custom_id,
+            "sample": number,
+            "seed": kept["seed"],
+            "data_source": data_source_of(item.columns),
+            "acc": None if skipped else acc,
+            "pred": sample.pred,
+            "finish_reason": kept.get("finish_reason"),
+            "error": kept["error"],
+        }
+
+
+def _best(messages: Messages, samples: Sequence[Kept]) -> dict[str, Any] | None:
+    """Return the first sample with the highest score."""
+    if not samples:
+        return None
+    best = max(samples, key=lambda sample: sample["score"])
+    return {"prompt": messages, "response": best["text"], "score": best["score"]}
+
+
+def _preference(messages: Messages, samples: Sequence[Kept]) -> dict[str, Any] | None:
+    """Return the first best and the first worst sample, as messages; None if all scores are equal."""
+    if not samples:
+        return None
+    best = max(samples, key=lambda sample: sample["score"])
+    worst = min(samples, key=lambda sample: sample["score"])
+    if best["score"] == worst["score"]:
+        return None
+    chosen, rejected = ([{"role": "assistant", "content": sample["text"]}] for sample in (best, worst))
+    return {"prompt": messages, "chosen": chosen, "rejected": rejected}

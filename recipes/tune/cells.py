@@ -1,0 +1,316 @@
+"""The options of `tune`, and the cells that they ask for: configurations of models, each measured on its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator
+
+from batchyard import config, durations
+from batchyard.models import ModelSpec
+from batchyard.recipes import BareOptions, Judgement
+from batchyard.wording import nearest, quoted
+from recipes.tune.slo import parse
+
+MOST = 1000
+"""Cells of one matrix."""
+FIXED = frozenset({"name", "engine", "source", "endpoints"})
+"""Keys of a model's entry that make it another model."""
+KEYS = [field for field in ModelSpec.model_fields if field not in FIXED]
+IN_FLIGHT = "max_in_flight"
+"""The key that bounds the requests at once of any engine."""
+NAME = 56
+"""Most characters of a cell's name."""
+
+
+class Preset(NamedTuple):
+    """A cell of the matrix `seed`: what it is for, requests at once, and equal batches side by side."""
+
+    kind: str
+    batch: int
+    concurrency: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.batch}x{self.concurrency}"
+
+
+SEED = (
+    Preset("baseline", 64, 1),
+    Preset("baseline", 128, 2),
+    Preset("baseline", 256, 2),
+    Preset("concurrency", 64, 4),
+    Preset("concurrency", 64, 8),
+    Preset("concurrency", 64, 16),
+    Preset("large", 64, 2),
+    Preset("stress", 512, 2),
+    Preset("stress", 128, 16),
+)
+
+
+def _duration(text: str) -> str:
+    durations.seconds(text)
+    return text
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+
+
+def _slo(text: str) -> str:
+    parse(text)
+    return text
+
+
+class TuneOptions(BareOptions):
+    """Options of `tune`, over HTTP and in the terminal alike."""
+
+    models: list[str] = Field(min_length=1, description="Models to tune, by their names in models.toml")
+    matrix: Literal["seed"] | None = Field(
+        None,
+        description="`seed`: requests at once x batches side by side from 64x1 to 128x16, on the first model, and 64x2 "
+        "on the largest; in place of `batch` and `concurrency`",
+    )
+    batch: list[PositiveInt] = Field(
+        [], description="Requests at once: max_num_seqs of vLLM, batch_size of transformers, slots of echo"
+    )
+    concurrency: list[PositiveInt] = Field([], description="Equal batches side by side; default: 1")
+    set: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        {}, description="{key of a model's entry: [values]}, as in engine_args.max_num_batched_tokens or replicas"
+    )
+    default: bool = Field(False, description="Measure each model as it is, too, to compare with")
+    repeats: int = Field(3, ge=1, le=100, description="Measurements of each cell; its figures are their medians")
+    budget: Duration | None = Field(None, description="Time for all cells, such as 2h; no cell starts after it")
+    cell_budget: Duration = Field("30m", description="Time for one cell, its start included")
+    slo: Judgement[Annotated[str, AfterValidator(_slo)] | None] = Field(
+        None, description="What a cell has to meet: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, or `seed` for these"
+    )
+    window: Judgement[Duration] = Field("24h", description="The report says how many rows the best cell answers in it")
+    search: Literal["up", "optuna"] | None = Field(
+        None,
+        description="`up`: double `batch`, else `concurrency`, until two cells in a row break the SLO; `optuna`: let "
+        "Optuna choose `cells` of the matrix, each by what those before have shown",
+    )
+    cells: int = Field(12, ge=1, le=MOST, description="Cells of the matrix that search `optuna` measures")
+    repair: bool = Field(False, description="Try the remedy of a failed cell as one more cell")
+
+    @field_validator("set")
+    @classmethod
+    def _keys(cls, dimensions: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for key in dimensions:
+            check_key(key)
+        return dimensions
+
+
+def check_key(key: str) -> None:
+    """Raise ValueError unless a cell may override this key of a model's entry."""
+    path = config.path(key)
+    if path[0] in FIXED:
+        raise ValueError(f"{key}: another {path[0]} is another model; add it to models.toml and name it in `models`")
+    if path[0] not in KEYS:
+        near = nearest(path[0], KEYS)
+        raise ValueError(f"{key}: a model's entry has no such key; did you mean {near}?")
+    if (path[0] == "engine_args") != (len(path) > 1):
+        raise ValueError(f"{key}: only engine_args has keys of its own, as in engine_args.max_num_seqs")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model that cells are derived from.
+
+    Attributes:
+        entry: its entry in models.toml, as it is in force: no defaults filled in but what the catalog resolves.
+        batch_argument: the key of `engine_args` that says how many requests run at once; None if its engine has none.
+        batch_default: its value where the entry has none; None if the engine decides it at start.
+        size: bytes of its weights, None if unknown.
+    """
+
+    name: str
+    entry: Mapping[str, Any]
+    batch_argument: str | None = None
+    batch_default: int | None = None
+    size: int | None = None
+
+    @property
+    def batch_key(self) -> str:
+        """The key of the entry that `batch` sets."""
+        return IN_FLIGHT if self.batch_argument is None else f"engine_args.{self.batch_argument}"
+
+
+class Cell(BaseModel):
+    """A configuration that is measured.
+
+    Attributes:
+        name: unique in its matrix; letters, digits and `_.+-`, at most 64.
+        model: the model that it is derived from.
+        overrides: {dotted key of the model's entry: value}, that of `batch` included.
+        batch: requests at once, None for what the entry says.
+        concurrency: equal batches side by side.
+        preset: the kind of its preset: baseline, concurrency, large, stress.
+        repair_of: the name of the cell whose failure it remedies.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    model: str
+    overrides: dict[str, Any] = {}
+    batch: int | None = None
+    concurrency: int = 1
+    preset: str | None = None
+    repair_of: str | None = None
+
+    def entry(self, base: Base) -> dict[str, Any]:
+        """Return the entry of the derived model: the base's under the overrides. A value of None takes a key out."""
+        entry = {**base.entry, "engine_args": dict(base.entry.get("engine_args") or {})}
+        for key, value in self.overrides.items():
+            first, *rest = config.path(key)
+            target = entry
+            for name in rest:
+                target[first] = dict(target.get(first) or {})
+                target, first = target[first], name
+            if value is None:
+                target.pop(first, None)
+            else:
+                target[first] = value
+        if not entry["engine_args"]:
+            del entry["engine_args"]
+        return entry
+
+    def value(self, base: Base, key: str) -> Any:
+        """Return the value of a dotted key in the derived model's entry, None without one."""
+        value: Any = self.entry(base)
+        for name in config.path(key):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    def identity(self, base: Base) -> str:
+        """Return what is equal for cells that measure the same."""
+        return json.dumps([self.model, self.entry(base), self.concurrency], sort_keys=True)
+
+
+def cells(options: TuneOptions, bases: Sequence[Base]) -> list[Cell]:
+    """Return the cells of a matrix: the product of its dimensions, models first.
+
+    Args:
+        bases: of `options.models`, in that order.
+
+    Raises:
+        ValueError: with the path of the option, for dimensions that cannot be. Two cells that are one configuration are
+            refused by both names.
+    """
+    _check(options, bases)
+    by_name = {base.name: base for base in bases}
+    chosen: list[Cell] = []
+    seen: dict[str, str] = {}
+    for cell in (*_defaults(options, bases), *_product(options, bases)):
+        cell = named(cell, [other.name for other in chosen])
+        identity = cell.identity(by_name[cell.model])
+        if identity in seen:
+            raise ValueError(f"set: cells '{seen[identity]}' and '{cell.name}' are one configuration; leave one out")
+        seen[identity] = cell.name
+        chosen.append(cell)
+    return chosen
+
+
+def named(cell: Cell, taken: Sequence[str]) -> Cell:
+    """Return a cell with its own name, or one with a number if that is taken."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", cell.name)[:NAME]
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return cell.model_copy(update={"name": name if name not in taken else next(n for n in numbered if n not in taken)})
+
+
+def largest(bases: Sequence[Base]) -> Base:
+    """Return the base with the most bytes of weights; the last one unless the sizes of all are known."""
+    sizes = [base.size for base in bases]
+    known = [size for size in sizes if size is not None]
+    return bases[sizes.index(max(known))] if len(known) == len(bases) else bases[-1]
+
+
+def _check(options: TuneOptions, bases: Sequence[Base]) -> None:
+    if options.search == "optuna":
+        if options.matrix:
+            raise ValueError(
+                f"matrix: search 'optuna' chooses of `batch`, `concurrency` and `set`; leave out '{options.matrix}'"
+            )
+        if importlib.util.find_spec("optuna") is None:
+            raise ValueError("search: 'optuna' needs a package that is not installed; install batchyard[optuna]")
+    if options.search == "up" and options.slo is None:
+        raise ValueError("slo: search 'up' goes on until cells break it; set one, such as 'p95<=5s,errors<=5%'")
+    for index, name in enumerate(options.models):
+        if name in options.models[:index]:
+            raise ValueError(f"models.{index}: {quoted(name)} is named twice")
+    for base in bases:
+        if base.batch_key in options.set and (options.batch or options.matrix):
+            raise ValueError(f"set.{base.batch_key}: that is `batch` of model {base.name}; name it once")
+    if options.matrix is None:
+        number = len(bases) * len(options.batch or [1]) * len(options.concurrency or [1])
+        for values in options.set.values():
+            number *= len(values)
+        if number > MOST:
+            raise ValueError(f"set: {number:,} cells, and {MOST:,} are the most; take fewer values")
+        return
+    for key in ("batch", "concurrency"):
+        if getattr(options, key):
+            raise ValueError(f"{key}: matrix '{options.matrix}' has its own; leave one of them out")
+    used = {bases[0].name, largest(bases).name}
+    for index, base in enumerate(bases):
+        if base.name not in used:
+            names = " and ".join(repr(name) for name in sorted(used))
+            raise ValueError(f"models.{index}: matrix '{options.matrix}' runs on {names}; leave out {base.name!r}")
+
+
+def defaults(options: TuneOptions, bases: Sequence[Base]) -> int:
+    """Return how many cells are models as they are: the first ones."""
+    return len(bases) if options.default and (options.matrix or options.batch or options.set) else 0
+
+
+def _defaults(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
+    """Yield the models as they are, with as many batches side by side as the first of the cells that they are not."""
+    for base in bases[: defaults(options, bases)]:
+        yield made(base, {}, None, (options.concurrency or [1])[0])
+
+
+def _product(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
+    if options.matrix is not None:
+        for preset in SEED:
+            base = largest(bases) if preset.kind == "large" else bases[0]
+            for overrides in _overrides(options.set):
+                yield made(base, overrides, preset.batch, preset.concurrency, preset.kind)
+        return
+    for base in bases:
+        for overrides in _overrides(options.set):
+            batches: Sequence[int | None] = options.batch or [None]
+            for batch in batches:
+                for concurrency in options.concurrency or [1]:
+                    yield made(base, overrides, batch, concurrency)
+
+
+def _overrides(dimensions: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*dimensions.values()):
+        yield dict(zip(dimensions, values, strict=True))
+
+
+def made(
+    base: Base, overrides: Mapping[str, Any], batch: int | None, concurrency: int, preset: str | None = None
+) -> Cell:
+    """Return a cell, named by its model and by what it is made of: `mini-64x2`, `mini-64x2+replicas-2`."""
+    of_name = base.name
+    if batch is not None or concurrency > 1:
+        of_name += f"-{'' if batch is None else batch}x{concurrency}"
+    for key, value in overrides.items():
+        of_name += f"+{config.path(key)[-1]}-{value if isinstance(value, str) else json.dumps(value)}"
+    of_batch = {} if batch is None else {base.batch_key: batch}
+    return Cell(
+        name=of_name,
+        model=base.name,
+        overrides={**overrides, **of_batch},
+        batch=batch,
+        concurrency=concurrency,
+        preset=preset,
+    )

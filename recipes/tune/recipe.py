@@ -1,0 +1,86 @@
+"""Recipe `tune`: configurations of models, its cells, are measured one after the other, and the best one is named.
+
+A cell is a derived model (tasks.derived) under `concurrency` equal jobs of recipe `batch` side by side.
+`tasks.composites.tuning` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from batchyard import config
+from batchyard.recipes import Child, Report, Results, composite
+from recipes.experiment.recipe import nested
+from recipes.tune import plots, report
+from recipes.tune.cells import Base, Cell, TuneOptions, cells
+from recipes.tune.results import CellResult
+
+RECIPE = "batch"
+"""The recipe of a cell's jobs."""
+
+
+class Tune(TuneOptions):
+    """Options of `tune`."""
+
+    options: dict[str, Any] = Field(
+        {}, description="Options of recipe `batch` for all requests; keys may have dots, as in sampling.max_tokens"
+    )
+    warm_up: int = Field(16, ge=1, description="Rows of the job that starts a cell's engine and is not measured")
+
+    @field_validator("options")
+    @classmethod
+    def _paths(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for key in values:
+            if config.path(key)[0] in ("model", "fresh", "retries"):
+                raise ValueError(f"{key}: `tune` sets it itself; leave it out")
+        return values
+
+
+def requests(options: Tune, model: str, *, warm_up: bool = False) -> dict[str, Any]:
+    """Return the options of a job that measures a model: each of its requests is computed, once."""
+    own = nested(options.options)
+    if warm_up:
+        own["limit"] = min(options.warm_up, own.get("limit") or options.warm_up)
+    return {**own, "model": model, "fresh": True, "retries": 0}
+
+
+def job(options: Tune, cell: Cell, model: str, repeat: int, copy: int) -> Child:
+    """Return a job of a cell. Repeat 0 is the warm-up; `copy` counts those that run side by side, from 0."""
+    return Child(cell.name, repeat, copy, RECIPE, requests(options, model, warm_up=repeat == 0))
+
+
+def finish(results: Results, options: Tune) -> Report:
+    """Write the reports and plots of the cells that have ended, and return the metrics."""
+    measured: list[tuple[int, CellResult]] = []
+    bases: dict[str, Base] = {}
+    for item in results.items():
+        if "cell" in item.result:
+            cell = CellResult.model_validate(item.result["cell"])
+            measured.append((item.result["run"], cell))
+            bases[cell.cell.model] = Base(**item.result["base"])
+    if not measured:
+        return Report()
+    own = [bases[name] for name in options.models if name in bases]
+    document = report.document(options, own, [cell for _, cell in sorted(measured, key=lambda entry: entry[0])])
+    for name, text in _artifacts(document):
+        with results.create(name) as file:
+            file.write(text.encode())
+    return Report(report.metrics(document), report.view(document))
+
+
+def _artifacts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "tune.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    yield "summary.csv", report.csv_of(document)
+    yield "report.md", report.markdown(document)
+    for name, svg in plots.of(document).items():
+        yield f"plot-{name}.svg", svg
+
+
+@composite("tune", Tune, finish=finish, main="report.md", cells=cells)
+def tune(options: Tune) -> Sequence[Child]:
+    """Find the best configuration of a model for an input, by measuring some."""
+    return []  # which there are follows from what was measured

@@ -1,0 +1,222 @@
+"""Which cell to run with, and why: sentences that name the cells they rest on, and an entry of models.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from batchyard import durations, models
+from recipes.tune.cells import Base, TuneOptions
+from recipes.tune.results import STEADY, CellResult, Medians, is_steady
+from recipes.tune.slo import METRICS, SLO, parse
+
+MARGIN = 0.01
+"""Of cells whose tokens/s are within this share of the highest, the one with the fewest overrides is recommended."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and the names of the cells that it rests on."""
+
+    text: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to run with.
+
+    Attributes:
+        cell: name of the recommended cell, None if no cell meets the SLO.
+        nearest: name of the cell that is nearest to meeting it, None if one meets it, or none was measured.
+        entry: the recommended cell's entry of models.toml, under the base's name.
+        rows: that it answers in the window.
+    """
+
+    cell: str | None
+    nearest: str | None
+    sentences: tuple[Sentence, ...]
+    entry: str | None = None
+    rows: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        sentences = [{"text": sentence.text, "cells": list(sentence.cells)} for sentence in self.sentences]
+        return {**asdict(self), "sentences": sentences}
+
+
+def objective(options: TuneOptions) -> SLO | None:
+    """Return the SLO of the options, None without one."""
+    return None if options.slo is None else parse(options.slo)
+
+
+def measured(result: CellResult) -> Medians | None:
+    """Return the medians of a cell that ran to its end, as the configuration that it names, with answers; else None."""
+    medians = result.medians
+    if result.state != "completed" or result.differing or medians is None:
+        return None
+    return medians if medians.rows and medians.tokens else None
+
+
+def meets(result: CellResult, slo: SLO | None) -> bool:
+    """True if a cell was measured and its medians are within the SLO, if there is one."""
+    medians = measured(result)
+    return medians is not None and (slo is None or not slo.broken(medians))
+
+
+def best(results: Sequence[CellResult], slo: SLO | None) -> CellResult | None:
+    """Return the cell to run with: of those that meet the SLO the one with the most tokens/s.
+
+    Of those within MARGIN of that, the one with the fewest overrides; then the most tokens/s, then the lowest p95.
+    """
+    figures = {
+        index: medians for index, result in enumerate(results) if meets(result, slo) and (medians := result.medians)
+    }
+    if not figures:
+        return None
+    most = max(medians.tokens or 0 for medians in figures.values())
+    within = [index for index, medians in figures.items() if (medians.tokens or 0) >= (1 - MARGIN) * most]
+
+    def order(index: int) -> tuple[int, float, float]:
+        medians = figures[index]
+        return len(results[index].cell.overrides), -(medians.tokens or 0), medians.p95 or 0
+
+    return results[min(within, key=order)]
+
+
+def recommend(options: TuneOptions, bases: Sequence[Base], results: Sequence[CellResult]) -> Recommendation:
+    """Return what to run with, and why."""
+    slo = objective(options)
+    chosen = best(results, slo)
+    if chosen is None:
+        return _none(slo, results)
+    by_name = {base.name: base for base in bases}
+    window = durations.seconds(options.window)
+    rows = int((chosen.medians.rows or 0) * window) if chosen.medians else 0
+    return Recommendation(
+        chosen.cell.name,
+        None,
+        tuple(_reasons(slo, chosen, by_name, results, options.window, rows)),
+        models.written(chosen.cell.model, chosen.cell.entry(by_name[chosen.cell.model])),
+        rows,
+    )
+
+
+def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
+    there = [(result, medians) for result in results if (medians := measured(result)) is not None]
+    if slo is None or not there:
+        names = tuple(result.cell.name for result in results)
+        return Recommendation(
+            None, None, (Sentence("No cell was measured to its end, so none is recommended.", names),)
+        )
+    nearest, medians = min(there, key=lambda pair: (slo.excess(pair[1]), -(pair[1].tokens or 0)))
+    broken = ", ".join(bound.broken_by(getattr(medians, bound.metric)) for bound in slo.broken(medians))
+    sentences = (
+        Sentence(
+            f"No cell of {len(there)} meets the SLO ({slo}), so none is recommended.",
+            tuple(result.cell.name for result, _ in there),
+        ),
+        Sentence(f"{nearest.cell.name} is nearest to it: {broken}.", (nearest.cell.name,)),
+    )
+    return Recommendation(None, nearest.cell.name, sentences)
+
+
+def _reasons(
+    slo: SLO | None,
+    chosen: CellResult,
+    bases: Mapping[str, Base],
+    results: Sequence[CellResult],
+    window: str,
+    rows: int,
+) -> Iterator[Sentence]:
+    name, figures = chosen.cell.name, chosen.medians
+    assert figures is not None  # the cell was measured
+    candidates = [result for result in results if meets(result, slo)]
+    of = f"of {len(candidates)} that meet the SLO ({slo})" if slo else f"of {len(candidates)} measured (no SLO was set)"
+    fastest = max(candidates, key=lambda result: _tokens(result))
+    if fastest is chosen or _tokens(fastest) == _tokens(chosen):
+        yield Sentence(
+            f"{name} has the most tokens/s, {_rate(_tokens(chosen))}, {of}.",
+            tuple(result.cell.name for result in candidates),
+        )
+    else:
+        less = 100 * (1 - _tokens(chosen) / _tokens(fastest))
+        yield Sentence(
+            f"{name} has {_overrides(chosen)} in place of {len(fastest.cell.overrides)}, and {_rate(_tokens(chosen))} "
+            f"tokens/s, {less:.2g} % less than {fastest.cell.name}, the fastest {of}.",
+            tuple(result.cell.name for result in candidates),
+        )
+    parts = [
+        f"{metric} {METRICS[metric].written(value)}"
+        for metric in ("p50", "p95", "p99", "errors")
+        if (value := getattr(figures, metric)) is not None
+    ]
+    times = "1 repeat" if len(chosen.repeats) == 1 else f"{len(chosen.repeats)} repeats"
+    yield Sentence(f"Its medians over {times}: {', '.join(parts)}.", (name,))
+    plain = _plain(candidates, chosen)
+    if plain is not None and plain is not chosen:
+        yield Sentence(
+            f"That is {_ratio(chosen, plain)} the tokens/s of {plain.cell.name}, the model as it is.",
+            (name, plain.cell.name),
+        )
+    if chosen.cell.concurrency > 1:
+        yield Sentence(f"It was measured with {chosen.cell.concurrency} equal batches side by side.", (name,))
+    yield Sentence(
+        f"At its {_rate(figures.rows or 0)} rows/s, a window of {window} has room for {rows:,} rows like these.",
+        (name,),
+    )
+    unsteady = [result.cell.name for result in candidates if is_steady(result, bases[result.cell.model]) is False]
+    if unsteady:
+        whose = "Its figures are" if name in unsteady else "Figures of other cells are"
+        yield Sentence(
+            f"{whose} not steady: a cell needs {STEADY} rows for each request at once; measure with more rows.",
+            tuple(unsteady),
+        )
+    if chosen.simulated:
+        yield Sentence("The answers are simulated, and so is the speed.", (name,))
+    if failed := [result.cell.name for result in results if result.state in ("failed", "over_budget")]:
+        yield Sentence(f"{len(failed)} of {len(results)} cells did not run to their end.", tuple(failed))
+    if left := [result.cell.name for result in results if result.state == "not_run"]:
+        yield Sentence(f"{len(left)} of {len(results)} cells were not measured: the time was over.", tuple(left))
+
+
+def _tokens(result: CellResult) -> float:
+    medians = result.medians
+    return (medians.tokens or 0.0) if medians else 0.0
+
+
+def _plain(results: Sequence[CellResult], chosen: CellResult) -> CellResult | None:
+    """Return the cell of the same model without overrides; of several, one with as many batches side by side."""
+    plain = [result for result in results if not result.cell.overrides and result.cell.model == chosen.cell.model]
+    return min(plain, key=lambda result: result.cell.concurrency != chosen.cell.concurrency, default=None)
+
+
+def _ratio(chosen: CellResult, plain: CellResult) -> str:
+    """Return how many times as fast a cell is, and the least and the most of any two repeats."""
+    ratio = f"{_tokens(chosen) / _tokens(plain):.3g} times"
+    own, other = chosen.tokens_range, plain.tokens_range
+    if min(len(chosen.repeats), len(plain.repeats)) < 2 or own is None or other is None or not other[0]:
+        return ratio
+    low, high = own[0] / other[1], own[1] / other[0]
+    apart = "" if low > 1 or high < 1 else ", which does not tell them apart"
+    return f"{ratio} ({low:.3g} to {high:.3g} by the repeats{apart})"
+
+
+def _overrides(result: CellResult) -> str:
+    number = len(result.cell.overrides)
+    return "1 override" if number == 1 else f"{number or 'no'} overrides"
+
+
+def _rate(value: float) -> str:
+    return METRICS["tokens"].written(value).removesuffix("/s")
+
+
+def pareto(results: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the names of the points that no other dominates, by their x: less x, or more y, is better."""
+    front: list[str] = []
+    most = float("-inf")
+    for name, (_, y) in sorted(results.items(), key=lambda point: (point[1][0], -point[1][1])):
+        if y > most:
+            front.append(name)
+            most = y
+    return front

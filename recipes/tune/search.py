@@ -1,0 +1,124 @@
+"""Which cell comes next: a pure function of options and results, so a tune that goes on measures no cell again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from recipes.tune import proposals, slo
+from recipes.tune.cells import Base, Cell, TuneOptions, cells, defaults, made, named
+from recipes.tune.diagnosis import repair
+from recipes.tune.results import CellResult, batch_of
+
+BREAKS = 2
+"""Cells in a row that break the SLO, after which a search ends."""
+FIRST_BATCH = 32
+"""Where a search begins if neither options nor engine say how many requests run at once."""
+
+
+def next_cell(
+    options: TuneOptions,
+    bases: Sequence[Base],
+    results: Sequence[CellResult],
+    *,
+    max_concurrency: int | None = None,
+) -> Cell | None:
+    """Return the cell to measure now, None if all are.
+
+    First those of the matrix, in their order, each failed one followed by its repair; then those of search `up`. Search
+    `optuna` chooses of the matrix instead.
+
+    Args:
+        results: of the cells that have ended, in the order in which they ran.
+        max_concurrency: most batches side by side that a search tries.
+    """
+    matrix = cells(options, bases)
+    as_they_are = {cell.name for cell in matrix[: defaults(options, bases)]}
+    by_name = {base.name: base for base in bases}
+    ended = {result.cell.name: result for result in results}
+    known = {cell.name: cell for cell in (*matrix, *(result.cell for result in results))}
+    identities = {cell.identity(by_name[cell.model]) for cell in known.values()}
+    chooses = options.search == "optuna"
+    for cell in matrix:
+        if cell.name not in ended and not (chooses and cell.name not in as_they_are):
+            return cell
+        if cell.name not in ended or not options.repair:
+            continue
+        if any(result.cell.repair_of == cell.name for result in results):
+            continue
+        repaired = repair(ended[cell.name], by_name[cell.model], list(known))
+        if repaired is not None and repaired.identity(by_name[cell.model]) not in identities:
+            return repaired
+    if chooses:
+        return proposals.next_of(options, [cell for cell in matrix if cell.name not in as_they_are], results)
+    if options.search is None:
+        return None
+    for higher in _higher(options, by_name, results):
+        over = max_concurrency is not None and higher.concurrency > max_concurrency
+        if not over and higher.identity(by_name[higher.model]) not in identities:
+            return named(higher, list(known))
+    return None
+
+
+def _higher(options: TuneOptions, bases: Mapping[str, Base], results: Sequence[CellResult]) -> Iterator[Cell]:
+    """Yield the next cell of each series that goes on: its highest with twice the `batch`, or the `concurrency`.
+
+    A series is of cells that differ in that alone.
+    """
+    objective = slo.parse(options.slo or "")
+    raises_batch = bool(options.batch) or not options.concurrency
+    series: dict[str, list[CellResult]] = {}
+    for result in results:
+        cell, base = result.cell, bases[result.cell.model]
+        if cell.repair_of is None and not (options.batch and cell.batch is None):
+            fixed = {"overrides": _without_batch(cell, base)} if raises_batch else {"concurrency": 0}
+            series.setdefault(cell.model_copy(update=fixed).identity(base), []).append(result)
+    for own in series.values():
+        base = bases[own[0].cell.model]
+        own.sort(key=lambda result: _height(result, base, raises_batch=raises_batch))
+        top = own[-1].cell
+        height = _height(own[-1], base, raises_batch=raises_batch)
+        if not _goes_on(own, objective) or (raises_batch and _has_all_rows_at_once(own[-1], height)):
+            continue
+        if raises_batch:
+            yield made(base, _without_batch(top, base), 2 * height, top.concurrency)
+        else:
+            batch = {} if top.batch is None else {base.batch_key: top.batch}
+            rest = {key: value for key, value in top.overrides.items() if key not in batch}
+            yield made(base, rest, top.batch, 2 * height)
+
+
+def _goes_on(series: Sequence[CellResult], objective: slo.SLO) -> bool:
+    """True unless its last BREAKS cells break the SLO, or the time was over."""
+    breaks = [_breaks(result, before, objective) for before, result in pairwise((None, *series))]
+    return not any(result.state == "not_run" for result in series) and not (
+        len(breaks) >= BREAKS and all(breaks[-BREAKS:])
+    )
+
+
+def _breaks(result: CellResult | None, before: CellResult | None, objective: slo.SLO) -> bool:
+    """True if a cell breaks the SLO, and no higher one can be expected to meet it.
+
+    A throughput below its bound that is still growing may reach it.
+    """
+    medians = None if result is None else result.medians
+    if result is None or result.state != "completed" or medians is None:
+        return True
+    broken = objective.broken(medians)
+    if all(bound.is_lower for bound in broken) and broken:
+        earlier = None if before is None else before.medians
+        return before is not None and (medians.tokens or 0) <= (earlier.tokens or 0 if earlier else 0)
+    return bool(broken)
+
+
+def _has_all_rows_at_once(result: CellResult, batch: int) -> bool:
+    return bool(result.repeats) and max(repeat.rows for repeat in result.repeats) <= batch
+
+
+def _without_batch(cell: Cell, base: Base) -> dict[str, Any]:
+    return {key: value for key, value in cell.overrides.items() if key != base.batch_key}
+
+
+def _height(result: CellResult, base: Base, *, raises_batch: bool) -> int:
+    return (batch_of(result, base) or FIRST_BATCH) if raises_batch else result.cell.concurrency

@@ -1,1 +1,0 @@
-"""The pure part of `tune`: which cells there are and come next, what their measurements say, reports and plots."""

@@ -1,0 +1,41 @@
+"""Bases, cells and results of tunes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recipes.tune.cells import Base, Cell, TuneOptions, cells
+from recipes.tune.results import CellResult, Repeat
+
+ECHO = Base("echo", {"engine": "echo", "engine_args": {"ms_per_token": 10}}, batch_argument="slots", batch_default=128)
+MINI = Base(
+    "mini",
+    {"engine": "vllm", "source": "/models/mini", "engine_args": {"max_model_len": 512}},
+    batch_argument="max_num_seqs",
+    size=4_000_000,
+)
+NANO = Base("nano", {"engine": "vllm", "source": "/models/nano"}, batch_argument="max_num_seqs", size=1_000_000)
+REMOTE = Base("remote", {"engine": "openai"})
+
+
+def options(**values: Any) -> TuneOptions:
+    return TuneOptions.model_validate({"models": ["mini"]} | values)
+
+
+def the_cells(*bases: Base, **values: Any) -> list[Cell]:
+    return cells(options(models=[base.name for base in bases], **values), bases)
+
+
+def repeat(tokens: float = 100.0, **values: Any) -> Repeat:
+    """Return a repeat of 1,000 rows in 10 seconds, unless values say something else."""
+    known = {"rows": 1000, "ok": 1000, "output_tokens": int(10 * tokens), "seconds": 10.0}
+    return Repeat.model_validate(known | {"p50": 1.0, "p95": 2.0, "p99": 3.0} | values)
+
+
+def result(cell: Cell, *repeats: Repeat, **values: Any) -> CellResult:
+    """Return the result of a cell that has completed with one repeat, unless they say something else."""
+    return CellResult(cell=cell, **{"state": "completed", "repeats": repeats or (repeat(),)} | values)
+
+
+def failed(cell: Cell, error: str, *evidence: str, **values: Any) -> CellResult:
+    return CellResult(cell=cell, **{"state": "failed", "error": error, "evidence": evidence} | values)
