@@ -84,8 +84,8 @@ def test_parquet_compressed_files_and_prompts_of_several_lines_are_previewed_and
     sent: list[tuple[dict[str, Any], list[str]]] = [
         ({"text": "one\r\ntwo\r\n---\r\nthree", "format": "prompts"}, ["one\ntwo", "three"]),
         ({"file": (table.getvalue(), "a.parquet"), "template": "Is {n} odd?"}, [f"Is {n} odd?" for n in range(501)]),
-        ({"file": (gzip.compress(b"one\ntwo"), "a.txt.gz")}, ["one", "two"]),
-        ({"file": (gzip.compress(requests), "a.jsonl.gz"), "holds": "requests"}, ["hello"]),
+        ({"file": (gzip.compress(b"one\ntwo", mtime=0), "a.txt.gz")}, ["one", "two"]),
+        ({"file": (gzip.compress(requests, mtime=0), "a.jsonl.gz"), "holds": "requests"}, ["hello"]),
     ]
     for fields, prompts in sent:
 
