@@ -69,6 +69,7 @@ class Settings(BaseSettings):
         "auto", alias="RAY_ADDRESS", description="`host:port` of the Ray cluster (`up` starts its own)"
     )
     max_file_bytes: PositiveInt = Field(200 * 1024 * 1024, description="largest upload, bytes")
+    max_line_bytes: PositiveInt = Field(16 * 1024 * 1024, description="longest line of a file, bytes")
     max_requests: PositiveInt = Field(50_000, description="most requests in one file")
     max_embedding_inputs: PositiveInt = Field(50_000, description="most embedding inputs in one file")
     requests_per_minute: PositiveInt = Field(6000, description="most HTTP requests with one key")

@@ -15,7 +15,7 @@ from batchyard import tariffs
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES, Endpoint, Priority
 from batchyard.tables import formats
-from batchyard.tables.formats import TableError
+from batchyard.tables.formats import Format, TableError
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import Writer
 from store.records import Batch, File
@@ -284,7 +284,7 @@ def _of_file(options: Start, upload: Writer, name: str) -> Writer:
     kind = prompts.kind_of(name).format
     if kind == "jsonl":
         with opened(upload, name) as file:
-            holds_requests = prompts.is_requests(file)
+            holds_requests = prompts.is_requests(file, current_context().settings.max_line_bytes)
         if holds_requests:
             names = options.model_fields_set & OF_PROMPTS
             if names:
@@ -295,7 +295,13 @@ def _of_file(options: Start, upload: Writer, name: str) -> Writer:
                 )
             return decompressed(upload, name)
     with opened(upload, name) as file:
-        return requests_of(options, prompts.of_file(file, kind, options.template, null_values=options.null_values))
+        return requests_of(options, prompts_of(options, file, kind))
+
+
+def prompts_of(options: Start, file: IO[bytes], kind: Format) -> Iterator[prompts.Prompt]:
+    """Yield the prompts of a file while reading it. Raises RequestError."""
+    max_line_bytes = current_context().settings.max_line_bytes
+    return prompts.of_file(file, kind, options.template, null_values=options.null_values, max_line_bytes=max_line_bytes)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Cells of tables as JSON values and as texts of prompts: the same from every kind of table.
 
 A text stays as it is. All else becomes JSON: `true`, `3`, `["a", 1.5]`. A whole number has no decimal point, also where
-pandas made it a float beside an empty cell. Dates are ISO 8601, durations are seconds, a Decimal keeps its digits.
+pandas made it a float beside an empty cell. Dates are ISO 8601, a Decimal keeps its digits.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
-        return _whole(value.total_seconds())
+        return str(timedelta(value.days, value.seconds, value.microseconds))  # pandas writes its own otherwise
     if isinstance(value, Decimal):
         if value.is_infinite():
             raise CellError(_INFINITE)

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from typing import IO
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
+_CHUNK = 1 << 20
 
 
-def numbered_lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(source: IO[bytes], max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield physical line numbers, from 1, and lines that are not blank.
 
-    A line longer than MAX_LINE_BYTES, blank or not, is cut to MAX_LINE_BYTES + 1 bytes, so that the caller can tell.
+    A line longer than `max_bytes`, blank or not, is cut to `max_bytes` + 1 bytes, so that the caller can tell.
     """
     number = 0
-    while raw := source.readline(MAX_LINE_BYTES + 1):
+    while raw := source.readline(max_bytes + 1):
         number += 1
         rest = raw
-        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = source.readline(MAX_LINE_BYTES + 1)
-        if raw.strip() or len(raw) > MAX_LINE_BYTES:
+        while rest and len(raw) > max_bytes and not rest.endswith(b"\n"):
+            rest = source.readline(_CHUNK)
+        if raw.strip() or len(raw) > max_bytes:
             yield number, raw

@@ -294,10 +294,16 @@ def opened(context: AppContext, batch: Batch) -> Iterator[Rows]:
             yield _Unmerged(context, batch, stack)
 
 
+def _max_line_bytes(context: AppContext) -> int:
+    """Return the longest line that is shown: answers may be longer than requests."""
+    return max(MAX_LINE_BYTES, context.settings.max_line_bytes)
+
+
 class _Merged(Rows):
     """The requests of a batch with an output and an error file, in input order."""
 
     def __init__(self, context: AppContext, batch: Batch, stack: ExitStack) -> None:
+        self._max_line_bytes = _max_line_bytes(context)
         with context.database.read() as session:
             ids = {"input": batch.input_file_id, "output": batch.output_file_id, "error": batch.error_file_id}
             found = {name: files.find(session, batch.project_id, id_) if id_ else None for name, id_ in ids.items()}
@@ -335,32 +341,32 @@ class _Merged(Rows):
 
     def raw(self, positions: Numbers) -> list[Raw]:
         rows = self.table.select(["line", "ok", "source", "answer"]).take(pa.array(positions))
-        requests = _read_lines(self._source, rows["source"].to_numpy())
+        requests = _read_lines(self._source, rows["source"].to_numpy(), self._max_line_bytes)
         oks = pc.fill_null(rows["ok"], False).to_numpy()
         places = pc.fill_null(rows["answer"], -1).to_numpy()
         answers = np.full(positions.size, b"", object)
         for ok, file in ((True, self._output), (False, self._errors)):
             own = (oks == ok) & (places >= 0)
-            answers[own] = np.fromiter(_read_lines(file, places[own]), object, int(own.sum()))
+            answers[own] = np.fromiter(_read_lines(file, places[own], self._max_line_bytes), object, int(own.sum()))
         seconds = [seconds_file.read(self._seconds, line) for line in rows["line"].to_pylist()]
         return [Raw(*fields) for fields in zip(requests, answers.tolist(), seconds, strict=True)]
 
 
-def _read_lines(file: IO[bytes] | None, starts: Numbers) -> list[bytes]:
+def _read_lines(file: IO[bytes] | None, starts: Numbers, max_bytes: int) -> list[bytes]:
     """Return the lines that begin at these bytes, which ascend; empty ones if there is no file."""
     if file is None or not starts.size:
         return [b""] * starts.size
     first, span = int(starts[0]), int(starts[-1] - starts[0])
     if span <= SPAN_BYTES:
         file.seek(first)
-        block = file.read(span) + file.readline(MAX_LINE_BYTES)
+        block = file.read(span) + file.readline(max_bytes)
         begins = (starts - first).tolist()
         ends = [block.find(b"\n", begin) for begin in begins]
         return [block[begin : end if end >= 0 else None] for begin, end in zip(begins, ends, strict=True)]
     lines = []
     for start in starts.tolist():
         file.seek(start)
-        lines.append(file.readline(MAX_LINE_BYTES))
+        lines.append(file.readline(max_bytes))
     return lines
 
 
@@ -369,6 +375,7 @@ class _Unmerged(Rows):
 
     def __init__(self, context: AppContext, batch: Batch, stack: ExitStack) -> None:
         self._artifacts, self._batch, self._stack = context.artifacts, batch, stack
+        self._max_line_bytes = _max_line_bytes(context)
         self._source: IO[bytes] | None = None
         with context.database.read() as session:
             self._chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
@@ -443,7 +450,7 @@ class _Unmerged(Rows):
         places = starts[self._lines[positions] - 1]
         order = np.argsort(places)
         lines = np.full(positions.size, b"", object)
-        lines[order] = np.fromiter(_read_lines(source, places[order]), object, positions.size)
+        lines[order] = np.fromiter(_read_lines(source, places[order], self._max_line_bytes), object, positions.size)
         return lines.tolist()
 
     def _read_planned(self, requests: Numbers) -> list[bytes]:

@@ -27,15 +27,16 @@ class LineError(Exception):
     param: str | None = None
 
 
-def parse(number: int, raw: bytes) -> dict[str, Any]:
+def parse(number: int, raw: bytes, max_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """Return a line's JSON object. Raises LineError."""
-    return parse_with_body(number, raw)[0]
+    return parse_with_body(number, raw, max_bytes)[0]
 
 
-def parse_with_body(number: int, raw: bytes) -> tuple[dict[str, Any], bytes]:
+def parse_with_body(number: int, raw: bytes, max_bytes: int = MAX_LINE_BYTES) -> tuple[dict[str, Any], bytes]:
     """Return a line's JSON object, and its body as JSON without blanks. Raises LineError."""
-    if len(raw) > MAX_LINE_BYTES:
-        raise LineError("invalid_json_line", f"The line is longer than {MAX_LINE_BYTES} bytes.")
+    if len(raw) > max_bytes:
+        message = f"The line is longer than {max_bytes} bytes; shorten it, or raise BATCHYARD_MAX_LINE_BYTES."
+        raise LineError("line_too_long", message)
     if number == 1 and raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise LineError(
             "invalid_json_line", "The file starts with a byte order mark (BOM); save it as UTF-8 without one."

@@ -134,14 +134,14 @@ def refused(error: TableError) -> RequestError:
     return RequestError(f"{error.message}.", code=error.code, param="file")
 
 
-def changed(lines: Iterable[bytes], changes: Mapping[str, Any]) -> Iterator[bytes]:
+def changed(lines: Iterable[bytes], changes: Mapping[str, Any], max_line_bytes: int) -> Iterator[bytes]:
     """Yield the lines of a batch file with `changes` made in the body of each request; None removes a parameter.
 
     A line that is no request stays as it is: validation reports it.
     """
     for number, raw in enumerate(lines, 1):
         try:
-            request = parse(number, raw)
+            request = parse(number, raw, max_line_bytes)
             body = request["body"] | changes
         except (LineError, TypeError, KeyError):
             yield raw
@@ -270,9 +270,9 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
     return cells.text(row[name], name)
 
 
-def is_requests(file: IO[bytes]) -> bool:
+def is_requests(file: IO[bytes], max_line_bytes: int = reading.MAX_LINE_BYTES) -> bool:
     """True if the first line of a JSON lines file is a whole request, as in a batch's input. Reads that line."""
-    first = next(reading.rows(file, "jsonl"), None)
+    first = next(reading.rows(file, "jsonl", max_line_bytes=max_line_bytes), None)
     return first is not None and "custom_id" in first.values and "body" in first.values
 
 

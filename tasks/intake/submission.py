@@ -19,7 +19,6 @@ from store import batches, files, projects, speeds
 from store.artifacts import Writer
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
-from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File
 from store.speeds import Expected, RequestClass, Throughput
 from store.work import overview
@@ -211,7 +210,7 @@ def _outlook(context: AppContext, sha256: str, size: int, options: Mapping[str, 
         # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
         # costs less than keeping the first line of every file.
         with context.artifacts.open(sha256) as source:
-            first = _first_request(context, options["endpoint"], source.readline(MAX_LINE_BYTES))
+            first = _first_request(context, options["endpoint"], source.readline(context.settings.max_line_bytes))
         if first is None:
             return None
         spec, kind = first
@@ -232,7 +231,7 @@ def _outlook(context: AppContext, sha256: str, size: int, options: Mapping[str, 
 def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[ModelSpec, RequestClass] | None:
     """Return the model and the class of a file's first line; None for a line that validation will refuse."""
     try:
-        body = parse(1, raw)["body"]
+        body = parse(1, raw, context.settings.max_line_bytes)["body"]
         limit = bodies.output_limit(endpoint, body)
         return context.models[body["model"]], plan.request_class(
             len(raw), plan.ORDINARY_OUTPUT if limit is None else limit

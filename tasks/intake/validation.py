@@ -19,7 +19,7 @@ from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engines import registry
 from inference.requests import bodies
 from store import batches, speeds
-from store.formats.lines import numbered_lines
+from store.formats.lines import MAX_LINE_BYTES, numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import Lease
 from store.records import Batch
@@ -100,6 +100,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
             settings.max_embedding_inputs,
             batch.post_process,
             skip_invalid=batch.on_invalid == "skip",
+            max_line_bytes=settings.max_line_bytes,
         )
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
@@ -174,11 +175,13 @@ class Validator:
         post_process: Iterable[dict[str, Any]] = (),
         *,
         skip_invalid: bool = False,
+        max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
         self._skip_invalid = skip_invalid
         self._checker = RequestChecker(models, steps.checks(post_process))
         self._endpoint = endpoint
         self._max_requests = max_requests
+        self._max_line_bytes = max_line_bytes
         self._max_embedding_inputs = max_embedding_inputs
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> bool:
@@ -187,13 +190,13 @@ class Validator:
         # A line is skipped when it is read, so what repeats has to be known before.
         unique = None
         if self._skip_invalid:
-            unique = _Unique(_repeated(_hashes(source)))
+            unique = _Unique(_repeated(_hashes(source, self._max_line_bytes)))
             source.seek(0)
         requests = inputs = valid = 0
-        for number, raw in numbered_lines(source):
+        for number, raw in numbered_lines(source, self._max_line_bytes):
             requests += 1
             try:
-                request, body_json = parse_with_body(number, raw)
+                request, body_json = parse_with_body(number, raw, self._max_line_bytes)
                 if unique is not None:
                     unique.check(number, request)
                 elif isinstance(request.get("custom_id"), str):
@@ -251,9 +254,9 @@ class Validator:
             return
         source.seek(0)
         unique = _Unique(repeated)
-        for number, raw in numbered_lines(source):
+        for number, raw in numbered_lines(source, self._max_line_bytes):
             try:
-                request = parse(number, raw)
+                request = parse(number, raw, self._max_line_bytes)
                 try:
                     unique.check(number, request)
                 except LineError as duplicate:
@@ -281,12 +284,12 @@ class _Unique:
             raise LineError("duplicate_custom_id", message, "custom_id")
 
 
-def _hashes(source: IO[bytes]) -> array.array[int]:
+def _hashes(source: IO[bytes], max_line_bytes: int) -> array.array[int]:
     """Return the hashes of the custom_ids of all lines that have one."""
     hashes = array.array("q")
-    for number, raw in numbered_lines(source):
+    for number, raw in numbered_lines(source, max_line_bytes):
         try:
-            request = parse(number, raw)
+            request = parse(number, raw, max_line_bytes)
         except LineError:
             continue
         if isinstance(request.get("custom_id"), str):

@@ -102,7 +102,7 @@ def _count(context: AppContext, new: JobDraft) -> int | None:
     )
     with context.artifacts.open(sha256) as file:
         try:
-            count = sum(1 for _ in rows.rows(file, name))
+            count = sum(1 for _ in rows.rows(file, name, context.settings))
         except RequestError:
             return None
     limit = new.job.options.get("limit")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchyard.errors import RequestError
+from batchyard.settings import Settings
 from batchyard.tables import formats, reading
 from batchyard.tables.formats import Kind, TableError
 from batchyard.wording import quoted
@@ -29,12 +30,12 @@ class RowError(Exception):
         self.code = code
 
 
-def rows(file: IO[bytes], name: str, max_bytes: int | None = None) -> Iterator[Columns | RowError]:
+def rows(file: IO[bytes], name: str, settings: Settings | None = None) -> Iterator[Columns | RowError]:
     """Yield the columns of each row, or an error in its place. Row 0 is the first one; see `reading` for what is one.
 
     Args:
         name: the file's name, whose suffixes say format and compression.
-        max_bytes: most bytes of a compressed file's content.
+        settings: its limits of a line, and of a compressed file's content.
 
     Raises:
         RequestError: the file as a whole cannot be read.
@@ -42,8 +43,11 @@ def rows(file: IO[bytes], name: str, max_bytes: int | None = None) -> Iterator[C
     kind = formats.kind_of(name)
     if kind is None:
         raise _unknown(name, "invalid_input_file", "input_file_id")
+    max_bytes = None if settings is None else settings.max_file_bytes
+    max_line_bytes = reading.MAX_LINE_BYTES if settings is None else settings.max_line_bytes
     try:
-        for row in reading.rows(formats.decompressed(file, kind.compression, max_bytes), kind.format):
+        content = formats.decompressed(file, kind.compression, max_bytes)
+        for row in reading.rows(content, kind.format, max_line_bytes=max_line_bytes):
             if row.problem is None:
                 yield row.values
             else:

@@ -148,6 +148,7 @@ class Checker:
         self._limit = min(context.settings.max_items, self._options.limit or context.settings.max_items)
         self._max_items = context.settings.max_items
         self._max_requests = context.settings.max_item_requests
+        self._settings = context.settings
         self._step_seconds = context.settings.judge_seconds
         self._hangs = False
         specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
@@ -164,7 +165,7 @@ class Checker:
         """
         shuffled: list[tuple[int, str, bytes]] = []
         count = 0
-        for number, row in enumerate(rows(source, name)):
+        for number, row in enumerate(rows(source, name, self._settings)):
             if number >= self._limit:
                 if self._options.limit is None:
                     self._too_many()
@@ -196,7 +197,7 @@ class Checker:
     def _checked(self, number: int, row: Mapping[str, Any] | RowError, *, probed: bool) -> Item | None:
         try:
             if isinstance(row, RowError):
-                raise LineError("invalid_input_file", row.message)
+                raise LineError(row.code, row.message)
             custom_id = _custom_id(number, row)
             self._hashes.append(hash(custom_id))
             item = Item(
@@ -282,7 +283,7 @@ class Checker:
         if not repeated:
             return
         source.seek(0)
-        for number, row in enumerate(rows(source, name)):
+        for number, row in enumerate(rows(source, name, self._settings)):
             if number >= self._limit:
                 return
             try:

@@ -186,7 +186,7 @@ def test_what_cannot_run_is_refused_at_once(http: httpx.Client, body: dict[str, 
     [
         ("a.pdf", b"x", {}, ".csv"),
         ("a.csv", b"a,b\n1,2\n", {}, "no column 'prompt', but a, b"),
-        ("a.csv", b'prompt\n"open', {}, "not valid CSV after line 1"),
+        ("a.csv", b'prompt\n"open', {}, "not valid CSV after line 2"),
         ("a.csv", b"prompt,b\nx\n", {}, "Line 2 has not 2 columns"),
         ("a.csv", b"a,b\n1,2\n", {"template": "{c}"}, "no column 'c'; there are a, b"),
         ("a.txt", b"x", {"template": "{c}"}, "A template names"),

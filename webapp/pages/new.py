@@ -21,7 +21,6 @@ from batchyard.errors import RequestError
 from batchyard.wording import cut
 from store import batches, files
 from store.artifacts import Writer
-from store.formats.lines import MAX_LINE_BYTES
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
 from tasks.intake import preview, prompts, submission
@@ -203,7 +202,7 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     context = current_context()
     content, whole = source.head()
     if changes := _changes(options, source):
-        content = b"".join(prompts.changed(io.BytesIO(content), changes))
+        content = b"".join(prompts.changed(io.BytesIO(content), changes, context.settings.max_line_bytes))
     if _is_requests():
         return preview.of_requests(context, options.endpoint, content, whole=whole)
     kind, request_template = prompts.kind_of(source.name).format, start.request_template(options)
@@ -211,9 +210,9 @@ def _preview(options: StartForm, source: _Source) -> Preview:
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
     inputs: Iterable[Prompt]
     if kind == "parquet":
-        inputs, whole = _first_rows(source, options.template)
+        inputs, whole = _first_rows(source, options)
     else:
-        inputs = prompts.of_file(io.BytesIO(content), kind, options.template, null_values=options.null_values)
+        inputs = start.prompts_of(options, io.BytesIO(content), kind)
     input_preview = preview.of_prompts(context, request_template, inputs, whole=whole)
     for error in input_preview.errors:
         place = error["param"] or ""
@@ -222,12 +221,12 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     return input_preview
 
 
-def _first_rows(source: _Source, template: str | None) -> tuple[list[Prompt], bool]:
+def _first_rows(source: _Source, options: StartForm) -> tuple[list[Prompt], bool]:
     """Return the first prompts of a Parquet file, whose beginning alone cannot be read; and True if these are all."""
     if isinstance(source.content, bytes):
         raise RequestError("Parquet is no text; send it as a file.", code="invalid_value", param="text")
     with current_context().artifacts.open(source.content.sha256) as file:
-        rows = list(islice(prompts.of_file(file, "parquet", template), _MAX_ROWS + 1))
+        rows = list(islice(start.prompts_of(options, file, "parquet"), _MAX_ROWS + 1))
     return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
@@ -235,7 +234,7 @@ def _first_request(file: File) -> dict[str, Any]:
     """Return the first request of a file; an empty one if its first line is none."""
     with current_context().artifacts.open(file.sha256) as source:
         try:
-            request = orjson.loads(source.readline(MAX_LINE_BYTES))
+            request = orjson.loads(source.readline(current_context().settings.max_line_bytes))
         except orjson.JSONDecodeError:
             return {}
     return request if isinstance(request, dict) else {}
@@ -271,7 +270,7 @@ def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batc
     title = _title(input_preview) if isinstance(content, bytes) else None
     if isinstance(content, File) and (changes := _changes(options, source)):
         with current_context().artifacts.open(content.sha256) as file, current_context().artifacts.create() as writer:
-            for line in prompts.changed(file, changes):
+            for line in prompts.changed(file, changes, current_context().settings.max_line_bytes):
                 writer.write(line)
         source, content = _Source(source.name, writer), writer
     if isinstance(content, bytes):

@@ -53,7 +53,7 @@ def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_comput
         writer = csv.writer(text)
         writer.writerow(["id", "text", "note"])
         writer.writerows([f"{n:05}", "NaN" if n in empty else f"word {n}, killed", 'a "note"\n'] for n in range(ROWS))
-    arguments = ("in.csv", "-t", "Sentiment of: {text}", "-m", "logged", "-o", "out.csv")
+    arguments = ("in.csv", "-t", "Sentiment of: {text}", "-m", "logged", "-o", "out.csv", "--null-value", "NaN")
     with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}) as running:
         until(lambda: calls.exists() and len(calls.read_text().splitlines()) > ROWS // 10)
         running.kill()

@@ -18,7 +18,6 @@ from batchyard.models import ModelSpec
 from store import segments, speeds
 from store.artifacts import Artifacts
 from store.formats import chunks, plan
-from store.formats import lines as jsonl
 from store.formats.plan import PlanWriter
 from store.records import Batch, File
 from store.speeds import Measurement
@@ -300,12 +299,13 @@ def test_embedding_inputs_are_limited_over_the_whole_file(artifacts: Artifacts) 
     assert errors_of(source, artifacts, endpoint=EMBEDDINGS, max_inputs=5) == [("too_many_tasks", None, None)]
 
 
-def test_a_line_longer_than_the_limit_is_one_error(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
-    for reader in (jsonl, lines):
-        monkeypatch.setattr(reader, "MAX_LINE_BYTES", 1000)
+def test_a_line_longer_than_the_limit_is_one_error_with_a_code_of_its_own() -> None:
     long = json.dumps(a_request("long", body={"user": "x" * 5000})).encode()
     source = b"\n".join([json.dumps(a_request("a")).encode(), long, json.dumps(a_request("b")).encode()])
-    assert errors_of(source, artifacts) == [("invalid_json_line", 2, None)]
+    for limit, errors in ((1000, [("line_too_long", 2)]), (len(long) + 1, [])):
+        report = Report()
+        Validator(MODELS, CHAT, 10, max_line_bytes=limit).run(io.BytesIO(source), None, report)
+        assert [(error["code"], error["line"]) for error in report.errors] == errors
 
 
 def test_blank_lines_are_skipped_but_counted_and_crlf_is_fine(artifacts: Artifacts) -> None:

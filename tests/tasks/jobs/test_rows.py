@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchyard.errors import RequestError
+from batchyard.settings import Settings
 from tasks.jobs.rows import RowError, rows, tables
 
 
@@ -76,7 +77,7 @@ def test_a_file_that_cannot_be_read_says_why(name: str, content: bytes, message:
 
 def test_a_compressed_file_is_read_up_to_a_limit() -> None:
     with pytest.raises(RequestError, match="more than 9 bytes") as refusal:
-        list(rows(io.BytesIO(gzip.compress(b"prompt\n1\n2\n")), "a.csv.gz", 9))
+        list(rows(io.BytesIO(gzip.compress(b"prompt\n1\n2\n")), "a.csv.gz", Settings(max_file_bytes=9)))
     assert refusal.value.code == "file_too_large"
 
 
