@@ -30,8 +30,8 @@ from recipes.rewards import graders
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 # fmt: off
 COMMANDS = frozenset({
-    "audit", "cancel", "config", "demo", "files", "job", "key", "list", "logs", "map", "migrate", "models", "open",
-    "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
+    "audit", "cancel", "config", "demo", "doctor", "files", "job", "key", "list", "logs", "map", "migrate", "models",
+    "open", "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
     "usage", "webhook",
 })
 # fmt: on
