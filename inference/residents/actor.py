@@ -22,6 +22,7 @@ import orjson
 import ray
 
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
+from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine
 from inference.engines import orphan_reaper
@@ -79,6 +80,7 @@ class EngineActor:
         self._busy_seconds = 0.0
         self._busy_since = 0.0
         self._over = False
+        self._death: str | None = None
         self._idle_seconds = 0.0
         self._used_at = time.monotonic()
         self._idle_watch: asyncio.Task[None] | None = None
@@ -112,7 +114,12 @@ class EngineActor:
             tag = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
             orphan_reaper.reap(tag)  # processes that an earlier actor of this name left behind
             orphan_reaper.start(tag)
-        await engine.start()
+        self._memory.watch()
+        try:
+            await engine.start()
+        except EngineStartError as error:
+            memory = self._memory.phrase() if concerns_memory(error.message) else ""
+            raise EngineStartError(explained(error.message, memory)) from error
         # Frozen objects are skipped: each full collection would walk all of torch and the engine.
         gc.collect()
         gc.freeze()
@@ -243,7 +250,11 @@ class EngineActor:
         except EngineDied as death:
             answer = Answer.failed(ENDED, death.message)
         if answer.error is not None and answer.error["code"] == ENDED:
-            self._over = True
+            if self._death is None:  # what there was before the engine died, told once for all that were in it
+                self._over = True
+                self._memory.freeze()
+                self._death = explained(answer.error["message"], self._memory.phrase())
+            answer = Answer.failed(ENDED, self._death)
         engine.answered_at = time.monotonic()
         return reply(marked(answer, engine), engine.answered_at - began)
 
@@ -305,6 +316,7 @@ class EngineActor:
     async def stop(self) -> None:
         """End the engine and its processes. The caller then kills the actor."""
         self._over = True
+        self._memory.freeze()
         if self._engine is not None:
             await self._engine.stop()
 

@@ -21,6 +21,7 @@ CPU_DEFAULTS = {
     "gpu_memory_utilization": 0.1,
     "block_size": 32,
     "max_num_seqs": 256,
+    "worker_extension_cls": "inference.engines.vllm.worker.WorkerExtension",
 }
 """On the CPU torch.compile costs more than it saves, and the memory share is a share of all memory. Prompts share whole
 blocks of the KV cache: with vLLM's 128 tokens a block, 240 prompts with four beginnings took 1.4 times as long. 256
