@@ -8,13 +8,14 @@ import ray
 from ray.exceptions import RayTaskError
 
 from batchyard.errors import EngineStartError
+from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 
 
 def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
     """The engine's own reason, without Ray's traceback."""
     cause = error.cause
-    reason = cause.message if isinstance(cause, EngineStartError) else f"{type(cause).__name__}: {cause}"
+    reason = explained(cause.message if isinstance(cause, EngineStartError) else f"{type(cause).__name__}: {cause}")
     return EngineStartError(f"engine {spec.engine} of model {spec.name} does not start: {reason}")
 
 

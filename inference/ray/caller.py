@@ -35,6 +35,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from batchyard.errors import EngineDied, EngineError, EngineStartError, Stopped
+from batchyard.failures.reasons import actor_death, explained
 from batchyard.models import ModelSpec
 from batchyard.statuses import AfterDeath
 from inference.deaths import EngineDeath
@@ -365,13 +366,15 @@ class Caller:
         if died and len(rows) == 1:
             rows[0].strikes += 1
             if rows[0].strikes == STRIKES:
-                self._answer(rows[0], (None, None, self._verdict(), 0, 0, 0, 0.0))
+                self._answer(rows[0], (None, None, self._verdict(died), 0, 0, 0, 0.0))
                 return
         middle = len(rows) // 2 if died else 0
         replica.suspects += [half for half in (rows[middle:], rows[:middle]) if half]
 
-    def _verdict(self) -> dict[str, str]:
-        message = f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone"
+    def _verdict(self, reason: str) -> dict[str, str]:
+        message = (
+            f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone: {reason}"
+        )
         log.warning(message, extra={"model": self._spec.name})
         return {"code": ENDED, "message": message}
 
@@ -394,7 +397,7 @@ class Caller:
                 continue  # the call fails with it, too
             if quiet >= patience:
                 call.cancel()
-                raise EngineDied(f"the engine answered nothing for {patience:g} seconds and was killed")
+                raise EngineDied(explained(f"the engine answered nothing for {patience:g} seconds and was killed"))
         try:
             return call.result()
         except RayActorError as error:
@@ -530,10 +533,8 @@ def was_stopped(error: RayActorError) -> bool:
 
 
 def _why(error: RayActorError) -> str:
-    """Return Ray's reason for an actor's death, on one line."""
-    text = " ".join(str(error).split())
-    _, _, reason = text.partition("The actor is dead because ")
-    return (reason or text)[:200]
+    """Return why an actor died, on one line, with the remedy."""
+    return explained(actor_death(str(error)))
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

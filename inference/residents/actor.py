@@ -22,6 +22,7 @@ import orjson
 import ray
 
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
+from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
 from inference.engine import Answer, Engine
@@ -80,6 +81,7 @@ class EngineActor:
         self._busy_seconds = 0.0
         self._busy_since = 0.0
         self._over = False
+        self._death: str | None = None
         self._idle_seconds = 0.0
         self._used_at = time.monotonic()
         self._idle_watch: asyncio.Task[None] | None = None
@@ -113,7 +115,12 @@ class EngineActor:
             tag = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
             orphan_reaper.reap(tag)  # processes that an earlier actor of this name left behind
             orphan_reaper.start(tag)
-        await engine.start()
+        self._memory.watch()
+        try:
+            await engine.start()
+        except EngineStartError as error:
+            memory = self._memory.phrase() if concerns_memory(error.message) else ""
+            raise EngineStartError(explained(error.message, memory)) from error
         # Frozen objects are skipped: each full collection would walk all of torch and the engine.
         gc.collect()
         gc.freeze()
@@ -248,8 +255,13 @@ class EngineActor:
             # Its message may quote the prompt, so it goes to the client and not into the log.
             log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
             answered = reply(Answer.failed("engine_error", unreadable(error)), time.monotonic() - began)
-        if answered[2] is not None and answered[2]["code"] == ENDED:
-            self._over = True
+        error = answered[2]
+        if error is not None and error["code"] == ENDED:
+            if self._death is None:  # what there was before the engine died, said once for all that were in it
+                self._over = True
+                self._memory.freeze()
+                self._death = explained(error["message"], self._memory.phrase())
+            answered = reply(Answer.failed(ENDED, self._death), time.monotonic() - began)
         engine.answered_at = time.monotonic()
         return answered
 
@@ -311,6 +323,7 @@ class EngineActor:
     async def stop(self) -> None:
         """End the engine and its processes. The caller then kills the actor."""
         self._over = True
+        self._memory.freeze()
         if self._engine is not None:
             await self._engine.stop()
 

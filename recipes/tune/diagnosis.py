@@ -1,7 +1,6 @@
 """Why a cell failed: its category, the line that says so, and the remedy, as overrides of one more cell if there are.
 
-The table reads messages of Batchyard, vLLM 0.32, torch and Ray 2.60. Causes (a refused argument, a missing module, too
-little memory) come before what follows from them (an engine that is late, an actor that died), wherever they stand.
+The table of causes is that of all engines (`batchyard.failures`). Here stand the remedies that know the cell.
 """
 
 from __future__ import annotations
@@ -9,22 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from batchyard.failures.causes import CAUSES, SYMPTOMS, Category, Match, Rule, Severity, find
+from batchyard.failures.reasons import cause_of
 from batchyard.wording import MAX_MESSAGE, cut, nearest
 from recipes.tune.cells import Base, Cell, named
 from recipes.tune.results import CellResult, batch_of
 
-Category = Literal["timeout", "memory", "dependency", "cluster", "argument", "unknown"]
-Severity = Literal["critical", "error", "warning"]
 SHARE = 0.95
 """The highest share of a GPU's memory that a remedy sets."""
 ARGUMENTS = "engine_args"
 CONTEXT = f"{ARGUMENTS}.max_model_len"
 MEMORY_SHARE = f"{ARGUMENTS}.gpu_memory_utilization"
 CACHE_BYTES = f"{ARGUMENTS}.kv_cache_memory_bytes"
-_GENERIC = re.compile(r"There are some potential root causes\..*", re.DOTALL)
-"""Ray's list of what may end a process. It names the out-of-memory killer whatever it was."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,6 @@ class Diagnosis:
     """Why a cell failed.
 
     Attributes:
-        severity: `critical`: every cell of the model will fail, until somebody acts. `error`: this cell's configuration
-            cannot run. `warning`: it ran, and not to its end.
         evidence: the line that it rests on.
         overrides: of the remedy, over those of the cell; {} if no cell can try it.
     """
@@ -65,13 +60,6 @@ class _Failed(NamedTuple):
     def value(self, key: str) -> Any:
         """Return the value of a dotted key in the cell's entry, None without one."""
         return self.result.cell.value(self.base, key)
-
-
-class _Rule(NamedTuple):
-    category: Category
-    severity: Severity
-    pattern: re.Pattern[str]
-    remedy: Callable[[_Failed, re.Match[str]], Remedy]
 
 
 def _smaller(failed: _Failed, otherwise: str) -> Remedy:
@@ -103,23 +91,6 @@ def _unexpected_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
     return Remedy(f"leave {ARGUMENTS}.{near or key} out", {f"{ARGUMENTS}.{near}": None} if near else {})
 
 
-def _more_batched_tokens(failed: _Failed, match: re.Match[str]) -> Remedy:
-    least = int(match["least"])
-    return Remedy(f"set max_num_batched_tokens to {least} at least", {f"{ARGUMENTS}.max_num_batched_tokens": least})
-
-
-def _shorter_context(failed: _Failed, match: re.Match[str]) -> Remedy:
-    most = int(match["most"])
-    return Remedy(f"lower max_model_len to {most}, or leave it out", {CONTEXT: most})
-
-
-def _fitting_context(failed: _Failed, match: re.Match[str]) -> Remedy:
-    most = int(match["most"])
-    return Remedy(
-        f"lower max_model_len to {most}, the longest that fits, or give the cache more memory", {CONTEXT: most}
-    )
-
-
 def _more_cache(failed: _Failed, _: re.Match[str]) -> Remedy:
     """Give the KV cache more memory, where the entry says how much it has."""
     size, share = failed.value(CACHE_BYTES), failed.value(MEMORY_SHARE)
@@ -142,112 +113,41 @@ def _smaller_share(failed: _Failed, match: re.Match[str]) -> Remedy:
     )
 
 
-def _install(_: _Failed, match: re.Match[str]) -> Remedy:
-    what = match.groupdict().get("module") or "what it names"
-    return Remedy(f"install {what} on every machine where the engine runs; nothing was installed")
+def _slow(setting: str) -> Callable[[_Failed, re.Match[str]], Remedy]:
+    def slow(failed: _Failed, _: re.Match[str]) -> Remedy:
+        smaller = _smaller(failed, "")
+        either = f", or {smaller.text}" if smaller.text else ""
+        return Remedy(f"raise {setting}{either}", smaller.overrides)
+
+    return slow
 
 
-def _slow_start(failed: _Failed, _: re.Match[str]) -> Remedy:
-    smaller = _smaller(failed, "")
-    either = f", or {smaller.text}" if smaller.text else ""
-    return Remedy(f"raise BATCHYARD_ENGINE_START_TIMEOUT{either}", smaller.overrides)
+_OF_CELLS: Mapping[str, Callable[[_Failed, re.Match[str]], Remedy]] = {
+    "unknown argument": _unknown_argument,
+    "unexpected argument": _unexpected_argument,
+    "share of the device": _smaller_share,
+    "cache": _more_cache,
+    "memory of the GPU": _less_memory,
+    "killed": _less_memory,
+    "memory": _less_memory,
+    "slow start": _slow("BATCHYARD_ENGINE_START_TIMEOUT"),
+    "slow request": _slow("BATCHYARD_REQUEST_TIMEOUT"),
+}
+"""By the name of a rule, a remedy that knows the cell."""
+_OVERRIDES: Mapping[str, Callable[[re.Match[str]], Mapping[str, Any]]] = {
+    "few batched tokens": lambda match: {f"{ARGUMENTS}.max_num_batched_tokens": int(match["least"])},
+    "long context": lambda match: {CONTEXT: int(match["most"])},
+    "context that fits": lambda match: {CONTEXT: int(match["most"])},
+    "instruction": lambda _: {f"{ARGUMENTS}.dtype": "float32"},
+}
+"""By the name of a rule, the overrides that do what its remedy says."""
 
 
-def _slow_request(failed: _Failed, _: re.Match[str]) -> Remedy:
-    smaller = _smaller(failed, "")
-    either = f", or {smaller.text}" if smaller.text else ""
-    return Remedy(f"raise BATCHYARD_REQUEST_TIMEOUT{either}", smaller.overrides)
-
-
-def _says(text: str) -> Callable[[_Failed, re.Match[str]], Remedy]:
-    return lambda _failed, _match: Remedy(text)
-
-
-def _rule(
-    category: Category, pattern: str, remedy: Callable[[_Failed, re.Match[str]], Remedy], severity: Severity = "error"
-) -> _Rule:
-    return _Rule(category, severity, re.compile(pattern, re.IGNORECASE), remedy)
-
-
-_CLUSTER = _says("see that Ray and its nodes are up (`ray status`), then run the same command; nothing was restarted")
-_PROCESS = _says(
-    "its process ended without a word: see the engine's log, and the kernel's for its out-of-memory killer; "
-    "nothing was restarted"
-)
-
-CAUSES: Sequence[_Rule] = (
-    _rule(
-        "argument",
-        r"engine_args\.(?P<key>\w+): .* has no such argument; did you mean (?P<nearest>\w+)\?",
-        _unknown_argument,
-    ),
-    _rule("argument", r"unexpected keyword argument '(?P<key>\w+)'", _unexpected_argument),
-    _rule(
-        "argument", r"max_num_batched_tokens \(\d+\) must be .*max_num_seqs \((?P<least>\d+)\)", _more_batched_tokens
-    ),
-    _rule(
-        "argument",
-        r"max_num_batched_tokens \(\d+\) is smaller than max_model_len \((?P<least>\d+)\)",
-        _more_batched_tokens,
-    ),
-    _rule("argument", r"greater than the derived max_model_len \(\w+=(?P<most>\d+)", _shorter_context),
-    _rule(
-        "argument",
-        r"engine_args\.[\w.]+: |Value error, |error: argument --|validation errors? for \w*Config",
-        _says("give the argument a value that the engine takes"),
-    ),
-    _rule("dependency", r"No module named '(?P<module>[\w.]+)'", _install, "critical"),
-    _rule("dependency", r"(?P<module>lib[\w.+-]+\.so[\w.]*): cannot open shared object file", _install, "critical"),
-    _rule("dependency", r"cannot import name '(?P<module>\w+)'", _install, "critical"),
-    _rule(
-        "dependency",
-        r"ModuleNotFoundError|ImportError|needs vLLM where segments run|is not installed",
-        _install,
-        "critical",
-    ),
-    _rule("memory", r"estimated maximum model length is (?P<most>\d+)", _fitting_context),
-    _rule(
-        "memory",
-        r"Free memory on device \S+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than",
-        _smaller_share,
-    ),
-    _rule("memory", r"No available memory for the cache blocks|larger than the available KV cache memory", _more_cache),
-    _rule(
-        "memory",
-        r"out of memory|OutOfMemory|cannot allocate memory|can't allocate memory|\bMemoryError\b|std::bad_alloc"
-        r"|not enough memory|running low on memory|memory pressure|signal 9\b|SIGKILL|exit code:? (-9|137)\b|oom.?kill",
-        _less_memory,
-    ),
-)
-"""What an engine cannot run with."""
-SYMPTOMS: Sequence[_Rule] = (
-    _rule("timeout", r"did not start within", _slow_start),
-    _rule(
-        "timeout",
-        r"request_timeout|ran longer than|answered nothing for|no progress|timed out|TimeoutError",
-        _slow_request,
-    ),
-    _rule(
-        "cluster",
-        r"waits for a GPU: engines of",
-        _says("wait until the other models have no work, or stop their engines"),
-        "critical",
-    ),
-    _rule(
-        "cluster",
-        r"no Ray cluster|Ray could not run|the Ray node|Ray(System|Task)Error|NodeDiedError|\bGCS\b|raylet"
-        r"|\bnode \S* ?(has |was |is )?(died|dead|lost|terminated)",
-        _CLUSTER,
-        "critical",
-    ),
-    _rule(
-        "cluster",
-        r"RayActorError|Actor(Died|Unavailable|Unschedulable)Error|WorkerCrashedError|worker process has died"
-        r"|\bactor \S* ?(is |has )?(died|dead|unavailable)|engine_died|\bdied (\d+ times|each time)|ended each time",
-        _PROCESS,
-    ),
-)
-"""What follows from causes that nobody has named."""
+def _remedy(failed: _Failed, known: Match) -> Remedy:
+    name = known.rule.name
+    if name in _OF_CELLS:
+        return _OF_CELLS[name](failed, known.match)
+    return Remedy(known.remedy, _OVERRIDES[name](known.match) if name in _OVERRIDES else {})
 
 
 def diagnose(result: CellResult, base: Base) -> Diagnosis | None:
@@ -290,20 +190,19 @@ def repair(result: CellResult, base: Base, taken: Sequence[str]) -> Cell | None:
     )
 
 
-def _found(rules: Sequence[_Rule], result: CellResult, base: Base) -> Diagnosis | None:
+def _found(rules: Sequence[Rule], result: CellResult, base: Base) -> Diagnosis | None:
     """Return the diagnosis by the first line that a rule knows."""
     for line in _lines(result):
-        for rule in rules:
-            if match := rule.pattern.search(line):
-                remedy = rule.remedy(_Failed(result, base), match)
-                return Diagnosis(rule.category, rule.severity, cut(line, MAX_MESSAGE), remedy.text, remedy.overrides)
+        if known := find(line, rules):
+            rule, remedy = known.rule, _remedy(_Failed(result, base), known)
+            return Diagnosis(rule.category, rule.severity, cut(line, MAX_MESSAGE), remedy.text, remedy.overrides)
     return None
 
 
 def _lines(result: CellResult) -> Iterator[str]:
     """Yield the lines that may say why: of the error, then of the evidence, the last first, then codes of requests."""
     for text in (result.error or "", *reversed(result.evidence)):
-        for line in reversed(_GENERIC.sub("", text).splitlines()):
+        for line in reversed(cause_of(text).splitlines()):
             if line.strip():
                 yield line.strip()
     codes: dict[str, int] = {}

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from flask.testing import FlaskClient
+from store.jobs.records import Job
 
 from batchyard.cli import background, batches
 from batchyard.cli.map import map_
@@ -27,7 +28,6 @@ from batchyard.client.map import map as map_table
 from batchyard.errors import ConfigurationError
 from batchyard.recipes import Item
 from store.formats import items as items_file
-from store.jobs.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import validation

@@ -1,8 +1,10 @@
-"""vLLM's worker on the CPU, mended for requests with a seed. vLLM imports it by the name in its arguments."""
+"""vLLM's worker on the CPU, mended for requests with a seed and for bfloat16. vLLM imports it by its name."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 from inference.engines.vllm import internals
 
@@ -14,9 +16,14 @@ class CPUWorker(internals.CPUWorker):  # type: ignore[misc]  # vLLM has no types
     the request's generator back by an offset, which only generators of GPUs have: on the CPU the engine dies
     (`GPUModelRunner._bookkeeping_sync` of vLLM 0.32). Here such a request has no generator while its sample is
     discarded, so there is nothing to set back, at its start and after a preemption alike.
+
+    Linux lets a process use the tiles of AMX only after it has asked for them, and ends it with SIGILL otherwise. vLLM's
+    attention in bfloat16 uses them without asking. oneDNN asks at the first product of some rows, so a prompt of three
+    tokens or fewer would end an engine that has not seen a longer one.
     """
 
     def init_device(self) -> None:
+        torch.cpu._init_amx()  # False where the CPU has none
         super().init_device()
         runner = self.model_runner
         if hasattr(runner, "discard_request_mask"):  # vLLM's second runner draws by seed and position

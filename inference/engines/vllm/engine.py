@@ -9,20 +9,23 @@ import asyncio
 import json
 import time
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, ClassVar
 
-from batchyard.errors import EngineStartError
+from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Answer, Engine, first_unsupported
 from inference.engines.vllm import internals
 from inference.engines.vllm.argument_names import argument_names
 from inference.engines.vllm.arguments import cache_bytes, engine_arguments
 from inference.engines.vllm.environment import set_environment
-from inference.engines.vllm.failures import own_logs, reason
+from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS, SUPPORTED
 from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
+
+TRY_OUT = "Here is a question of the length that people ask: which trains leave the yard before noon, and why? " * 3
+"""A prompt that is as long as a short chat. Shorter ones take other kernels than nearly all requests do."""
+TRY_OUT_TOKENS = 48
 
 
 class VLLM(Engine):
@@ -35,7 +38,8 @@ class VLLM(Engine):
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         super().__init__(spec, request_timeout)
-        self._logs: list[tuple[Path, int]] = []
+        self._processes = Processes()
+        self._death: asyncio.Task[str] | None = None
         self._client: Any = None
         self._handlers: dict[str, tuple[Any, Any]] = {}
         self._versions: dict[str, str] = {}
@@ -68,13 +72,16 @@ class VLLM(Engine):
         return float(arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1))
 
     async def start(self) -> None:
-        self._logs = own_logs()
         try:
             await self._start()
             await self._try_out()
-        except Exception as error:  # any error of vLLM is the reason why the engine does not start
+        except EngineDied as death:
             await self.stop()
-            raise EngineStartError(reason(error, self._logs)) from error
+            raise EngineStartError(death.message) from death
+        except Exception as error:  # any error of vLLM is the reason why the engine does not start
+            cause = await asyncio.to_thread(self._processes.cause, error)
+            await self.stop()
+            raise EngineStartError(cause) from error
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
         return await self._one(endpoint, body, self.request_timeout)
@@ -106,6 +113,7 @@ class VLLM(Engine):
             usage_context=context,
             stat_loggers=[lambda _config, _index: statistics] if statistics else None,
         )
+        self._processes.note_started()
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
         self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens
         state = State()
@@ -128,12 +136,19 @@ class VLLM(Engine):
         }
 
     async def _try_out(self) -> None:
-        """Answer one token. An engine that loads but cannot run, for want of a kernel, does not start."""
-        body = {"model": self.spec.name, "prompt": [0], "input": [0], "max_tokens": 1}
+        """Answer a request. An engine that loads but cannot run, for want of a kernel, does not start.
+
+        Raises:
+            EngineDied: with the cause.
+        """
+        config = self._client.model_config
+        tokens = min(TRY_OUT_TOKENS, config.max_model_len - 2)
+        prompt = [0] * tokens if config.skip_tokenizer_init else TRY_OUT
+        body = {"model": self.spec.name, "prompt": prompt, "input": prompt, "truncate_prompt_tokens": tokens}
         embeds = self._handlers[EMBEDDINGS][1] is not None
-        answer = await self._one(EMBEDDINGS if embeds else COMPLETIONS, body, None)
+        answer = await self._one(EMBEDDINGS if embeds else COMPLETIONS, {**body, "max_tokens": 2}, None)
         if answer.error is not None:
-            raise RuntimeError(answer.error["message"])
+            raise EngineDied(answer.error["message"])
 
     async def _sha256(self, hashing: asyncio.Task[str]) -> str:
         try:
@@ -157,23 +172,26 @@ class VLLM(Engine):
                 return Answer.timed_out(self.request_timeout)
             response = call.result()
         except internals.EngineDeadError as death:
-            return self._died(death)
+            return await self._died(str(death))
         except Exception as error:  # noqa: BLE001  as vLLM's own HTTP layer does
             if self._client.errored:
-                return self._died(error)
+                return await self._died(f"{type(error).__name__}: {error}")
             return refusal(internals.create_error_response(error))
         finally:
             call.cancel()
         self.answered_at = time.monotonic()
-        return self._answered(response)
+        return await self._answered(response)
 
-    def _died(self, error: Exception) -> Answer:
-        return Answer.failed("engine_died", reason(error, self._logs))
+    async def _died(self, summary: str) -> Answer:
+        """Return the answer to a request that was in the engine when it died. All of them have the same cause."""
+        if self._death is None:
+            self._death = asyncio.create_task(asyncio.to_thread(self._processes.death, summary))
+        return Answer.failed("engine_died", await asyncio.shield(self._death))
 
-    def _answered(self, response: Any) -> Answer:
+    async def _answered(self, response: Any) -> Answer:
         if hasattr(response, "error"):
             if self._client.errored:
-                return self._died(RuntimeError(response.error.message))
+                return await self._died(response.error.message)
             return refusal(response)
         if hasattr(response, "model_dump"):
             return Answer(200, response.model_dump())

@@ -22,6 +22,7 @@ engine that keeps them answered 128 chats by 300 M parameters in 49.6 s instead 
 def set_environment(spec: ModelSpec) -> None:
     """Set the variables that vLLM reads. Call it before vLLM starts in this process."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that a signal ends writes where it was
     os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # an allowed domain could redirect to another
     if Path(spec.source).is_dir():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

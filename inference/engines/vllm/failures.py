@@ -1,39 +1,126 @@
-"""The reason of a failure of vLLM."""
+"""The cause of a failure of vLLM: how its processes ended, and what the innermost of them has written last."""
 
 from __future__ import annotations
 
+import multiprocessing
 import re
+import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NamedTuple
 
-CAUSE = re.compile(r"\b[\w.]+(?:Error|Exception): .+$")
+from batchyard.failures.reasons import ending, one_line
+
+END_SECONDS = 3.0
+"""A process whose end its client has noticed ends, and has written why, within this time."""
+TAIL_BYTES = 2**20
+ELSEWHERE = re.compile(
+    r"see (?:the )?(?:stack trace|root cause)|stack trace above|root cause above|EngineDeadError|Executor failed"
+    r"|^RuntimeError: cancelled$",
+    re.IGNORECASE,
+)
+"""What vLLM says of an error that another of its processes has written."""
+CORE = re.compile(r"'EngineCore\w*': (?P<code>-?\d+)")
+"""A process of the engine that ended during the start, in the message of its client."""
+WORKER = re.compile(r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: (?P<code>-?\d+)\)")
+ABORTED = re.compile(r"what\(\):.*|(?:malloc|free|realloc)\(\):? .*|double free.*|corrupted .*|Assertion .* failed.*")
+"""What C and C++ libraries write before they abort."""
+LINE = re.compile(
+    r"^(?:\((?P<process>\w+)[^)]*\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]*\] )?"
+    r"(?P<cause>(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Z]\w*(?:Error|Exception|Exit))(?:: .+|:?\s*)$)"
+)
+"""The last line of a traceback, in vLLM's log or as Python itself writes it."""
+DEPTHS = (("Worker", 2), ("VllmWorker", 2), ("EngineCore", 1))
+"""Workers run inside the engine's process, and that inside its client's."""
+TERMINATED = -15
 
 
-def own_logs() -> list[tuple[Path, int]]:
-    """The files that this process writes its output to, with their present sizes."""
+class _Written(NamedTuple):
+    """An exception that a process has written."""
+
+    depth: int
+    text: str
+
+
+class Processes:
+    """vLLM's processes, as the process sees them that starts them. Make it before the start."""
+
+    def __init__(self) -> None:
+        self._logs = _own_logs()
+        self._before = set(multiprocessing.active_children())
+        self._children: list[BaseProcess] = []
+
+    def note_started(self) -> None:
+        """Remember the processes that run now, so that their ends can be told."""
+        self._children = [child for child in multiprocessing.active_children() if child not in self._before]
+
+    def cause(self, error: Exception) -> str:
+        """Return why the start failed, on one line."""
+        summary = one_line(f"{type(error).__name__}: {error}")
+        return self.death(summary) if ELSEWHERE.search(summary) else summary
+
+    def death(self, summary: str) -> str:
+        """Return why the engine died, on one line. It may wait for END_SECONDS, in which the process ends.
+
+        Args:
+            summary: what vLLM's client says.
+        """
+        deadline = time.monotonic() + END_SECONDS
+        while (cause := self._known(summary)) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if cause is not None:
+            return cause
+        codes = self._codes(summary)
+        if codes:
+            return f"vLLM's engine process {ending(codes[0])}, and wrote no reason"
+        return "vLLM's engine failed, and wrote no reason" if ELSEWHERE.search(summary) else summary
+
+    def _known(self, summary: str) -> str | None:
+        lines = list(self._lines())
+        signals = [code for code in self._codes(summary) if code < 0 and code != TERMINATED]
+        if signals:
+            words = next((match[0] for line in reversed(lines) if (match := ABORTED.search(line))), "")
+            abort = ending(signals[0]).endswith("SIGABRT") and words
+            return f"vLLM's engine process {ending(signals[0])}" + (f": {one_line(words)}" if abort else "")
+        for line in lines:
+            if (match := WORKER.search(line)) and int(match["code"]) < 0:
+                return f"vLLM's process {match['name']} {ending(int(match['code']))}"
+        return _innermost(lines)
+
+    def _codes(self, summary: str) -> list[int]:
+        """Return the exit codes of the processes that have ended."""
+        codes = [int(match["code"]) for match in CORE.finditer(summary)]
+        return codes + [child.exitcode for child in self._children if child.exitcode is not None]
+
+    def _lines(self) -> Iterator[str]:
+        for path, size in self._logs:
+            with path.open("rb") as log:
+                end = log.seek(0, 2)
+                log.seek(max(size if size <= end else 0, end - TAIL_BYTES))
+                yield from log.read().decode(errors="replace").splitlines()
+
+
+def _innermost(lines: list[str]) -> str | None:
+    """Return the last exception of the innermost process that has written one."""
+    written = []
+    for line in lines:
+        match = LINE.search(line)
+        if match is None or ELSEWHERE.search(match["cause"]):
+            continue
+        process = match["process"] or ""
+        depth = next((depth for name, depth in DEPTHS if process.startswith(name)), 0)
+        _, _, message = match["cause"].partition(": ")
+        written.append(_Written(depth, one_line(f"{match['kind']}: {message}" if message else match["kind"])))
+    deepest = max((one.depth for one in written), default=0)
+    return next((one.text for one in reversed(written) if one.depth == deepest), None)
+
+
+def _own_logs() -> list[tuple[Path, int]]:
+    """Return the files that this process writes its output to, with their present sizes."""
     logs = []
     for descriptor in (1, 2):
         path = Path(f"/proc/self/fd/{descriptor}")
         if path.is_symlink() and path.resolve().is_file():
             logs.append((path.resolve(), path.stat().st_size))
     return logs
-
-
-def reason(error: Exception, logs: list[tuple[Path, int]]) -> str:
-    """Why vLLM failed, on the last line of `logs` that names a cause.
-
-    vLLM's engine process writes its error to the log. Its client only learns that the engine failed.
-
-    Args:
-        logs: from `own_logs`, called before the start. Only later lines count.
-    """
-    summary = f"{type(error).__name__}: {error}"
-    if "Engine" not in summary:
-        return summary
-    for path, size in logs:
-        with path.open("rb") as log:
-            log.seek(size)
-            lines = log.read().decode(errors="replace").splitlines()
-        causes = [match[0] for line in lines if (match := CAUSE.search(line)) and "Engine" not in match[0]]
-        if causes:
-            return causes[-1]
-    return summary

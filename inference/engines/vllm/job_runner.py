@@ -21,6 +21,7 @@ from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 
 from batchyard.errors import EngineError, EngineStartError
+from batchyard.failures.reasons import actor_death, explained
 from batchyard.models import CAPACITY, ModelSpec
 from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out
@@ -165,5 +166,5 @@ def _error(spec: ModelSpec, error: Exception, start_timeout: float) -> EngineErr
     if reason is not None:  # Ray passes on the error of an actor's start as text only
         return EngineStartError(f"{where} does not start: {reason[1]}")
     if isinstance(error, ActorDiedError):
-        return EngineError(f"{where} died more than {RESTARTS} times: {' '.join(str(error).split())[:400]}")
+        return EngineError(f"{where} died more than {RESTARTS} times: {explained(actor_death(str(error)))}")
     return EngineError(f"{where}: Ray could not run the rows: {error}")

@@ -17,6 +17,7 @@ import orjson
 
 from batchyard import output_lines
 from batchyard.errors import EngineStartError
+from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 from inference import ray_internals
 from inference.engine import Answer, refusal_code
@@ -24,7 +25,7 @@ from inference.engines import orphan_reaper
 from inference.engines.vllm import internals
 from inference.engines.vllm.arguments import check_names, defaults
 from inference.engines.vllm.environment import set_environment
-from inference.engines.vllm.failures import own_logs, reason
+from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.job import JobArguments
 from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS
 from inference.engines.vllm.protocol import parse, refusal
@@ -58,11 +59,11 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
         self._request_timeout = request_timeout
         orphan_reaper.start(f"job/{os.getpid()}")
         set_environment(spec)
-        logs = own_logs()
+        processes = Processes()
         try:
             self._start(**kwargs)
         except Exception as error:  # any error of vLLM is the reason why the engine does not start
-            raise EngineStartError(" ".join(reason(error, logs).split())) from error
+            raise EngineStartError(explained(processes.cause(error))) from error
 
     def _start(self, *, engine_kwargs: dict[str, Any], **kwargs: Any) -> None:
         extra = JobArguments.model_validate(self._spec.engine_args).model_extra or {}
