@@ -255,12 +255,12 @@ class EngineActor:
             # Its message may quote the prompt, so it goes to the client and not into the log.
             log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
             answered = reply(Answer.failed("engine_error", unreadable(error)), time.monotonic() - began)
-        error = answered[2]
-        if error is not None and error["code"] == ENDED:
+        failure = answered[2]
+        if failure is not None and failure["code"] == ENDED:
             if self._death is None:  # what there was before the engine died, said once for all that were in it
                 self._over = True
                 self._memory.freeze()
-                self._death = explained(error["message"], self._memory.phrase())
+                self._death = explained(failure["message"], self._memory.phrase())
             answered = reply(Answer.failed(ENDED, self._death), time.monotonic() - began)
         engine.answered_at = time.monotonic()
         return answered

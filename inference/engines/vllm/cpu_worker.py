@@ -17,9 +17,9 @@ class CPUWorker(internals.CPUWorker):  # type: ignore[misc]  # vLLM has no types
     (`GPUModelRunner._bookkeeping_sync` of vLLM 0.32). Here such a request has no generator while its sample is
     discarded, so there is nothing to set back, at its start and after a preemption alike.
 
-    Linux lets a process use the tiles of AMX only after it has asked for them, and ends it with SIGILL otherwise. vLLM's
-    attention in bfloat16 uses them without asking. oneDNN asks at the first product of some rows, so a prompt of three
-    tokens or fewer would end an engine that has not seen a longer one.
+    Linux lets a process use the tiles of AMX only after it has asked for them, and ends it with SIGILL otherwise.
+    vLLM's attention in bfloat16 uses them without asking. oneDNN asks at the first product of some rows, so a prompt of
+    three tokens or fewer would end an engine that has not seen a longer one.
     """
 
     def init_device(self) -> None:
