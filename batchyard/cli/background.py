@@ -55,7 +55,7 @@ def stack(data: Path, models: Path) -> Iterator[Client]:
     with log.open("ab") as output:
         # In a session of its own, so that Ctrl-C reaches only this process, which then ends the stack.
         up = subprocess.Popen(
-            [sys.executable, "-m", "batchyard.cli", "up", *arguments],
+            [sys.executable, "-P", "-m", "batchyard.cli", "up", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

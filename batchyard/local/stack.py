@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import ports, process, programs, services
@@ -23,6 +24,8 @@ from batchyard.settings import Settings, environment_name
 
 log = logging.getLogger(__name__)
 
+ROOT = Path(__file__).parents[2]
+"""The folder that our packages are in."""
 START_SECONDS = 180
 # Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
@@ -251,6 +254,10 @@ class Stack:
             **os.environ,
             **{environment_name(field): value for field, value in own.items()},
             "PYTHONUNBUFFERED": "1",
+            # Our packages go before modules of the same name in the folder where `up` runs, such as a user's
+            # recipes.py. Celery and gunicorn put that folder first unless it is in the path.
+            "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH")])),
             **services.RAY_ENVIRONMENT,
             # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

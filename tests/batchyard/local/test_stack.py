@@ -67,10 +67,12 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """A stack for tests that kill things, in a folder whose name no socket could have."""
+    """A stack for tests that kill things, in a folder whose name no socket could have, beside modules named as ours."""
     folder = tmp_path_factory.mktemp("stack") / ("a folder with a long name & spaces " + "x" * 80)
     folder.mkdir()
     (folder / "models.toml").write_text(ECHO)
+    for name in ("recipes", "store", "tasks", "webapp"):
+        (folder / f"{name}.py").write_text("raise ImportError('this is the user's own')\n")
     stack = RunningStack.restart(folder / "data", **SIMULATED)
     yield stack
     stack.kill()
