@@ -178,7 +178,8 @@ CAUSES: Sequence[Rule] = (
         "instruction",
         "crash",
         r"SIGILL|illegal instruction",
-        'set engine_args.dtype = "float32": this CPU does not run the kernels of the model\'s own type',
+        'this CPU lacks an instruction of the engine\'s kernels: set engine_args.dtype = "float32", or if it is that '
+        "already, install a build of the engine for this CPU",
     ),
     _rule(
         "device",

@@ -73,7 +73,8 @@ class VLLM(Engine):
 
     async def start(self) -> None:
         try:
-            await self._start()
+            with self._processes.watched():
+                await self._start()
             await self._try_out()
         except EngineDied as death:
             await self.stop()
@@ -113,7 +114,6 @@ class VLLM(Engine):
             usage_context=context,
             stat_loggers=[lambda _config, _index: statistics] if statistics else None,
         )
-        self._processes.note_started()
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
         self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens
         state = State()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +16,7 @@ from batchyard.failures.reasons import ending, one_line
 
 END_SECONDS = 3.0
 """A process whose end its client has noticed ends, and has written why, within this time."""
+WATCH_SECONDS = 0.1
 TAIL_BYTES = 2**20
 ELSEWHERE = re.compile(
     r"see (?:the )?(?:stack trace|root cause)|stack trace above|root cause above|EngineDeadError|Executor failed"
@@ -51,9 +54,27 @@ class Processes:
         self._before = set(multiprocessing.active_children())
         self._children: list[BaseProcess] = []
 
-    def note_started(self) -> None:
-        """Remember the processes that run now, so that their ends can be told."""
-        self._children = [child for child in multiprocessing.active_children() if child not in self._before]
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note the processes that start within the block. Nobody else keeps the exit code of one that ends early."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(WATCH_SECONDS):
+                self._note()
+
+        thread = threading.Thread(target=watch, daemon=True, name="processes")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._note()
+
+    def _note(self) -> None:
+        known = {*self._before, *self._children}
+        self._children += [child for child in multiprocessing.active_children() if child not in known]
 
     def cause(self, error: Exception) -> str:
         """Return why the start failed, on one line."""

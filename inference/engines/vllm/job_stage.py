@@ -61,7 +61,8 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
         set_environment(spec)
         processes = Processes()
         try:
-            self._start(**kwargs)
+            with processes.watched():
+                self._start(**kwargs)
         except Exception as error:  # any error of vLLM is the reason why the engine does not start
             raise EngineStartError(explained(processes.cause(error))) from error
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from typing import Any
 
 TOKENS = 100
-"""A step of as many tokens raises. The try-out's has fewer."""
+"""A step of as many tokens fails. The try-out's has fewer."""
 
 
 class Fine:
@@ -21,12 +22,14 @@ def __getattr__(name: str) -> Any:
         import torch
 
         torch.empty(2**60)
-    if name == "Raises":
+    if name in ("Raises", "Faults"):
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
         execute = GPUModelRunner.execute_model
 
         def execute_model(self: Any, scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+            if scheduled.total_num_scheduled_tokens >= TOKENS and name == "Faults":
+                ctypes.string_at(0)
             if scheduled.total_num_scheduled_tokens >= TOKENS:
                 raise RuntimeError("CPU Generator does not use offset")
             return execute(self, scheduled, *args, **kwargs)

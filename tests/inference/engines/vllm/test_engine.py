@@ -365,6 +365,15 @@ def test_embeddings_have_unit_length(tiny: Path) -> None:
     directory.stop_all("vectors")
 
 
+def test_a_bfloat16_model_answers_prompts_of_any_length_on_a_cpu_with_amx(tiny: Path) -> None:
+    """vLLM itself is ended by SIGILL at a prompt of three tokens or fewer."""
+    spec = model(tiny, name="short", engine_args={**ARGUMENTS, "dtype": "bfloat16"})
+    prompts = [{"model": "short", "prompt": [5] * tokens, "max_tokens": 4} for tokens in (1, 2, 3, 7, 100)]
+    lines = [line for prompt in prompts for line in run(spec, "/v1/completions", [prompt])]
+    assert [line["input_tokens"] for line in lines if line["ok"]] == [1, 2, 3, 7, 100]
+    directory.stop_all("short")
+
+
 def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) -> None:
     with pytest.raises(EngineStartError, match=r"max_position_embeddings|max_model_len"):
         run(model(tiny, engine_args={**ARGUMENTS, "max_model_len": 100_000}), CHAT, chat("hi"))

@@ -145,9 +145,8 @@ def death(reply: Any) -> str:
     [
         (signal.SIGKILL, MEMORY + NO_KILL, "find what on this machine ends processes"),
         (signal.SIGILL, MEMORY + NO_KILL, 'set engine_args.dtype = "float32"'),
-        (signal.SIGSEGV, MEMORY + NO_KILL, "see the engine's lines in `batchyard logs`"),
     ],
-    ids=["SIGKILL", "SIGILL", "SIGSEGV"],
+    ids=["SIGKILL", "SIGILL"],
 )
 def test_a_signal_is_named_with_the_memory_and_the_remedy(
     sign: signal.Signals, memory: str, remedy: str, engine: Any
@@ -163,6 +162,14 @@ def test_a_signal_is_named_with_the_memory_and_the_remedy(
     reason = death(reply)
     assert re.match(rf"vLLM's engine process was ended by {sign.name} \({memory}\)\. Remedy: ", reason), reason
     assert remedy in reason
+
+
+@real
+@pytest.mark.parametrize("engine", ["Faults"], indirect=True)
+def test_a_fault_in_the_engines_process_is_named(engine: Any) -> None:
+    reason = death(exchange(engine, "x" * 120))
+    assert re.match(rf"vLLM's engine process was ended by SIGSEGV \({MEMORY}{NO_KILL}\)\. Remedy: ", reason), reason
+    assert "see the engine's lines in `batchyard logs`" in reason
 
 
 @real
