@@ -192,7 +192,7 @@ def test_the_start_says_what_it_waits_for(own: RunningStack) -> None:
 def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        other = local_stack.claim_flower(port)
+        other = local_stack.plan_ports("127.0.0.1", 0, port)["flower"].number
     assert other not in (0, port)
     assert f"Flower takes port {other}: port {port} on 127.0.0.1 is taken by" in caplog.text
 
