@@ -265,7 +265,7 @@ class Stack:
         children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
         for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
             children[name] = make(name, command(self.settings, f"{name}-{folder.name}"), grace=9.0)
-            children[name].end_signal = signal.SIGQUIT  # starts Celery's soft shutdown; segments need none
+            children[name].end_signal = signal.SIGQUIT  # its tasks end, but within seconds
         for name in ("worker", "housekeeper", "webhooks"):
             children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
         for name in children.keys() & {"worker", "housekeeper", "webhooks", "ray"}:
