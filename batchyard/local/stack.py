@@ -258,9 +258,9 @@ class Stack:
             children["redis"].folder = folder.redis
         if "ray_address" not in explicit:
             # Engines would take long to end, and have nothing to lose.
-            children["ray"] = make("ray", programs.ray(folder.short / "ray", ray_port), grace=1.0)
+            children["ray"] = make("ray", programs.ray(folder.ray, ray_port), grace=1.0)
             children["ray"].environment = {**environment, "RAY_START_HOOK": programs.RAY_START_HOOK}
-            children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
+            children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
         # Node names differ between local stacks, which may share a broker.
         children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
         for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):

@@ -25,6 +25,7 @@ from batchyard.local import process
 from batchyard.local import stack as local_stack
 from batchyard.local.data_folder import DataFolder
 from tests.support.stacks import RunningStack, a_chat
+from tests.support.terminal import batchyard
 
 NAMES = ("web", "worker", "housekeeper", "webhooks", "beat", "flower", "redis", "ray")
 ECHO = "[models.echo]\nengine = 'echo'\n"
@@ -41,7 +42,7 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) ->
 def ready(stack: RunningStack) -> bool:
     try:
         with urllib.request.urlopen(f"{stack.url}/readyz", timeout=5) as answer:
-            return answer.status == 200
+            return int(answer.status) == 200
     except OSError:
         return False
 
@@ -153,6 +154,17 @@ def test_a_killed_process_is_started_again(own: RunningStack, names: Sequence[st
     for name, file in files.items():
         eventually(lambda: file.read_text() not in ("", before[name]), f"{name} has a new pid")  # noqa: B023
     eventually(lambda: ready(own), "the stack is ready again")
+
+
+def test_the_logs_of_a_batch_tell_how_its_engine_started(own: RunningStack, tmp_path: Path) -> None:
+    (ray,) = [entry for entry in own.processes("ray") if entry.pid == int((own.data / "run" / "ray.pid").read_text())]
+    ray.kill()  # and with it the engines of earlier batches
+    eventually(lambda: not ray.is_running() and ready(own), "the stack is ready again")
+    batch = own.wait(own.submit([a_chat("id", "a new cluster")]))
+    shown = batchyard("logs", batch.id, "--data", own.data, folder=tmp_path).stdout
+    assert re.search(r"Z engine: engine starts \(.*model echo", shown), shown
+    assert shown.index("worker: segment started") < shown.index("engine: engine started")
+    assert shown.index("engine: engine started") < shown.index("worker: segment ended")
 
 
 def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: RunningStack) -> None:
