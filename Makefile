@@ -6,7 +6,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests of running stacks that are run again on PostgreSQL and S3.
 ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
 
-.PHONY: help install dev demo test chaos chaos-jobs lint bench screenshots clean
+.PHONY: help install dev demo test chaos chaos-jobs chaos-starts lint bench screenshots clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
@@ -16,6 +16,7 @@ help:
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine)"
+	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
 	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
@@ -50,6 +51,12 @@ RECIPE ?= stages
 chaos-jobs: dev
 	$(BIN)/python -m tests.chaos.jobs --kills $(KILLS) --backends $(BACKENDS) --recipe $(RECIPE) --seed $(SEED) \
 		--report chaos-jobs-$(RECIPE)-$(BACKENDS)-$(SEED).md
+
+TIMES ?= 50
+AT_ONCE ?= 2
+
+chaos-starts: dev
+	$(BIN)/python -m tests.chaos.starts --times $(TIMES) --at-once $(AT_ONCE)
 
 lint: dev
 	$(BIN)/ruff check .

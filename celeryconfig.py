@@ -47,7 +47,6 @@ worker_hijack_root_logger = False
 worker_proc_alive_timeout = 60.0
 # KiB: a process that has grown beyond this is replaced between two tasks. Of threads see tasks/app.py.
 worker_max_memory_per_child = 1_500_000
-worker_soft_shutdown_timeout = 5.0
 worker_send_task_events = True
 
 

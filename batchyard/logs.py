@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
+from typing import Any
 
 # Libraries that log every message or request; our own modules log what matters of them.
 _CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat", "httpx", "httpx2")
@@ -34,3 +36,9 @@ def configure(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def announce(logger: logging.Logger, message: str, **fields: Any) -> None:
+    """Write one line to standard error, in a process whose logs somebody else configures."""
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, message, (), None, extra=fields)
+    print(JsonFormatter().format(record), file=sys.stderr, flush=True)

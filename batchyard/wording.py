@@ -47,3 +47,8 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.0) -> str | 
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Return the template with each name in braces replaced by its value. Raises KeyError with a name that has none."""
     return PLACE.sub(lambda match: str(values[match[1]]), template)
+
+
+def count(number: int, noun: str) -> str:
+    """Return the number with its noun, such as "1 segment" or "no segments"."""
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -94,6 +94,11 @@ def active(session: Session) -> list[PendingSegment]:
     return [PendingSegment(*row) for row in rows]
 
 
+def running(session: Session) -> int:
+    """Count the segments that a worker runs."""
+    return session.scalar(select(func.count()).where(Segment.state == "running")) or 0
+
+
 def any_waits(session: Session) -> bool:
     """True if a segment is pending."""
     return session.scalar(select(Segment.id).where(Segment.state == "pending").limit(1)) is not None

@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import psutil
 from celery import Celery, Task, signals
 from celery.concurrency.thread import TaskPool as Threads
 from celery.exceptions import Ignore
+from celery.worker import state
 
 from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
@@ -37,6 +39,10 @@ MEMORY_BYTES = 3 * 2**30
 """A worker whose threads have grown its process beyond this ends after a task, and its supervisor starts another."""
 STOP_SECONDS = 7.0
 """A worker that is stopped has given its segments back after this long, and ends, whatever its threads wait for."""
+TASK_SECONDS = 5.0
+"""A worker of other tasks that gets SIGQUIT waits for them this long before it cancels them."""
+IDLE_SECONDS = 0.5
+"""Its processes have so long to end themselves once there is no task."""
 RETRY_SECONDS = 5.0
 RETRIES = 20
 AGAIN = ("batch.", "post.", "job.validate", "job.finish")
@@ -69,13 +75,37 @@ def _configure_logging(**_: Any) -> None:
 
 
 @signals.worker_ready.connect
-def _watch_threads(sender: Any, **_: Any) -> None:
-    """Let segments that are threads of the worker's own process end with it. Celery ends those that are processes."""
+def _prepare_end(sender: Any, **_: Any) -> None:
+    """Let segments that are threads of the worker's own process end with it, and other tasks within a limit."""
+    warm, cold = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGQUIT)
     if isinstance(sender.pool, Threads) and queues.BATCHES in app.amqp.queues.consume_from:
         signals.worker_shutting_down.connect(_stop)
         signals.task_postrun.connect(_end_if_large)
         # Celery would wait for the threads first, and say that it shuts down only after that.
-        signal.signal(signal.SIGQUIT, signal.getsignal(signal.SIGTERM))
+        signal.signal(signal.SIGQUIT, warm)
+        return
+
+    def end(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGQUIT, cold)
+        threading.Thread(target=_end_tasks, args=[sender.pool], name="end", daemon=True).start()
+        cast("Callable[[int, Any], None]", warm)(number, frame)
+
+    # Celery's soft shutdown sleeps for its whole time even if every task ends at once.
+    signal.signal(signal.SIGQUIT, end)
+
+
+def _end_tasks(pool: Any) -> None:
+    """Cancel tasks that take long. End the processes of a pool without tasks, which may take long to have started."""
+    deadline = time.monotonic() + TASK_SECONDS
+    while state.active_requests and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if state.active_requests:
+        os.kill(os.getpid(), signal.SIGQUIT)
+    elif not isinstance(pool, Threads):
+        time.sleep(IDLE_SECONDS)
+        for process in psutil.Process().children():
+            if process.pid in pool.info["processes"]:
+                process.kill()
 
 
 def _stop(**_: Any) -> None:

@@ -12,7 +12,7 @@ from click.exceptions import NoArgsIsHelpError
 from batchyard import __version__
 from batchyard.cli import admin, batches, doctor, jobs, map, oneshot, schedules, webhooks
 from batchyard.cli.__main__ import INTERRUPTED
-from batchyard.cli.console import records, top, usage
+from batchyard.cli.console import logs, records, top, usage
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import groups
 from batchyard.cli.recipes.group import RecipeGroup
@@ -51,7 +51,7 @@ for command in (
     *(admin.up, doctor.doctor, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
     *(batches.pause, batches.resume, batches.set_),
-    *(top.top, records.open_, records.files, records.logs, records.audit, usage.usage),
+    *(top.top, records.open_, records.files, logs.logs, records.audit, usage.usage),
     *(jobs.job, groups.config, schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)

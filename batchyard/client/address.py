@@ -11,7 +11,7 @@ from pathlib import Path
 from batchyard.errors import ConfigurationError
 from batchyard.local_state import local_state
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def environment() -> dict[str, str | None]:
@@ -51,7 +51,7 @@ def address(data: Path) -> tuple[str, str]:
     url = configured_url() or local_state(data).get("url") or "http://127.0.0.1:8000"
     key = environment().get("BATCHYARD_API_KEY")
     key_file = data / "admin.key"
-    if not key and urlsplit(url).hostname in _LOOPBACK and key_file.is_file():
+    if not key and urlsplit(url).hostname in LOOPBACK and key_file.is_file():
         key = key_file.read_text().strip()
     if not key:
         raise ConfigurationError(

@@ -121,9 +121,10 @@ class Client:
         """Yield the batches of the key's project, newest first, fetched page by page. `query`: `status`."""
         return self._list("/batches", **query)
 
-    def events(self, batch_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the events of a batch."""
-        return self._list(f"/batches/{batch_id}/events")
+    def events(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the events of a batch or a job, oldest first."""
+        kind = "jobs" if name.startswith("job_") else "batches"
+        return self._list(f"/{kind}/{name}/events")
 
     def segments(self, batch_id: str) -> Iterator[dict[str, Any]]:
         """Yield the segments of a batch, by number."""

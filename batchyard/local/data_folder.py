@@ -77,7 +77,7 @@ class DataFolder:
         process.end(process.tagged(str(self.path)), grace=5)
         for stale in [*self.run.glob("*.pid"), *self.run.glob("*.sock"), self.state_file]:
             stale.unlink(missing_ok=True)
-        shutil.rmtree(self.short / "ray", ignore_errors=True)
+        shutil.rmtree(self.ray, ignore_errors=True)
 
     def release(self) -> None:
         """Unlock the folder, if this object holds it."""
@@ -107,6 +107,11 @@ class DataFolder:
         return folder
 
     @property
+    def ray(self) -> Path:
+        """The folder of Ray's sessions, with the output of its processes."""
+        return self.short / "ray"
+
+    @property
     def state_file(self) -> Path:
         return self.path / STATE_FILE
 
@@ -114,7 +119,8 @@ class DataFolder:
         """Write the addresses of the stack that this process runs, for the terminal commands."""
         own = psutil.Process()
         draft = self.state_file.with_suffix(".new")
-        draft.write_text(json.dumps({"url": url, "flower": flower, "pid": own.pid, "started": own.create_time()}))
+        state = {"url": url, "flower": flower, "pid": own.pid, "started": own.create_time(), "ray": str(self.ray)}
+        draft.write_text(json.dumps(state))
         draft.rename(self.state_file)
 
     @property

@@ -1,8 +1,9 @@
-"""TCP ports of this machine: a free one, and the holder of one in use."""
+"""TCP ports of this machine: one that is held for a service, and the holder of one in use."""
 
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Any
 
 import psutil
@@ -10,27 +11,49 @@ import psutil
 from batchyard.errors import ConfigurationError
 
 
-def claim(host: str, port: int, option: str) -> int:
-    """Return the port if it can be listened on; any free one for 0.
+class Port:
+    """A port that this process holds by a bound socket. It never listens there: a service is to.
+
+    While it is held, no other program gets the port from the kernel, and before `share` nobody can bind it by number.
+
+    Args:
+        number: 0 takes any free port.
+        option: names the port in the error.
 
     Raises:
         ConfigurationError: the port is in use, or the host is not this machine's; names the holder and the remedy.
     """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return int(probe.getsockname()[1])
-    except (OSError, OverflowError) as error:
-        holder = _holder(port)
-        reason = f"is taken by {holder}" if holder else f"cannot be used: {error}"
-        raise ConfigurationError(f"port {port} on {host} {reason}; choose another with {option}") from error
+
+    def __init__(self, host: str, number: int, option: str = "") -> None:
+        try:
+            family = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.socket(family, socket.SOCK_STREAM)
+            # A chosen port may have closed connections of an earlier server; a drawn one has none.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(number != 0))
+            self._socket.bind((host, number))
+        except (OSError, OverflowError) as error:
+            holder = _holder(number)
+            reason = f"is taken by {holder}" if holder else f"cannot be used: {error}"
+            raise ConfigurationError(f"port {number} on {host} {reason}; choose another with {option}") from error
+        self.number: int = self._socket.getsockname()[1]
+
+    def share(self) -> None:
+        """Let services listen there from now on. Linux allows that beside the bound socket, so it stays held."""
+        if sys.platform == "linux":
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Hold the port no longer."""
+        self._socket.close()
 
 
 def free() -> int:
-    """Return a port of the loopback interface that is free now."""
-    return claim("127.0.0.1", 0, "")
+    """Return a port of the loopback interface that is free now. Another caller may get it, too: see `Port`."""
+    port = Port("127.0.0.1", 0)
+    port.close()
+    return port.number
 
 
 def answers(host: str, port: int) -> bool:

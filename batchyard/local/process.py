@@ -73,7 +73,7 @@ class Child:
 
     def plan_restart(self) -> float:
         """Kill the descendants of a dead process and schedule its restart. Return the delay: 1, 2, 4 … 30 seconds."""
-        kill(tagged(self.tag))
+        kill_tagged(self.tag)
         if time.monotonic() - self.started > 60:
             self.failures = 0
         self.failures += 1
@@ -86,16 +86,9 @@ class Child:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(self.end_signal)
 
-    def wait_end(self) -> None:
-        """Wait `grace` seconds for the end, then kill the process and its descendants."""
-        if self.process is not None:
-            try:
-                self.process.wait(self.grace)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        kill(tagged(self.tag))
-        self.pid_file.unlink(missing_ok=True)
+    def runs(self) -> bool:
+        """True while the process runs."""
+        return self.process is not None and self.process.poll() is None
 
 
 def prepare(orphan_signal: signal.Signals, nice: int = 0) -> Callable[[], None]:
@@ -124,14 +117,14 @@ def rotate(log: Path) -> None:
         os.truncate(log, 0)
 
 
-def tagged(tag: str) -> list[psutil.Process]:
-    """Return the processes with this tag or one below it (`<data folder>` covers `<data folder>#ray`)."""
+def tagged(*tags: str) -> list[psutil.Process]:
+    """Return the processes with one of these tags or one below it (`<data folder>` covers `<data folder>#ray`)."""
     matches = []
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         try:
             value = process.environ().get(TAG, "")
-            if process.pid not in own and (value == tag or value.startswith(tag + "#")):
+            if process.pid not in own and (value in tags or value.startswith(tuple(f"{tag}#" for tag in tags))):
                 matches.append(process)
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or somebody else's
@@ -143,7 +136,7 @@ def end(processes: Iterable[psutil.Process], grace: float) -> None:
     remaining = list(processes)
     for process in remaining:
         _send(process, signal.SIGTERM)
-    kill(psutil.wait_procs(remaining, timeout=grace)[1])
+    kill(_wait(remaining, grace))
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
@@ -151,7 +144,30 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     remaining = list(processes)
     for process in remaining:
         _send(process, signal.SIGKILL)
-    psutil.wait_procs(remaining, timeout=5)
+    _wait(remaining, 5)
+
+
+def kill_tagged(*tags: str) -> None:
+    """Kill all processes with one of these tags, and what they start meanwhile."""
+    deadline = time.monotonic() + 5
+    while (processes := tagged(*tags)) and time.monotonic() < deadline:
+        kill(processes)
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for the end of processes, and return those that still run."""
+    deadline = time.monotonic() + seconds
+    while (processes := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return processes
+
+
+def _runs(process: psutil.Process) -> bool:
+    """True unless it has ended. One that its parent, or init, has not yet waited for has ended, too."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from batchyard.errors import ConfigurationError
-from batchyard.local import ports
 
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
+RAY_START_HOOK = "batchyard.local.programs.without_client_server"
+"""RAY_START_HOOK of `ray start`, which calls it with what it is about to start."""
 
 
 def redis(socket_path: Path) -> list[str]:
@@ -61,12 +62,23 @@ def pong(socket_path: Path) -> bool:
         return False
 
 
+def without_client_server(parameters: Any, head: bool) -> None:
+    """Let `ray start` start no server for Ray's remote clients.
+
+    Nobody here is one. It has no option for that, and the server would need a port that it cannot choose itself.
+    """
+    parameters.ray_client_server_port = None
+
+
 def ray(folder: Path, port: int) -> list[str]:
-    """The head of a Ray cluster of this machine alone: on loopback, without dashboard, autoscaler and log monitor."""
+    """The head of a Ray cluster of this machine alone: on loopback, without dashboard, autoscaler and log monitor.
+
+    Ray draws every port but `port` itself, when it binds it.
+    """
     options = {
         "node-ip-address": "127.0.0.1",
         "port": str(port),
-        "dashboard-port": str(ports.free()),
+        "dashboard-port": "0",
         "dashboard-agent-listen-port": "0",
         "min-worker-port": "0",
         "max-worker-port": "0",
@@ -77,8 +89,6 @@ def ray(folder: Path, port: int) -> list[str]:
         "log-style": "record",
         "log-color": "false",
     }
-    if importlib.util.find_spec("grpc") is not None:  # then Ray opens its client port, a fixed one by default
-        options["ray-client-server-port"] = str(ports.free())
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     if shm is not None and shm.f_bavail * shm.f_frsize < _OBJECT_STORE_BYTES:
         options["plasma-directory"] = str(folder.parent)

@@ -12,10 +12,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from batchyard import wording
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import ports, process, programs, services
 from batchyard.local.data_folder import DataFolder
@@ -29,6 +30,11 @@ ROOT = Path(__file__).parents[2]
 START_SECONDS = 180
 # Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
+POLL_SECONDS = 0.1
+TELL_SECONDS = 2.0
+"""Between two lines about what the end still waits for."""
+COUNT_SECONDS = 1.0
+"""The end waits this long for the number of running segments."""
 # The order of the end. The processes of one group end at the same time.
 _END_ORDER = (("web", "beat", "flower", "worker", "housekeeper", "webhooks"), ("ray",), ("redis",))
 
@@ -56,17 +62,20 @@ class Stack:
         self.folder = DataFolder(settings.data)
         self.folder.hold()
         try:
-            self.host, self.port = host, ports.claim(host, port, "--port")
-            self.flower_port = claim_flower(flower_port)
-            self.settings = settings
+            self.settings, self.host = settings, host
+            self._ports = plan_ports(host, port, flower_port)
             self._prepare_database()
             self.children = self._children()
         except BaseException:
             self.folder.release()
             raise
-        self._end = threading.Event()
+        self._signals = 0
         self._say: Callable[[str], None] = log.info
         self._told = ""
+
+    @property
+    def port(self) -> int:
+        return self._ports["web"].number
 
     @property
     def url(self) -> str:
@@ -75,32 +84,41 @@ class Stack:
 
     @property
     def flower_url(self) -> str:
-        return f"http://127.0.0.1:{self.flower_port}"
+        return f"http://127.0.0.1:{self._ports['flower'].number}"
 
     def run(self, ready: Callable[[], None], say: Callable[[str], None] = log.info) -> None:
         """Start all, call `ready` once a batch can run, restart what fails until SIGTERM or SIGINT, then end all.
 
+        A second SIGTERM or SIGINT kills what still runs.
+
         Args:
-            say: called with what the start waits for.
+            say: called with what the start or the end waits for.
 
         Raises:
             BatchyardError: a process ended before all were ready; names it, its exit code and its log's last line.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._end.set())
+            signal.signal(number, self._count_signal)
         self._say = say
         try:
             self._start()
-            if not self._end.is_set():
+            if not self._signals:
                 self.folder.write_state(self.url, self.flower_url)
                 ready()
-            while not self._end.wait(0.5):
+            while not self._signals:
+                time.sleep(POLL_SECONDS)
                 self._restart_ended()
         finally:
             self._stop()
 
+    def _count_signal(self, *_: object) -> None:
+        # No event: whoever is interrupted in its `wait` holds its lock.
+        self._signals += 1
+
     def _start(self) -> None:
         deadline = time.monotonic() + START_SECONDS
+        for port in self._ports.values():
+            port.share()
         if "redis" in self.children:
             self.children["redis"].start()
             self._wait_for(self.children["redis"].ready, deadline, "redis")
@@ -113,14 +131,14 @@ class Stack:
         self._wait_for(self._ready, deadline, "the stack")
 
     def _wait_for(self, condition: Callable[[], bool], deadline: float, name: str) -> None:
-        while not self._end.is_set() and not condition():
+        while not self._signals and not condition():
             self._tell(f"Waiting for {self._missing() if name == 'the stack' else name}.")
             self._restart_ended(START_ATTEMPTS)
             if time.monotonic() > deadline:
                 raise BatchyardError(
                     f"{name} was not ready within {START_SECONDS} s: {self._unready_reason()}; see {self.folder.logs}"
                 )
-            self._end.wait(0.1)
+            time.sleep(POLL_SECONDS)
 
     def _tell(self, text: str) -> None:
         if text != self._told:
@@ -151,14 +169,57 @@ class Stack:
                 process.rotate(child.log)
 
     def _stop(self) -> None:
+        """End all processes, group by group; kill those that are late, and all at the second signal."""
+        segments = self._running_segments()
         for names in _END_ORDER:
-            children = [self.children[name] for name in names if name in self.children]
-            for child in children:
-                child.signal_end()
-            for child in children:
-                child.wait_end()
-        process.kill(process.tagged(str(self.folder.path)))
+            group = [self.children[name] for name in names if name in self.children]
+            self._end(group, segments)
+            if self._signals > 1:
+                self._tell("Stopping at once: kills what still runs.")
+                break
+            process.kill_tagged(*(child.tag for child in group))
+        process.kill_tagged(str(self.folder.path))
+        for child in self.children.values():
+            child.runs()  # waits for the ended process, so that it is no zombie
+            child.pid_file.unlink(missing_ok=True)
+        for port in self._ports.values():
+            port.close()
         self.folder.release()
+
+    def _end(self, group: Sequence[Child], segments: str) -> None:
+        """Ask these to end, and wait for them at most their grace, or until the second signal."""
+        for child in group:
+            child.signal_end()
+        began, told_at = time.monotonic(), -math.inf
+        while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
+            if self._signals > 1:
+                return
+            if time.monotonic() - told_at > TELL_SECONDS:
+                told_at = time.monotonic()
+                names = [f"{child.name} ({segments})" if child.name == "worker" else child.name for child in late]
+                self._tell(f"Stopping: waits for {', '.join(names)}. Ctrl-C again ends all at once.")
+            time.sleep(0.02)
+
+    def _running_segments(self) -> str:
+        """Say how many segments run, of any worker."""
+        counts: list[int] = []
+        thread = threading.Thread(target=lambda: counts.append(self._count_segments()), daemon=True)
+        thread.start()
+        thread.join(COUNT_SECONDS)
+        return f"{wording.count(counts[0], 'segment')} running" if counts else "segments unknown: the database is slow"
+
+    def _count_segments(self) -> int:
+        from store import segments
+        from store.database import Database
+
+        database = Database(self.settings.database)
+        try:
+            with database.read() as session:
+                return segments.running(session)
+        except BatchyardError:
+            return 0
+        finally:
+            database.close()
 
     def _ready(self) -> bool:
         return self._unready_reason() is None
@@ -190,7 +251,7 @@ class Stack:
         explicit, folder = self.settings.model_fields_set, self.folder
         socket_path = folder.short / "redis.sock"
         redis_url = self.settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
-        ray_port = ports.free()
+        ray_port = self._ports["ray"].number
         ray_address = self.settings.ray_address if "ray_address" in explicit else f"127.0.0.1:{ray_port}"
         environment = self._environment(redis_url, ray_address)
         make = partial(self._child, environment)
@@ -199,19 +260,21 @@ class Stack:
             children["redis"] = make("redis", programs.redis(socket_path), ready=partial(programs.pong, socket_path))
             children["redis"].folder = folder.redis
         if "ray_address" not in explicit:
-            children["ray"] = make("ray", programs.ray(folder.short / "ray", ray_port), grace=7.0)
-            children["ray"].ready = partial(programs.accepts, folder.short / "ray/session_latest/sockets/raylet")
+            # Engines would take long to end, and have nothing to lose.
+            children["ray"] = make("ray", programs.ray(folder.ray, ray_port), grace=1.0)
+            children["ray"].environment = {**environment, "RAY_START_HOOK": programs.RAY_START_HOOK}
+            children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
         # Node names differ between local stacks, which may share a broker.
         children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
         for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
             children[name] = make(name, command(self.settings, f"{name}-{folder.name}"), grace=9.0)
-            children[name].end_signal = signal.SIGQUIT  # starts Celery's soft shutdown; segments need none
+            children[name].end_signal = signal.SIGQUIT  # its tasks end, but within seconds
         for name in ("worker", "housekeeper", "webhooks"):
             children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
         for name in children.keys() & {"worker", "housekeeper", "webhooks", "ray"}:
             children[name].nice = 5  # the web app goes first; hours of work take no longer for it
         children["beat"] = make("beat", services.beat(self.settings, folder.run / "beat-schedule"))
-        children["flower"] = make("flower", services.flower("127.0.0.1", self.flower_port))
+        children["flower"] = make("flower", services.flower("127.0.0.1", self._ports["flower"].number))
         children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
         children["web"] = make(
             "web", services.web(self.host, self.port), ready=partial(ports.answers, *self._local_address())
@@ -269,11 +332,24 @@ class Stack:
         }
 
 
-def claim_flower(port: int) -> int:
-    """Return the port if Flower can have it, else a free one: nobody waits for Flower."""
+def plan_ports(host: str, port: int, flower_port: int) -> dict[str, ports.Port]:
+    """Hold the ports of a stack's services, all at once, so that no two get the same.
+
+    Raises:
+        ConfigurationError: the web app's port is taken.
+    """
+    return {
+        "web": ports.Port(host, port, "--port"),
+        "flower": _flower_port(flower_port),
+        "ray": ports.Port("127.0.0.1", 0),
+    }
+
+
+def _flower_port(number: int) -> ports.Port:
+    """Hold the port if Flower can have it, else a free one: nobody waits for Flower."""
     try:
-        return ports.claim("127.0.0.1", port, "--flower-port")
+        return ports.Port("127.0.0.1", number, "--flower-port")
     except ConfigurationError as error:
-        other = ports.free()
-        log.warning("Flower takes port %s: %s", other, error)
+        other = ports.Port("127.0.0.1", 0)
+        log.warning("Flower takes port %s: %s", other.number, error)
         return other

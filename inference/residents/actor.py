@@ -23,6 +23,7 @@ import ray
 
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.failures.reasons import concerns_memory, explained
+from batchyard.logs import announce
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
 from inference.engine import Answer, Engine
@@ -106,6 +107,8 @@ class EngineActor:
 
     async def _start(self) -> Engine:
         began = time.monotonic()
+        # `batchyard logs` knows by this line which model the output of this process is about.
+        announce(log, "engine starts", model=self._spec.name, engine=self._spec.engine)
         try:
             check_arguments(self._spec)
         except ConfigurationError as error:
@@ -128,6 +131,7 @@ class EngineActor:
         self._admission = AdmissionQueue(self._spec.in_flight(engine.capacity), tokens)
         self._engine = engine
         self._started_at, self._start_seconds = time.time(), time.monotonic() - began
+        announce(log, "engine started", model=self._spec.name, seconds=round(self._start_seconds, 1))
         return engine
 
     async def reserve(self) -> str | None:

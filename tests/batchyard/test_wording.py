@@ -39,3 +39,7 @@ def test_the_nearest_name_keeps_its_own_case() -> None:
 
 def test_there_is_no_nearest_name_among_none() -> None:
     assert wording.nearest("anything", []) is None
+
+
+def test_a_count_has_its_noun_in_the_right_form() -> None:
+    assert [wording.count(number, "segment") for number in (0, 1, 2)] == ["no segments", "1 segment", "2 segments"]

@@ -184,8 +184,10 @@ def test_a_cancelled_batch_waits_for_its_running_segments(database: Database, ne
         batches.cancel(session, batch.project_id, batch.id)
         segments.withdraw(session)
         assert [entry.number for entry in segments.active(session)] == [0]
+        assert segments.running(session) == 1
         assert batches.claim_finishable(session, 60) == []
         session.execute(update(Segment).where(Segment.number == 0).values(state="done"))
+        assert segments.running(session) == 0
         assert batches.claim_finishable(session, 60) == [batch.id]
 
 

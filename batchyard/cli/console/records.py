@@ -1,27 +1,20 @@
-"""What a server keeps, in a terminal: its pages (`open`), its files, and what has happened to a batch (`logs`)."""
+"""What a server keeps, in a terminal: its pages (`open`), its files, and who did what (`audit`)."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchyard.cli import completion
-from batchyard.cli.options import connect, data_option, load_settings
-from batchyard.cli.output import json_option, lines_of, plain, say, table, when
-from batchyard.client import progress
+from batchyard.cli.options import connect, data_option
+from batchyard.cli.output import json_option, say, table, when
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
-
-MAX_ERRORS = 10_000
-"""Lines of an error file that `logs` counts."""
-MAX_LOG_LINES = 200
+    pass
 
 
 @click.command("open")
@@ -70,41 +63,6 @@ def _file_ids(batch: dict[str, Any]) -> list[str]:
 
 
 @click.command()
-@click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
-@data_option
-@json_option
-def logs(batch_id: str, data: Path | None, as_json: bool) -> None:
-    """What has happened to a batch: its course, its segments and their attempts, its errors by code.
-
-    On the machine of a local stack also the lines of its logs that name the batch.
-    """
-    server = connect(data)
-    batch = server.batch(batch_id)
-    events, segments = list(server.events(batch_id)), list(server.segments(batch_id))
-    errors = _errors(server, batch)
-    lines = list(itertools.islice(_log_lines(load_settings(data=data).data / "logs", batch_id), MAX_LOG_LINES))
-    if as_json:
-        document = {"course": _course(batch), "events": events, "segments": segments, "errors": errors, "log": lines}
-        return say(document, "", True)
-    times = [*_course(batch), *((event["created_at"], _what(event)) for event in events)]
-    click.echo(lines_of(["time", "batch"], [(when(at), what) for at, what in sorted(times)]))
-    columns = ("number", "model", "state", "requests", "answered", "attempts", "error")
-    if segments:
-        click.echo(
-            "\n" + lines_of(["segment", *columns[1:]], [[segment[name] for name in columns] for segment in segments])
-        )
-    if errors:
-        rows = [(error["code"], error["count"], error["example"], error["message"]) for error in errors]
-        click.echo("\n" + lines_of(["error", "requests", "such as", "message"], rows))
-    for problem in progress.problems(batch):
-        click.echo(plain(problem))
-    if lines:
-        click.echo("\nlogs:")
-    for line in lines:
-        click.echo(plain(f"{line.get('time', '')} {line.get('level', '')} {line['file']}: {line.get('message', '')}"))
-
-
-@click.command()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
 @data_option
 @json_option
@@ -114,52 +72,12 @@ def audit(limit: int, data: Path | None, as_json: bool) -> None:
     if as_json:
         return say(events, "", True)
     rows = [
-        [when(event["created_at"]), event["by"]["name"], event["type"], event["data"]["id"], _changes(event)]
+        [when(event["created_at"]), event["by"]["name"], event["type"], event["data"]["id"], changes(event)]
         for event in events
     ]
     table(["time", "by", "what", "id", "to"], rows)
 
 
-def _what(event: dict[str, Any]) -> str:
-    """Return an event in words: its type, and who did it."""
-    by = f" by {event['by']['name']}" if event["by"] else ""
-    changes = _changes(event) if event["by"] else ""
-    return f"{event['type']}{by}" + (f": {changes}" if changes else "")
-
-
-def _changes(event: dict[str, Any]) -> str:
+def changes(event: dict[str, Any]) -> str:
     """Return what an event says of its object beside the id."""
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in event["data"].items() if name != "id")
-
-
-def _course(batch: dict[str, Any]) -> list[tuple[int, str]]:
-    """Return the times at which a batch's status changed."""
-    names = ("created", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
-    return [(at, name) for name in names if (at := batch[f"{name}_at"]) is not None]
-
-
-def _errors(server: Client, batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the errors of an ended batch by code, the most frequent first, each with an example."""
-    if batch["error_file_id"] is None:
-        return []
-    counts: Counter[str] = Counter()
-    examples: dict[str, dict[str, Any]] = {}
-    for line in itertools.islice(server.lines(batch["error_file_id"]), MAX_ERRORS):
-        answer = json.loads(line)
-        error = answer["error"] or ((answer["response"] or {}).get("body") or {}).get("error") or {}
-        code = str(error.get("code") or error.get("type"))
-        counts[code] += 1
-        examples.setdefault(code, {"example": answer["custom_id"], "message": error.get("message")})
-    return [{"code": code, "count": count, **examples[code]} for code, count in counts.most_common()]
-
-
-def _log_lines(folder: Path, batch_id: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a local stack's logs that name a batch, process by process."""
-    for file in sorted(folder.glob("*.log")):
-        try:
-            with file.open(errors="replace") as stream:
-                for line in stream:
-                    if batch_id in line and line.startswith("{"):
-                        yield {**json.loads(line), "file": file.name}
-        except (OSError, ValueError):
-            continue

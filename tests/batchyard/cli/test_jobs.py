@@ -72,6 +72,23 @@ def test_a_recipe_of_ones_own_is_run_and_the_same_command_takes_up_its_job(
     assert len(ids) == 3
 
 
+def test_the_logs_of_a_job_are_those_of_its_batches_too(
+    stack: RunningStack, rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    def here(*arguments: str | Path) -> Result:
+        return batchyard(*arguments, "--data", stack.data, folder=tmp_path)
+
+    job = json.loads(here("twice", rows("completed"), "--model", "echo", "-o", "out.jsonl", "--json").stdout)
+    shown = here("logs", job["id"])
+    assert shown.returncode == 0, shown.stderr
+    timeline = shown.stdout.partition("\n\n")[0].splitlines()
+    assert [line[:20] for line in timeline] == sorted(line[:20] for line in timeline)
+    for text in ("job: created", "job: completed", f"job ended (job_id {job['id']}"):
+        assert sum(text in line for line in timeline) == 1, shown.stdout
+    for stage in job["batchyard"]["stages"]:
+        assert f"segment ended (batch_id {stage['batch_id']}" in shown.stdout
+
+
 def test_failed_and_stuck_items_exit_1_and_say_where_to_look(terminal: Terminal, rows: Callable[..., Path]) -> None:
     failed = terminal("twice", rows("completed", "failed", "stuck"), "--model", "echo")
     assert failed.returncode == 1

@@ -1,0 +1,228 @@
+"""What has happened to a batch or a job (`logs`): its course, its events, and the lines of logs, in order of time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from batchyard import durations
+from batchyard.cli import completion
+from batchyard.cli.console.records import changes
+from batchyard.cli.options import connect, data_option, load_settings
+from batchyard.cli.output import json_option, lines_of, plain, say, when
+from batchyard.cli.watch import interruptible
+from batchyard.client import progress
+from batchyard.client.address import LOOPBACK
+from batchyard.local_state import local_state
+from batchyard.statuses import TERMINAL
+
+if TYPE_CHECKING:
+    from batchyard.client.api import Client
+    from batchyard.local.log_lines import Line, LogLines
+
+MAX_ERRORS = 10_000
+"""Lines of an error file that `logs` counts."""
+MAX_LINES = 1000
+POLL_SECONDS = 1.0
+MARGIN_SECONDS = 5.0
+"""Engines write for so long about a batch that has ended."""
+_STATUSES = ("created", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
+_FIELDS = {"time", "level", "logger", "message", "exception", "file", "request_id"}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A batch or a job, with the batches and the jobs that belong to it."""
+
+    document: dict[str, Any]
+    parts: Sequence[dict[str, Any]]
+
+    @property
+    def ids(self) -> set[str]:
+        return {part["id"] for part in self.parts}
+
+    @property
+    def models(self) -> set[str]:
+        return {model for part in self.parts for model in part["batchyard"]["models"]}
+
+    @property
+    def batches(self) -> list[dict[str, Any]]:
+        return [part for part in self.parts if not part["id"].startswith("job_")]
+
+    @property
+    def ended(self) -> float:
+        """When it ended, and the last lines about it are written; infinite while it goes on."""
+        ends = [at for name, at in _course(self.document) if name in TERMINAL]
+        return max(ends) + MARGIN_SECONDS if ends else float("inf")
+
+
+@click.command()
+@click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
+@click.option("--follow", is_flag=True, help="Print what happens from now on, too, until the batch or job has ended.")
+@click.option("--since", metavar="DURATION", help="Only what is no older than this, such as 10m.")
+@data_option
+@json_option
+def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json: bool) -> None:
+    """What has happened to a batch or a job, in order of time; then its segments, and its errors by code.
+
+    On the machine of a local stack also the lines of its logs that name it, and what its engines have written.
+    """
+    if follow and as_json:
+        raise click.UsageError("--follow prints lines for people, and does not go with --json")
+    try:
+        after = time.time() - durations.seconds(since) if since else 0.0
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--since") from None
+    server = connect(data)
+    reader = _reader(server, load_settings(data=data).data)
+    if reader is None:
+        click.echo(f"Lines of logs are read where {server.url} runs: `batchyard logs {name}` there.", err=True)
+    if follow:
+        with interruptible("what was followed goes on"):
+            return _follow(server, name, reader, after)
+    work = _work(server, name)
+    events, records = _records(server, work, after)
+    lines = _lines(reader, work, after)
+    segments, errors = _segments(server, work), _errors(server, work)
+    if as_json:
+        document = {"course": [(at, status) for status, at in _course(work.document)], "events": events}
+        document |= {"segments": segments, "errors": errors, "log": [line.fields for line in lines]}
+        return say(document, "", True)
+    if len(lines) > MAX_LINES:
+        click.echo(f"({len(lines) - MAX_LINES} earlier lines of logs are left out: `--json` has them)")
+    _print([*records, *_texts(lines[-MAX_LINES:])])
+    _print_tables(segments, errors)
+    for problem in progress.problems(work.document):
+        click.echo(plain(problem))
+
+
+def _reader(server: Client, data: Path) -> LogLines | None:
+    """Return the reader of the logs of the server's stack; None if that is not the local stack on this data folder."""
+    from batchyard.local.log_lines import LogLines
+
+    state = local_state(data)
+    if not state or _place(server.url) != _place(state["url"]):
+        return None
+    return LogLines(data / "logs", Path(state["ray"]))
+
+
+def _place(url: str) -> tuple[str | None, int | None]:
+    parts = urlsplit(url)
+    return "localhost" if parts.hostname in LOOPBACK else parts.hostname, parts.port
+
+
+def _work(server: Client, name: str) -> _Work:
+    """Fetch a batch, or a job with the batches of its stages and the jobs that it has started."""
+    parts = list(_parts(server, name))
+    return _Work(parts[0], parts)
+
+
+def _parts(server: Client, name: str) -> Iterator[dict[str, Any]]:
+    if not name.startswith("job_"):
+        yield server.batch(name)
+        return
+    job = server.job(name)
+    yield job
+    yield from (server.batch(stage["batch_id"]) for stage in job["batchyard"]["stages"] if stage["batch_id"])
+    for child in job["batchyard"]["children"]:
+        yield from _parts(server, child)
+
+
+def _lines(reader: LogLines | None, work: _Work, after: float) -> Sequence[Line]:
+    if reader is None:
+        return []
+    return reader.read(work.ids, work.models, since=max(after, work.document["created_at"]), until=work.ended)
+
+
+def _print(entries: Iterable[tuple[float, str]]) -> None:
+    for _, text in sorted(entries, key=lambda entry: entry[0]):
+        click.echo(plain(text))
+
+
+def _records(server: Client, work: _Work, after: float) -> tuple[list[dict[str, Any]], list[tuple[float, str]]]:
+    """Return the events, and the times and texts of these and of each change of the status."""
+    events = [event for event in server.events(work.document["id"]) if event["created_at"] >= after]
+    kind = "job" if work.document["id"].startswith("job_") else "batch"
+    course = [(float(at), f"{when(at)} {kind}: {name}") for name, at in _course(work.document) if at >= after]
+    happened = [(float(event["created_at"]), f"{when(event['created_at'])} event: {_what(event)}") for event in events]
+    return events, course + happened
+
+
+def _texts(lines: Iterable[Line]) -> list[tuple[float, str]]:
+    """Return the times and texts of lines of logs."""
+    return [
+        (line.at, f"{when(int(line.at))} {line.fields['file'].removesuffix('.log')}: {_text(line.fields)}")
+        for line in lines
+    ]
+
+
+def _text(fields: dict[str, Any]) -> str:
+    """Return a line of a log: its level if that says something, its message, the last line of a traceback, the rest."""
+    level = "" if fields.get("level", "info") == "info" else f"{fields['level']}: "
+    exception = str(fields.get("exception") or "").strip().rpartition("\n")[2]
+    rest = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in _FIELDS and value is not None)
+    return f"{level}{fields.get('message', '')}{exception and f': {exception}'}{rest and f' ({rest})'}"
+
+
+def _follow(server: Client, name: str, reader: LogLines | None, after: float) -> None:
+    """Print what has happened so far, then once a second what is new, until the batch or job has ended."""
+    printed: set[tuple[float, str]] = set()
+    while True:
+        work = _work(server, name)  # before the rest: what has ended has all of its events
+        records = set(_records(server, work, after)[1]) - printed
+        printed |= records
+        _print([*records, *_texts(_lines(reader, work, after))])
+        if work.document["status"] in TERMINAL and time.time() > work.ended:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _print_tables(segments: Sequence[dict[str, Any]], errors: Sequence[dict[str, Any]]) -> None:
+    columns = ("number", "model", "state", "requests", "answered", "attempts", "error")
+    if segments:
+        rows = [[segment[name] for name in columns] for segment in segments]
+        click.echo("\n" + lines_of(["segment", *columns[1:]], rows))
+    if errors:
+        rows = [[error[name] for name in ("code", "count", "example", "message")] for error in errors]
+        click.echo("\n" + lines_of(["error", "requests", "such as", "message"], rows))
+
+
+def _what(event: dict[str, Any]) -> str:
+    """Return an event in words: its type, and who did it."""
+    by = f" by {event['by']['name']}" if event["by"] else ""
+    values = changes(event) if event["by"] else ""
+    return f"{event['type']}{by}" + (f": {values}" if values else "")
+
+
+def _course(work: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return the statuses that a batch or job has had, each with its time."""
+    return [(name, at) for name in _STATUSES if (at := work[f"{name}_at"]) is not None]
+
+
+def _segments(server: Client, work: _Work) -> list[dict[str, Any]]:
+    """Return the segments of its batches."""
+    return [segment for batch in work.batches for segment in server.segments(batch["id"])]
+
+
+def _errors(server: Client, work: _Work) -> list[dict[str, Any]]:
+    """Return the errors of ended batches by code, the most frequent first, each with an example."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, dict[str, Any]] = {}
+    files = [batch["error_file_id"] for batch in work.batches if batch["error_file_id"] is not None]
+    lines = (line for file_id in files for line in server.lines(file_id))
+    for line in itertools.islice(lines, MAX_ERRORS):
+        answer = json.loads(line)
+        error = answer["error"] or ((answer["response"] or {}).get("body") or {}).get("error") or {}
+        code = str(error.get("code") or error.get("type"))
+        counts[code] += 1
+        examples.setdefault(code, {"example": answer["custom_id"], "message": error.get("message")})
+    return [{"code": code, "count": count, **examples[code]} for code, count in counts.most_common()]
