@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from flask.testing import FlaskClient
-from store.jobs.records import Job
 
 from batchyard.cli import background, batches
 from batchyard.cli.map import map_
@@ -28,6 +27,7 @@ from batchyard.client.map import map as map_table
 from batchyard.errors import ConfigurationError
 from batchyard.recipes import Item
 from store.formats import items as items_file
+from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import validation
@@ -167,7 +167,7 @@ def content(kind: str, cell: Any) -> bytes:
         raw = text.getvalue().encode()
     else:
         raw = b"".join(json.dumps({"n": str(n), "cell": cell}).encode() + b"\n" for n in (0, 1))
-    return gzip.compress(raw) if compression else raw
+    return gzip.compress(raw, mtime=0) if compression else raw
 
 
 def by_map(door: str, cell: Any, server: Server) -> list[str]:
@@ -314,7 +314,7 @@ def test_20_mib_are_a_prompt_within_the_limit_and_one_refused_line_beyond_it(
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".tsv.gz"])
 def test_a_job_has_as_many_items_as_a_one_column_table_has_lines(kind: str, client: FlaskClient) -> None:
     raw = b"prompt\nThe soup was cold.\n\nLovely staff.\n"
-    content = gzip.compress(raw) if kind.endswith("gz") else raw
+    content = gzip.compress(raw, mtime=0) if kind.endswith("gz") else raw
     file = upload(client, content, name=f"in{kind}", purpose="user_data").get_json()
     body = {"recipe": "rollout", "options": SCORED, "input_file_id": file["id"]}
     assert client.post("/v1/jobs?dry_run=true", json=body).get_json()["items"] == 3

@@ -34,7 +34,7 @@ def parquet(**columns: Any) -> bytes:
         ("a.csv", b"prompt,answer\n2+2,4\n3+3,6\n"),
         ("a.parquet", parquet(prompt=["2+2", "3+3"], answer=["4", "6"])),
         ("a.tsv", b"prompt\tanswer\n2+2\t4\n3+3\t6\n"),
-        ("a.csv.gz", gzip.compress(b"prompt,answer\n2+2,4\n3+3,6\n")),
+        ("a.csv.gz", gzip.compress(b"prompt,answer\n2+2,4\n3+3,6\n", mtime=0)),
         ("a.NDJSON", b'\xef\xbb\xbf{"prompt": "2+2", "answer": "4"}\n{"prompt": "3+3", "answer": "6"}\n'),
     ],
 )
