@@ -113,6 +113,10 @@ class EngineActor:
             check_arguments(self._spec)
         except ConfigurationError as error:
             raise EngineStartError(error.message) from error
+        if not gpus(self._spec):
+            from inference.residents import memory_eviction  # it lists actors of this class
+
+            await asyncio.to_thread(memory_eviction.evict_idle, self._spec)
         engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
             tag = f"{ray.get_runtime_context().get_node_id()}/{self._name}"

@@ -1,0 +1,56 @@
+"""Memory eviction: idle engines on this machine are stopped for one that would not fit into its memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from batchyard.models import ModelSpec
+from inference.doctor import memory
+from inference.residents import directory, process
+from inference.residents.gpu_eviction import IDLE_SECONDS
+
+MARGIN_BYTES = 512 * 2**20
+"""What an engine takes beside its weights and its KV cache, at least."""
+END_SECONDS = 5.0
+"""An engine that was stopped has given its memory back within this time."""
+
+log = logging.getLogger(__name__)
+
+
+def evict_idle(spec: ModelSpec) -> None:
+    """Stop idle engines of other models here, the longest idle first, until one replica of the model fits.
+
+    Returns too if no engine is idle: what a start lacks, the start says itself. Call it where the engine will run.
+    """
+    needed = memory.need(spec, Path(spec.source)) if spec.source else None
+    room = MARGIN_BYTES + (needed.total if needed else 0)
+    kept: set[str] = set()
+    while memory.this_machine().available < room:
+        idle = {name: state for name, state in _idle_here(spec).items() if name not in kept}
+        if not idle:
+            return
+        name = max(idle, key=lambda name: idle[name]["idle_seconds"])
+        kept.add(name)  # it is tried once
+        if directory.evict(name):
+            log.info("engine makes way for want of memory", extra={"engine": name, "model": spec.name})
+            _wait_for_end(idle[name]["process"])
+
+
+def _idle_here(spec: ModelSpec) -> dict[str, dict[str, Any]]:
+    """Return the states of other models' engines on this machine that have had no work for a while."""
+    return {
+        name: state
+        for name, state in directory.states().items()
+        if state["model"] != spec.name
+        and state.get("idle_seconds", 0.0) >= IDLE_SECONDS
+        and state.get("process", {}).get("place") == process.place()
+    }
+
+
+def _wait_for_end(identity: dict[str, Any]) -> None:
+    deadline = time.monotonic() + END_SECONDS
+    while not process.is_gone(identity) and time.monotonic() < deadline:
+        time.sleep(0.05)

@@ -1,0 +1,69 @@
+"""Engines that share a machine's memory: who has no work makes way for one that would not fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from batchyard.models import ModelSpec
+from inference import pipeline
+from inference.doctor import memory
+from inference.doctor.memory import Machine
+from inference.residents import directory, gpu_eviction, memory_eviction
+from tests.support.rows import chat, table, until
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def no_engine_left(cluster: str) -> Iterator[None]:
+    directory.stop_all()
+    yield
+    directory.stop_all()
+
+
+def run(name: str, *texts: str, latency_ms: int = 0) -> Iterator[int]:
+    spec = ModelSpec(name=name, engine="echo", engine_args={"latency_ms": latency_ms})
+    timeouts = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
+    rows = table(chat(*texts))
+    yield from (answers.num_rows for answers in pipeline.run(spec, "/v1/chat/completions", rows, **timeouts))
+
+
+def models() -> set[str]:
+    return {state["model"] for state in directory.states().values()}
+
+
+def idle(*names: str) -> bool:
+    """True if these models' engines have had no work for long enough."""
+    states = directory.states().values()
+    return all(state["idle_seconds"] > gpu_eviction.IDLE_SECONDS + 1.0 for state in states if state["model"] in names)
+
+
+def test_the_longest_idle_engine_makes_way_until_the_next_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("oldest", "older", "newest"):
+        assert sum(run(name, "hi")) == 1
+        time.sleep(0.5)
+    until(lambda: idle("oldest", "older", "newest"))
+    monkeypatch.setattr(memory, "this_machine", lambda: Machine(GIB if "older" not in models() else 0))
+    memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
+    assert models() == {"newest"}
+
+
+def test_an_engine_at_work_stays_however_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = run("busy", *map(str, range(40)), latency_ms=3000)
+    monkeypatch.setattr(memory, "this_machine", lambda: Machine(0))
+    assert sum(run("warm", "hi")) == 1
+    until(lambda: idle("warm"))
+    next(answers)
+    memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
+    assert models() == {"busy"}
+    assert sum(answers) >= 0
+
+
+def test_where_memory_is_there_every_engine_stays() -> None:
+    assert sum(run("warm", "hi")) == 1
+    until(lambda: idle("warm"))
+    memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
+    assert models() == {"warm"}
