@@ -174,7 +174,8 @@ class Stack:
             if self._signals > 1:
                 self._tell("Stopping at once: kills what still runs.")
                 break
-            process.kill_tagged(*(child.tag for child in group))
+            if late := [child.tag for child in group if child.runs()]:
+                process.kill_tagged(*late)
         process.kill_tagged(str(self.folder.path))
         for child in self.children.values():
             child.runs()  # waits for the ended process, so that it is no zombie
