@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -42,7 +43,7 @@ STOP_SECONDS = 7.0
 TASK_SECONDS = 5.0
 """A worker of other tasks that gets SIGQUIT waits for them this long before it cancels them."""
 IDLE_SECONDS = 0.5
-"""Its processes have so long to end themselves once there is no task."""
+"""Its processes have so long to end themselves then."""
 RETRY_SECONDS = 5.0
 RETRIES = 20
 AGAIN = ("batch.", "post.", "job.validate", "job.finish")
@@ -95,17 +96,20 @@ def _prepare_end(sender: Any, **_: Any) -> None:
 
 
 def _end_tasks(pool: Any) -> None:
-    """Cancel tasks that take long. End the processes of a pool without tasks, which may take long to have started."""
+    """Cancel tasks that take long, and end the pool's processes, which may still be starting."""
     deadline = time.monotonic() + TASK_SECONDS
     while state.active_requests and time.monotonic() < deadline:
         time.sleep(0.05)
     if state.active_requests:
         os.kill(os.getpid(), signal.SIGQUIT)
-    elif not isinstance(pool, Threads):
-        time.sleep(IDLE_SECONDS)
-        for process in psutil.Process().children():
-            if process.pid in pool.info["processes"]:
-                process.kill()
+    if isinstance(pool, Threads):
+        return
+    with contextlib.suppress(AttributeError):  # of a pool that has ended meanwhile
+        while True:
+            time.sleep(IDLE_SECONDS)
+            for process in psutil.Process().children():
+                if process.pid in pool.info["processes"]:
+                    process.kill()
 
 
 def _stop(**_: Any) -> None:

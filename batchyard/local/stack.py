@@ -170,14 +170,14 @@ class Stack:
 
     def _stop(self) -> None:
         """End all processes, group by group; kill those that are late, and all at the second signal."""
-        segments = self._running_segments()
         for names in _END_ORDER:
             group = [self.children[name] for name in names if name in self.children]
-            self._end(group, segments)
+            self._end(group)
             if self._signals > 1:
                 self._tell("Stopping at once: kills what still runs.")
                 break
-            process.kill_tagged(*(child.tag for child in group))
+            if late := [child.tag for child in group if child.runs()]:
+                process.kill_tagged(*late)
         process.kill_tagged(str(self.folder.path))
         for child in self.children.values():
             child.runs()  # waits for the ended process, so that it is no zombie
@@ -186,11 +186,12 @@ class Stack:
             port.close()
         self.folder.release()
 
-    def _end(self, group: Sequence[Child], segments: str) -> None:
+    def _end(self, group: Sequence[Child]) -> None:
         """Ask these to end, and wait for them at most their grace, or until the second signal."""
         for child in group:
             child.signal_end()
         began, told_at = time.monotonic(), -math.inf
+        segments = self._running_segments() if any(child.name == "worker" for child in group) else ""
         while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
             if self._signals > 1:
                 return
