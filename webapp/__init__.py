@@ -80,7 +80,7 @@ def create_app(context: AppContext | None = None) -> Flask:
     app.request_class = requests.Request
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["context"] = context
-    app.config["MAX_FORM_PARTS"] = 50
+    app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS
     requests.register(app)
     limits.register(app, context)
     metrics.register(app, context)

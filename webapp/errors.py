@@ -8,7 +8,7 @@ import math
 import flask
 from flask import Flask, Response, jsonify
 from sqlalchemy.exc import SQLAlchemyError
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
 from batchyard.statuses import ENDPOINTS
@@ -17,6 +17,7 @@ from webapp.requests import current_context
 
 log = logging.getLogger(__name__)
 
+MAX_FORM_PARTS = 50
 _BATCHES_ONLY = (
     "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
     "and make a batch of it with POST /v1/batches; or send prompts to POST /start."
@@ -131,6 +132,8 @@ def register(app: Flask) -> None:
         if isinstance(error, MethodNotAllowed):
             allowed = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
             message = f"Not allowed to {flask.request.method} on {flask.request.path}; allowed: {allowed}."
+        elif isinstance(error, RequestEntityTooLarge):
+            message = f"The request has more bytes than this route takes, or its form more than {MAX_FORM_PARTS} parts."
         elif error.description and error.description != type(error).description:
             message = error.description
         else:  # the framework's words are for people who type addresses

@@ -96,7 +96,7 @@ class Start(BaseModel):
     system: str | None = Field(None, description="system message of every chat")
     template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
     null_values: Annotated[list[str], JsonText] = Field(
-        default_factory=list, max_length=100, description="cells of csv and tsv that count as empty: ['NA', 'null']"
+        default_factory=list, max_length=20, description="cells of csv and tsv that count as empty: ['NA', 'null']"
     )
     temperature: float | None = None
     top_p: float | None = None
