@@ -72,6 +72,7 @@ bench: dev
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/affinity.py
 	$(BIN)/python benchmarks/eta.py
+	$(BIN)/python benchmarks/many_models.py
 	$(BIN)/python benchmarks/schedules.py
 	$(BIN)/python benchmarks/webhooks.py
 	$(BIN)/python benchmarks/jobs.py

@@ -24,7 +24,7 @@ from batchyard.models import ModelSpec
 from inference.deaths import EngineDeath
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
-from inference.engines.start_errors import no_place, start_error, start_timed_out
+from inference.engines.start_errors import fits_no_node, no_place, start_error, start_timed_out
 from inference.ray.caller import _why, answer, answer_here, was_stopped
 from inference.ray.tables import death, raise_failure, unpacked
 from inference.ray_internals import UNPLACED, actor_id, actor_state, iter_blocks
@@ -273,7 +273,9 @@ def _first(
         done, _ = wait(list(starts), stopped, timeout=min(timeout, PLACE_LOOK_SECONDS))
         if not done:
             seconds = time.monotonic() - began
-            unplaced = seconds >= UNPLACED_SECONDS and are_unplaced(starts.values())
+            # A process that is placed may take long to start on a busy node; one that fits on none is told from it.
+            patience = gpu_eviction.PLACING_SECONDS if fits_no_node(gpus(spec)) else UNPLACED_SECONDS
+            unplaced = seconds >= patience and are_unplaced(starts.values())
             if seconds < timeout and not unplaced:
                 continue
             reason = no_place(spec, gpus(spec)) if unplaced else start_timed_out(spec, timeout)

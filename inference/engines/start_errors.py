@@ -19,6 +19,12 @@ def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
     return EngineStartError(f"engine {spec.engine} of model {spec.name} does not start: {reason}")
 
 
+def fits_no_node(gpus: float) -> bool:
+    """True if no node of the cluster has what a replica needs, even without other work."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return not any(node.get("CPU", 0) and node.get("GPU", 0) >= gpus for node in nodes)
+
+
 def no_place(spec: ModelSpec, gpus: float) -> str:
     """The message of an engine for which no node has room: what it needs, and what the nodes have."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -60,7 +60,7 @@ def test_a_model_without_any_replica_is_a_start_error() -> None:
 
 
 def test_a_model_for_which_no_node_has_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "UNPLACED_SECONDS", 1.0)
+    monkeypatch.setattr(pipeline, "UNPLACED_SECONDS", 600.0)  # it is told at once what no node can ever have
     with pytest.raises(EngineStartError, match=r"m has no place in the cluster: .* needs 1 GPUs .* with 0 GPUs"):
         list(answers(1, start_timeout=600))
     until(lambda: not directory.engine_actors(), seconds=30)
