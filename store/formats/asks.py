@@ -2,7 +2,7 @@
 
 Columns: those of a plan (store.formats.plan), whose lines count on from the batch's last segment, and
     position: int64, of the item in the items file.
-    life, visit, sample, retry: int32, see batchyard.program.Request and its custom_id.
+    life, visit, sample, retry: int32, see batchyard.recipes.program.Request and its custom_id.
     ask: binary(16), BLAKE2b of the request; it tells whether a recipe that is run again asks the same.
     turn: int32, of the item, from 1; null in a file that was written before the column was there.
 """

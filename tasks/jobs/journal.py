@@ -21,8 +21,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchyard.program import Request
 from batchyard.recipes import Answer
+from batchyard.recipes.program import Request
 from store.artifacts import Artifacts, Writer
 from store.formats import asks, chunks, job_chunks, parquet
 from store.formats.spill import Spill

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from batchyard.program import Chosen, Program, RecipeError, Request, Wants
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Peer, Recipe, Reply, Score, Scored, Wait
+from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
 from store.formats.job_chunks import LIVE, RECIPE, WAITING
 from tasks.jobs.outlook import Turns, outlook
 from tasks.jobs.requests import Pending, answer_of, may_better

@@ -13,8 +13,8 @@ from pydantic_core import ErrorDetails
 
 from batchyard.errors import RequestError, value_code
 from batchyard.models import ModelSpec
-from batchyard.program import Request
 from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, Item, Options, Recipe, Stage
+from batchyard.recipes.program import Request
 from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from recipes.registry import Catalogue

@@ -12,8 +12,8 @@ from referencing.exceptions import Unresolvable
 
 from batchyard import output_lines
 from batchyard.models import ModelSpec
-from batchyard.program import Request
 from batchyard.recipes import Answer, Item
+from batchyard.recipes.program import Request
 from batchyard.wording import quoted
 from inference.engines import registry
 from recipes.gates import json_texts

@@ -18,8 +18,8 @@ import orjson
 
 from batchyard.errors import RequestError
 from batchyard.models import ModelSpec
-from batchyard.program import Program, RecipeError, Request
 from batchyard.recipes import Answer, Child, InvalidItem, Item, Options, Recipe, messages_of
+from batchyard.recipes.program import Program, RecipeError, Request
 from batchyard.wording import MAX_NAME, nearest, quoted
 from recipes.tune.cells import Cell
 from store.formats import items as items_file

@@ -161,7 +161,7 @@ def place(dump: str, thread: int) -> str | None:
     """Return file and line at which a thread's recipe is, from what faulthandler dumps; None if it is not there."""
     own = dump.partition(f"hread 0x{thread:016x} ")[2].partition("\n\n")[0]
     for (file, line), (outer, _) in itertools.pairwise(_FRAME.findall(own)):
-        if outer.endswith("/batchyard/program.py"):
+        if outer.endswith("/batchyard/recipes/program.py"):
             return f"{Path(file).name}, line {line}"
     return None
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.program import Request, play
 from batchyard.recipes import Answer, Check, Checked, Item, Reply, Wait
+from batchyard.recipes.program import Request, play
 from recipes.gates import BUILT_IN
 from recipes.refine.flow import refine
 from recipes.refine.options import Refine

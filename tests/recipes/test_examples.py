@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from batchyard import config
-from batchyard.program import Request, play
 from batchyard.recipes import Answer, Check, Checked, Item, Reply, Result
+from batchyard.recipes.program import Request, play
 from recipes import registry
 from recipes.panel.flow import PanelOptions, panel
 from recipes.refine.flow import refine

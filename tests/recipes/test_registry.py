@@ -9,8 +9,8 @@ import pytest
 
 from batchyard.cli.main import cli
 from batchyard.errors import ConfigurationError, RequestError
-from batchyard.program import play
 from batchyard.recipes import Answer, Failure, Item
+from batchyard.recipes.program import play
 from batchyard.settings import Settings
 from recipes import registry
 

@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from batchyard.program import RecipeError, Request, play
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Reply, Report, Score, Scored, Wait
+from batchyard.recipes.program import RecipeError, Request, play
 from recipes.registry import load
 from tasks.jobs.judging import judge
 

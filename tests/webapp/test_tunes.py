@@ -288,8 +288,8 @@ def test_cancelling_it_cancels_its_jobs_and_stops_the_engine(tunes: Tunes, stopp
 
 @on_sqlite
 def test_equal_requests_are_all_computed(tunes: Tunes) -> None:
-    from batchyard.program import Request
     from batchyard.recipes import Item
+    from batchyard.recipes.program import Request
     from tasks.jobs.requests import Pending, Preparer
 
     body = {"model": "echo", "messages": [{"role": "user", "content": "1"}], "temperature": 0}

@@ -73,7 +73,7 @@ def _memory() -> Path:
 def _fingerprint(folder: str) -> str:
     """Return a hash of the state of all that recipes come from: this package, those that are installed, the folder."""
     root = Path(batchyard.__file__).parents[1]
-    files = [root / "batchyard/recipes.py", *(root / "recipes").rglob("*.py")]
+    files = [*(root / "batchyard/recipes").rglob("*.py"), *(root / "recipes").rglob("*.py")]
     files += Path(folder).resolve().glob("*.py") if folder else ()
     # Installing a package changes its folder. The working folder changes all the time.
     installed = [path for entry in sys.path if (path := Path(entry)).is_dir() and path.resolve() != Path.cwd()]

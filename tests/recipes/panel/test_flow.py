@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.program import Request
 from batchyard.recipes import Answer, Ask, Check, Item, is_judgement
+from batchyard.recipes.program import Request
 from recipes.panel.flow import PanelOptions, agents_of, panel
 from tests.support.played import PlayedItem, PlayedResults, finished, played
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.program import Request
 from batchyard.recipes import Answer, Ask, Check, Item, Reply, Report, Wait
+from batchyard.recipes.program import Request
 from recipes.refine.flow import refine
 from recipes.refine.options import Refine
 from tests.support.played import PlayedItem, PlayedResults, finished, played

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from batchyard.program import Request, play
 from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, Report, Scored
+from batchyard.recipes.program import Request, play
 from recipes import registry
 from recipes.measures import verl
 from recipes.rollout.options import Rollout

@@ -340,8 +340,8 @@ def test_the_place_of_a_hanging_recipe_is_that_of_its_own_thread() -> None:
   File "/lib/re/__init__.py", line 166 in match
   File "/recipes/own.py", line 12 in helper
   File "/recipes/own.py", line 34 in own
-  File "/app/batchyard/program.py", line 112 in _advance
-  File "/app/batchyard/program.py", line 90 in send
+  File "/app/batchyard/recipes/program.py", line 112 in _advance
+  File "/app/batchyard/recipes/program.py", line 90 in send
 
 Current thread 0x00007f0000000002 (most recent call first):
   File "/app/tasks/app.py", line 1 in wait

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from batchyard import output_lines
-from batchyard.program import Request
+from batchyard.recipes.program import Request
 from tasks.jobs.requests import answer_of
 
 MARK = {"type": "object", "properties": {"mark": {"type": "integer", "maximum": 10}}, "required": ["mark"]}

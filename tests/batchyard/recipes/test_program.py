@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from batchyard.program import Program, RecipeError, Request, play
 from batchyard.recipes import (
     Answer,
     Ask,
@@ -26,6 +25,7 @@ from batchyard.recipes import (
     recipe,
     scored,
 )
+from batchyard.recipes.program import Program, RecipeError, Request, play
 
 SEED = 1471203476735256
 

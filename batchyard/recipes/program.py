@@ -8,24 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from batchyard.recipes import (
-    CHAT,
-    CONTENT,
-    Answer,
-    Ask,
-    Check,
-    Checked,
-    Flow,
-    Item,
-    Options,
-    Peer,
-    Recipe,
-    Reply,
-    Result,
-    Score,
-    Scored,
-    Wait,
-)
+from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Wait
+from batchyard.recipes.item import Item
+from batchyard.recipes.kinds import Recipe
+from batchyard.recipes.options import Options
+from batchyard.recipes.outcomes import Answer, Checked, Reply, Result, Scored
 from batchyard.wording import nearest, quoted
 
 F = TypeVar("F", bound=Callable[..., Any])

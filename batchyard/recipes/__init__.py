@@ -1,0 +1,66 @@
+"""What authors of recipes import: programs over the rows of an input, and the rewards and gates that they use.
+
+A recipe is a generator function per item. It yields what it wants, is sent the outcomes, and returns a Result. It
+depends on its item, its options and what it is sent alone, because it is run again from its beginning after a crash and
+must then take the same way: no clock, no I/O, no global state, no random numbers but `Item.random`.
+
+    @recipe("twice", Twice, stages=("draft", "final"))
+    def twice(item: Item, options: Twice) -> Flow:
+        \"\"\"Answer twice.\"\"\"
+        (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
+        (final,) = yield [Ask("final", item.chat(f"Improve this: {draft.text}"), model=options.model)]
+        return Result(text=final.text)
+"""
+
+from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
+from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
+from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
+from batchyard.recipes.kinds import Child, EndedItem, Recipe, Report, Results, composite, recipe
+from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, Options, is_judgement
+from batchyard.recipes.outcomes import Answer, Checked, Failure, Reply, Result, Scored, State
+from batchyard.recipes.program import RecipeError, play
+
+__all__ = [
+    "CHAT",
+    "CONTENT",
+    "Answer",
+    "Ask",
+    "BareOptions",
+    "Check",
+    "Checked",
+    "Child",
+    "CompositeOptions",
+    "EndedItem",
+    "Failure",
+    "Flow",
+    "Gate",
+    "InvalidItem",
+    "Item",
+    "Judgement",
+    "Messages",
+    "Options",
+    "Peer",
+    "Recipe",
+    "RecipeError",
+    "Reply",
+    "Report",
+    "Result",
+    "Results",
+    "Reward",
+    "Score",
+    "Scored",
+    "Stage",
+    "Stages",
+    "State",
+    "Turn",
+    "Wait",
+    "composite",
+    "field_of",
+    "gate",
+    "is_judgement",
+    "messages_of",
+    "play",
+    "recipe",
+    "reward",
+    "scored",
+]

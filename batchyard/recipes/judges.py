@@ -1,0 +1,79 @@
+"""Rewards and gates: functions that judge an answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchyard.recipes.item import Item
+from batchyard.recipes.outcomes import Failure, Scored
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward by name: verl's signature, (data_source, solution_str, ground_truth, extra_info) → a number or a dict.
+
+    Attributes:
+        data_sources: those for which it is taken if a job names none.
+        columns: what a row needs, dotted for fields within.
+    """
+
+    name: str
+    function: Callable[..., float | dict[str, Any]]
+    data_sources: Sequence[str] = ()
+    columns: Sequence[str] = ()
+
+    def __call__(
+        self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
+    ) -> float | dict[str, Any]:
+        return self.function(data_source, solution_str, ground_truth, extra_info)
+
+
+def reward(
+    name: str, data_sources: Sequence[str] = (), columns: Sequence[str] = ()
+) -> Callable[[Callable[..., float | dict[str, Any]]], Reward]:
+    """Make a reward of a function, see Reward. A dict has `score`, and may have `acc`, `pred` and more."""
+    return lambda function: Reward(name, function, tuple(data_sources), tuple(columns))
+
+
+def scored(value: float | Mapping[str, Any]) -> Scored:
+    """Return what a reward said as a Scored.
+
+    Raises:
+        TypeError: it is neither a finite number nor a dict with one as `score`.
+    """
+    values = dict(value) if isinstance(value, Mapping) else {"score": value}
+    score, acc, pred = values.get("score"), values.get("acc"), values.get("pred")
+    if not isinstance(score, int | float) or not math.isfinite(score):
+        raise TypeError(f"a reward returns a number, or a dict with a number as 'score', not {value!r}")
+    return Scored(
+        score=float(score),
+        acc=float(acc) if isinstance(acc, int | float) else None,
+        pred=None if pred is None else str(pred),
+        values=values,
+    )
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate by name: (text, item, value) → a Failure, or None for a text that passes.
+
+    Attributes:
+        check: raises ValueError for a value that the gate cannot take, with the reason; None if it takes any.
+    """
+
+    name: str
+    function: Callable[[str, Item, Any], Failure | None]
+    check: Callable[[Any], object] | None = None
+
+    def __call__(self, text: str, item: Item, value: Any = None) -> Failure | None:
+        return self.function(text, item, value)
+
+
+def gate(
+    name: str, check: Callable[[Any], object] | None = None
+) -> Callable[[Callable[[str, Item, Any], Failure | None]], Gate]:
+    """Make a gate of a function, see Gate."""
+    return lambda function: Gate(name, function, check)

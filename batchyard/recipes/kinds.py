@@ -1,0 +1,219 @@
+"""Recipes and composites, and what their hooks get and return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Generic, Protocol, TypeVar
+
+from batchyard.recipes.asks import Ask, Check, Flow, Score, Stage, Stages
+from batchyard.recipes.item import Item
+from batchyard.recipes.options import BareOptions
+
+O = TypeVar("O", bound=BareOptions)  # noqa: E741
+
+
+class EndedItem(Protocol):
+    """An item as the finish hook sees it. `result` has its values, and its text as `text`.
+
+    `started_at` and `ended_at` are Unix times: when its program began, and when it ended. An item that never began has
+    none.
+    """
+
+    number: int
+    custom_id: str
+    columns: Mapping[str, Any]
+    state: str
+    result: Mapping[str, Any]
+    error: Mapping[str, Any] | None
+    started_at: float | None
+    ended_at: float | None
+
+
+class Results(Protocol):
+    """The ended items of a job, and the way to its artifacts."""
+
+    def items(self) -> Iterator[EndedItem]:
+        """Stream all items in the order of the input."""
+
+    def tables(self) -> Iterator[Any]:
+        """Stream the input rows of these items in the same order, as tables of Arrow with the input's column types."""
+
+    def create(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """Open a new artifact for writing. It is one when the context ends without an error."""
+
+    def of_child(self, job_id: str, name: str) -> Path | None:
+        """Return a copy of an artifact of a child of a composite, None if the child has none of that name."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a finish hook returns: metrics by name, and blocks for the job's page.
+
+    A block is {"kind": "table" | "bars" | "lines" | "histogram" | "matrix", "title": …, …}:
+        table: "columns" (names) and "rows" (lists of values).
+        bars, histogram: "labels" and "values".
+        lines: "x" (numbers) and "series" [{"name", "y", "low", "high"}], low and high may be missing.
+        matrix: "rows", "columns" (names) and "values" (a list for each row).
+
+    `warnings` are codes and messages of what people should know before they use the results.
+    """
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    view: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Child:
+    """A job that a composite starts.
+
+    Attributes:
+        variant: the name of its configuration.
+        repeat: from 0. It is added to the composite's seed.
+        round: from 0. A child of a later round is started when that of the round before has completed, and its input is
+            the artifact `artifact` of that one. Those of round 0 have the composite's input.
+        recipe, options: its own.
+    """
+
+    variant: str
+    repeat: int
+    round: int
+    recipe: str
+    options: Mapping[str, Any]
+    artifact: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What the child is called in its composite: `<variant>/<repeat>/<round>`."""
+        return f"{self.variant}/{self.repeat}/{self.round}"
+
+    @property
+    def before(self) -> str | None:
+        """The key of the child of the round before, None in the first round."""
+        return f"{self.variant}/{self.repeat}/{self.round - 1}" if self.round else None
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[O]):
+    """A recipe by name, see `recipe`. One with `children` is a composite, see `composite`.
+
+    The items of one with `cells` are what `recipes.tune` measures, one after the other. These are all that are known
+    before it begins, by its options and its models. Its jobs start and stop engines, so only administrators make them.
+    """
+
+    name: str
+    summary: str
+    options: type[O]
+    flow: Callable[[Item, O], Flow]
+    stages_of: Callable[[O], Sequence[Stage]]
+    loops: bool = False
+    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
+    check: Callable[[O], None] | None = None
+    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
+    finish: Callable[[Results, O], Report] | None = None
+    main: str = "results.jsonl"
+    events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None
+    expected: Callable[[O], Sequence[float]] | None = None
+    children: Callable[[O], Sequence[Child]] | None = None
+    cells: Callable[[O, Sequence[Any]], Sequence[Any]] | None = None
+
+    def __call__(self, item: Item, options: O) -> Flow:
+        return self.flow(item, options)
+
+
+def recipe(
+    name: str,
+    options: type[O],
+    stages: Stages | Callable[[O], Stages],
+    *,
+    loops: bool = False,
+    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None,
+    check: Callable[[O], None] | None = None,
+    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None,
+    finish: Callable[[Results, O], Report] | None = None,
+    main: str = "results.jsonl",
+    events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None,
+    expected: Callable[[O], Sequence[float]] | None = None,
+) -> Callable[[Callable[[Item, O], Flow]], Recipe[O]]:
+    """Make a recipe of a generator function. The first line of its docstring is the summary.
+
+    Args:
+        name: `[a-z][a-z0-9-]*`.
+        options: a subclass of Options.
+        stages: names in order, or a function of the options.
+        loops: an item may ask in a stage before the one where it is.
+        probe: returns examples of what it may yield: before a job is taken, their models, rewards and gates are looked
+            up, and the gates' values and the requests are checked.
+        check: raises ValueError for options that cannot be, with the path of the option and a colon before the reason.
+        columns: returns the names of the columns that a row needs, dotted for fields within. It gets the row, and
+            raises InvalidItem for one that cannot be an item.
+        finish: writes artifacts when all items have ended.
+        main: the artifact that the terminal writes to `-o`.
+        events: returns what to tell clients of an item that has ended, as JSON objects with a `type`. Its `columns` may
+            be left out.
+        expected: returns how many requests an item makes in each stage, in their order, where that is known.
+    """
+
+    def made(flow: Callable[[Item, O], Flow]) -> Recipe[O]:
+        def stages_of(chosen: O) -> list[Stage]:
+            names = stages(chosen) if callable(stages) else stages
+            return [stage if isinstance(stage, Stage) else Stage(stage) for stage in names]
+
+        summary = (flow.__doc__ or "").strip().split("\n")[0]
+        return Recipe(
+            name,
+            summary,
+            options,
+            flow,
+            stages_of,
+            loops=loops,
+            probe=probe,
+            check=check,
+            columns=columns,
+            finish=finish,
+            main=main,
+            events=events,
+            expected=expected,
+        )
+
+    return made
+
+
+def _no_flow(item: Item, options: Any) -> Flow:
+    raise TypeError("a composite has children, and answers no items")
+
+
+def composite(
+    name: str,
+    options: type[O],
+    *,
+    check: Callable[[O], None] | None = None,
+    finish: Callable[[Results, O], Report] | None = None,
+    main: str = "results.jsonl",
+    cells: Callable[[O, Sequence[Any]], Sequence[Any]] | None = None,
+) -> Callable[[Callable[[O], Sequence[Child]]], Recipe[O]]:
+    """Make a recipe whose items are jobs of other recipes, of a function of the options that returns all of them.
+
+    The arguments are those of `recipe`. A child stands behind the child of the round before. `finish` gets an item for
+    each child, with its `variant`, `repeat` and `round` as columns, and its `job_id` and `status` in its result.
+    """
+
+    def made(children: Callable[[O], Sequence[Child]]) -> Recipe[O]:
+        summary = (children.__doc__ or "").strip().split("\n")[0]
+        return Recipe(
+            name,
+            summary,
+            options,
+            _no_flow,
+            lambda _: [],
+            check=check,
+            finish=finish,
+            main=main,
+            children=children,
+            cells=cells,
+        )
+
+    return made

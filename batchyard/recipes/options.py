@@ -1,0 +1,58 @@
+"""The options of recipes and of composites, and which of them only judge answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+
+class _Judged:
+    """The mark of a field that only judges answers: another value of it asks no engine anything."""
+
+
+Judgement = Annotated[T, _Judged()]
+"""`Judgement[T]` is T, for a field of options that is no part of the identity of work."""
+
+
+def is_judgement(metadata: Sequence[object]) -> bool:
+    """True if a pydantic field with this `metadata` was annotated as a Judgement."""
+    return any(isinstance(mark, _Judged) for mark in metadata)
+
+
+class BareOptions(BaseModel):
+    """What the options of recipes and of composites have in common."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def judging(self) -> set[str]:
+        """Return the names of the fields that only judge answers. A subclass may take out those that here do more."""
+        return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
+
+
+class Options(BareOptions):
+    """The options of a recipe: a subclass adds its own. What is common to all stands here."""
+
+    retries: int = Field(2, ge=0, le=5, description="How often a request that failed for now is asked again")
+    seeds: Literal["derived", "none"] = Field("derived", description="`none` sends no seeds: another run differs")
+    system: str | None = Field(None, description="System message of every request")
+    template: str | None = Field(None, description="Prompt with columns in braces: `Translate {text}`")
+    limit: int | None = Field(None, ge=1, description="Only the first so many rows")
+    shuffle: int | None = Field(None, description="Seed of a random order in which items begin")
+    timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")
+    streaming: bool = Field(True, description="False: a stage begins when the stage before has ended")
+
+    @property
+    def shares_answers(self) -> bool:
+        """False if each request is computed, also one that equals another. A subclass may say so."""
+        return True
+
+
+class CompositeOptions(BareOptions):
+    """The options of a composite: a subclass adds its own."""
+
+    parallel: int | None = Field(None, ge=1, description="Most jobs at once; default: no limit")
+    reuse: bool = Field(True, description="Take a completed job of the same configuration instead of running it again")
