@@ -13,11 +13,13 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
 
 ROWS = 60
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_MAX_SEGMENTS": "2", "BATCHYARD_FORECAST_SECONDS": "1"}
+WEBHOOKS = {"BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1"}
 MODELS = """
 [models.mortal]
 engine = "echo"
@@ -33,13 +35,26 @@ die_on = "x"
 
 @pytest.fixture(scope="module")
 def mortal(start_stack: Callable[..., RunningStack]) -> Iterator[RunningStack]:
-    stack = start_stack(MODELS, **SETTINGS)
+    stack = start_stack(MODELS, **SETTINGS, **WEBHOOKS)
     yield stack
     stack.kill()
 
 
 @pytest.fixture(scope="module")
-def killed(mortal: RunningStack) -> Any:
+def receiver() -> Iterator[Receiver]:
+    with listening(Receiver()) as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def webhook(mortal: RunningStack, receiver: Receiver) -> dict[str, Any]:
+    """A webhook for deaths of engines, with its secret."""
+    body = {"url": receiver.url(), "name": "on-call", "event_types": ["engine.died"]}
+    return cast(dict[str, Any], mortal.client.post("/webhook_endpoints", cast_to=object, body=body))
+
+
+@pytest.fixture(scope="module")
+def killed(mortal: RunningStack, webhook: dict[str, Any]) -> Any:
     """A completed batch, whose engine was killed while it ran."""
     rows = [a_chat(f"id-{number}", f"hello {number}", model="mortal") for number in range(ROWS)]
     batch = mortal.wait(mortal.submit(rows), until=lambda batch: batch.request_counts.completed > 0)
@@ -71,7 +86,7 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-def test_a_killed_engine_is_an_event_that_webhooks_can_have(mortal: RunningStack, killed: Any) -> None:
+def test_a_killed_engine_is_an_event(mortal: RunningStack, killed: Any) -> None:
     assert (killed.status, killed.request_counts.completed) == ("completed", ROWS)
     (event,) = [
         event for event in get(mortal, f"/batches/{killed.id}/events")["data"] if event["type"] == "engine.died"
@@ -79,7 +94,13 @@ def test_a_killed_engine_is_an_event_that_webhooks_can_have(mortal: RunningStack
     data = event["data"]
     assert (data["id"], data["model"], data["replica"], data["deaths"]) == (killed.id, "mortal", 0, 1)
     assert data["reason"] and 0 < data["requests"] <= 8 and data["next"] == "runs_alone"
-    assert "engine.died" in get(mortal, "/webhook_event_types")["data"]
+
+
+def test_a_webhook_receives_it(killed: Any, webhook: dict[str, Any], receiver: Receiver) -> None:
+    (delivery,) = receiver.wait(1)
+    event = delivery.unwrap(webhook["signing_secret"])
+    assert (event.type, event.data.id) == ("engine.died", killed.id)
+    assert json.loads(delivery.body)["data"]["reason"] == killed.batchyard["last_engine_death"]["reason"]
 
 
 def test_the_batch_its_manifest_and_the_terminal_have_the_reason(mortal: RunningStack, killed: Any) -> None:
