@@ -30,13 +30,16 @@ demo: install
 	@$(BIN)/batchyard demo
 
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
-# failure stays in the output; a test that fails twice fails the target.
-AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none
+# failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
+SECOND_TRIES := .pytest_cache/second-tries.txt
+AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none --second-tries $(SECOND_TRIES)
 
 test: dev lint
+	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest $(PARALLEL) --ignore tests/chaos || { $(AGAIN) --ignore tests/chaos; }
 	$(BIN)/pytest $(PARALLEL) --backends servers $(ON_SERVERS) || { $(AGAIN) --backends servers $(ON_SERVERS); }
 	$(BIN)/pytest tests/chaos || { $(AGAIN) tests/chaos; }
+	@[ ! -s $(SECOND_TRIES) ] || { echo "Passed only at the second try:"; cat $(SECOND_TRIES); }
 
 MINUTES ?= 10
 SEED ?= 1
