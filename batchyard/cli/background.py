@@ -15,13 +15,13 @@ from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local_state import local_state
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 END_SECONDS = 40
 
 
 @contextmanager
-def server(data: Path, models: Path) -> Iterator[Client]:
+def server(data: Path, models: Path) -> Iterator[ApiClient]:
     """Yield a client of the server that runs, or of a new local stack until the block ends; see `stack`."""
     from batchyard.client import api
 
@@ -30,7 +30,7 @@ def server(data: Path, models: Path) -> Iterator[Client]:
 
 
 @contextmanager
-def stack(data: Path, models: Path) -> Iterator[Client]:
+def stack(data: Path, models: Path) -> Iterator[ApiClient]:
     """Yield a client of the stack on the folder `data`: the one that runs there, or a new one until the block ends.
 
     Raises:

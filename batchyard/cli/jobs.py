@@ -20,7 +20,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 
 @click.group()
@@ -254,7 +254,7 @@ def retry(
     _made(server, document, wait, as_json)
 
 
-def _overridden(server: Client, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+def _overridden(server: ApiClient, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
     """Return the options of a job that KEY=VALUE texts change; what is not named in them stays as it is there."""
     from batchyard import config
 
@@ -272,7 +272,7 @@ def _overridden(server: Client, job_id: str, overrides: tuple[str, ...]) -> dict
     return config.options(settings)
 
 
-def _made(server: Client, document: dict[str, Any], wait: bool, as_json: bool) -> None:
+def _made(server: ApiClient, document: dict[str, Any], wait: bool, as_json: bool) -> None:
     """Say which job was made, or wait for its end and say how it was."""
     if wait:
         with interruptible(f"the job goes on; `batchyard job status {document['id']} --watch` takes it up"):
@@ -282,13 +282,13 @@ def _made(server: Client, document: dict[str, Any], wait: bool, as_json: bool) -
     say(document, document["id"], as_json)
 
 
-def watch(server: Client, job_id: str) -> dict[str, Any]:
+def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
     """Show a job's progress until it has ended, and return the job."""
     return progress.follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
 
 
 def save(
-    server: Client, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
+    server: ApiClient, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
 ) -> list[Path]:
     """Write a job's main artifact to `output`, and all of them into `folder`. Return which of the two have something.
 
@@ -332,7 +332,7 @@ def check_success(document: dict[str, Any]) -> None:
             )
 
 
-def _print(server: Client, job_id: str, live: bool) -> None:
+def _print(server: ApiClient, job_id: str, live: bool) -> None:
     """Print the lines of ended items so far; if `live`, then once a second the new ones until the job has ended."""
     printed = 0
     while True:

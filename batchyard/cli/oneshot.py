@@ -20,7 +20,7 @@ from batchyard.client.address import server_runs
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.settings import Settings
 
 WINDOW = "24h"
@@ -200,7 +200,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
 
 
 @contextmanager
-def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
+def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[ApiClient]:
     """Yield a client of a server that serves `model`: one that runs already, or a local stack until the block ends."""
     runs = server_runs(settings.data)
     models_file = settings.models

@@ -17,7 +17,7 @@ from batchyard.statuses import ENDPOINTS, PRIORITIES
 from batchyard.tables import formats
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 endpoint_option = click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
@@ -196,7 +196,7 @@ def with_model(source: Path, model: str, target: Path) -> None:
         copy.writelines(lines.with_model(line, model) for line in original)
 
 
-def save(server: Client, file_id: str | None, to: Path) -> None:
+def save(server: ApiClient, file_id: str | None, to: Path) -> None:
     """Write a result file; an empty one if the batch has none."""
     try:
         if file_id is None:

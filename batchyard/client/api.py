@@ -25,7 +25,7 @@ _LONGEST_WAIT = 120.0
 """Seconds that a server may ask to wait for; one that asks for more is not asked again."""
 
 
-class Client:
+class ApiClient:
     """A client of one server, with one key.
 
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
@@ -336,16 +336,16 @@ class Client:
         return RequestError(message)
 
 
-def connect(data: Path, **settings: Any) -> Client:
+def connect(data: Path, **settings: Any) -> ApiClient:
     """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
 
     Args:
-        settings: those of Client.
+        settings: those of ApiClient.
 
     Raises:
         ConfigurationError: there is no key to send.
     """
-    return Client(*address(data), **settings)
+    return ApiClient(*address(data), **settings)
 
 
 def _filled(query: Mapping[str, str | None]) -> dict[str, Any]:

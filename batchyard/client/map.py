@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from batchyard import durations, settings
 from batchyard.client import answers, frames, resume
-from batchyard.client.answers import Answer, Structure
-from batchyard.client.api import Client, connect
+from batchyard.client.answers import RowAnswer, Structure
+from batchyard.client.api import ApiClient, connect
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import bar, counts, follow, problems
 from batchyard.errors import ConfigurationError, RequestError
@@ -45,7 +45,7 @@ def map(
     details: bool = False,
     again: bool = False,
     progress: bool = True,
-    server: Client | None = None,
+    server: ApiClient | None = None,
     name: str = "map",
     **parameters: Any,
 ) -> Any:
@@ -101,7 +101,7 @@ def map(
     spec = served(server, model)
     if spec["batchyard"]["simulated"]:
         click.echo(f"model {model} is simulated: no model has made these answers", err=True)
-    results = _Results(len(frame))
+    results = RowResults(len(frame))
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         earlier = resume.Earlier(() if again else server.batches())
         batches = []
@@ -134,7 +134,7 @@ def is_unsent(error: str) -> bool:
     return error.startswith("column ") and error.endswith(" is empty")
 
 
-class _Results:
+class RowResults:
     """What became of each row: its text or why it has none, and its tokens.
 
     Attributes:
@@ -142,7 +142,7 @@ class _Results:
     """
 
     def __init__(self, rows: int) -> None:
-        self.answers: list[Answer | None] = [None] * rows
+        self.answers: list[RowAnswer | None] = [None] * rows
         self.errors: list[str | None] = [None] * rows
         self.tokens: list[int | None] = [None] * rows
         self.unusable: str | None = None
@@ -153,7 +153,7 @@ class _Results:
         if error.code != "empty_value" and self.unusable is None:
             self.unusable = f"row {row}: {error}"
 
-    def take(self, server: Client, batch: dict[str, Any], scratch: Path) -> None:
+    def take(self, server: ApiClient, batch: dict[str, Any], scratch: Path) -> None:
         """Add the answers and errors of an ended batch, by way of a file."""
         for file_id in (batch["output_file_id"], batch["error_file_id"]):
             if file_id is None:
@@ -198,7 +198,7 @@ def _parsed(text: str, what: str, frame: Frame) -> Template:
     return template
 
 
-def served(server: Client, model: str) -> dict[str, Any]:
+def served(server: ApiClient, model: str) -> dict[str, Any]:
     """Return what the server says of a model. Raises ConfigurationError if it does not serve chats with it."""
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
@@ -211,7 +211,7 @@ def served(server: Client, model: str) -> dict[str, Any]:
 
 
 def _lines(
-    frame: Frame, messages: Sequence[tuple[str, Template]], body: Mapping[str, Any], results: _Results
+    frame: Frame, messages: Sequence[tuple[str, Template]], body: Mapping[str, Any], results: RowResults
 ) -> Iterator[bytes]:
     """Yield a request for each row; note in `results` why one makes none."""
     cells = {column: frame.cells(column) for _, message in messages for column in message.columns}
@@ -242,7 +242,7 @@ def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
         file.unlink()
 
 
-def _wait(server: Client, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
+def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
     """Return the batches when all have ended. Raises RequestError as soon as the server has refused one."""
     latest = {batch["id"]: batch for batch in batches}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 
 KEY = "batchyard.run"
@@ -24,7 +24,7 @@ def remedy(again: bool) -> str:
     return f"{command} goes on with what has no answer yet"
 
 
-def mark(server: Client, *parts: Any) -> dict[str, str]:
+def mark(server: ApiClient, *parts: Any) -> dict[str, str]:
     """Return metadata that is equal for the same command: a hash of `parts` and of the models as they are served."""
     return fingerprint(*parts, server.models())
 

@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """A program's command line, and the process that runs it.
 
     `tag` is put into the environment of the process and so of all its descendants; `tagged` finds strays by it.

@@ -20,7 +20,7 @@ from batchyard import wording
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import ports, process, programs, services
 from batchyard.local.data_folder import DataFolder
-from batchyard.local.process import Child
+from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
 
 log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class Stack:
             port.close()
         self.folder.release()
 
-    def _end(self, group: Sequence[Child]) -> None:
+    def _end(self, group: Sequence[ChildProcess]) -> None:
         """Ask these to end, and wait for them at most their grace, or until the second signal."""
         for child in group:
             child.signal_end()
@@ -248,7 +248,7 @@ class Stack:
         finally:
             database.close()
 
-    def _children(self) -> dict[str, Child]:
+    def _children(self) -> dict[str, ChildProcess]:
         explicit, folder = self.settings.model_fields_set, self.folder
         socket_path = folder.short / "redis.sock"
         redis_url = self.settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
@@ -290,9 +290,9 @@ class Stack:
         *,
         ready: Callable[[], bool] = lambda: True,
         grace: float = 5.0,
-    ) -> Child:
+    ) -> ChildProcess:
         folder = self.folder
-        return Child(
+        return ChildProcess(
             name,
             argv,
             environment,

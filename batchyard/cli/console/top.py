@@ -16,7 +16,7 @@ from batchyard.cli.output import json_option, lines_of, say
 from batchyard.client.progress import patiently
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 SHOWN = 15
 """Batches, and jobs, that are listed."""
@@ -49,7 +49,7 @@ def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
             seen = patiently(lambda: _look(server))
 
 
-def _look(server: Client) -> dict[str, Any]:
+def _look(server: ApiClient) -> dict[str, Any]:
     """Return the queue, and the batches and jobs that run."""
     return {
         "queue": server.queue(),

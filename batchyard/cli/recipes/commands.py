@@ -17,7 +17,7 @@ from batchyard.cli.watch import interruptible
 from batchyard.client import resume
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.config import Setting
 
 
@@ -135,7 +135,7 @@ def one_shot(
     as_json: bool,
     answers_from: str | None = None,
     anew: Mapping[str, Any] = MappingProxyType({}),
-    summary: Callable[[Client, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
+    summary: Callable[[ApiClient, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
 ) -> None:
     """Run a recipe from the first row to the last artifact, or take up the job that the same command has made.
 
@@ -236,7 +236,7 @@ def _body(recipe: Mapping[str, Any], options: Mapping[str, Any], window: str, **
     return {"recipe": recipe["name"], "options": options, "completion_window": window, **fields}
 
 
-def _created(server: Client, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
+def _created(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """Upload the input and create the job; prints the server's warnings."""
     job = server.create_job(**body, input_file_id=server.upload(source, "user_data"))
     for warning in job["batchyard"]["warnings"]:

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from batchyard.cli import engine_flags, main, output, requests, watch
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
 from batchyard.statuses import ENDPOINTS
@@ -156,7 +156,7 @@ def test_a_terminal_sees_progress_drawn_again_and_a_pipe_sees_no_control_charact
     drawn = io.StringIO()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("rich.console.Console", lambda **_: Console(file=drawn, force_terminal=True))
-        watch.watch(Client(stack.url, stack.key), batch.id)
+        watch.watch(ApiClient(stack.url, stack.key), batch.id)
     assert "\x1b[" in drawn.getvalue()
     assert "60/0/60" in drawn.getvalue()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", pipe.stdout + pipe.stderr)

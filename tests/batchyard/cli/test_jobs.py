@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.local import process
 from tests.support.recipes import write_recipes
 from tests.support.rows import until
@@ -194,7 +194,7 @@ def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
 ) -> None:
     command = ["twice", str(rows(*["completed"] * 150)), "--model", "slow", "-o", "out.jsonl"]
     key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
-    server = Client(stack.url, stack.key)
+    server = ApiClient(stack.url, stack.key)
     before = {job["id"] for job in server.jobs()}
     with subprocess.Popen(
         [str(Path(sys.executable).parent / "batchyard"), *command],
