@@ -81,39 +81,19 @@ def map(
     """
     frame = frames.of(data)
     messages = _messages(frame, template, system)
-    structure = None if schema is None else Structure(schema)
-    if structure is not None:
-        if response_format is not None:
-            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
-        if details and (clash := [column for column in DETAILS if column in structure.columns]):
-            raise ConfigurationError(
-                f"schema: its property {clash[0]} has the name of a column of the details; rename it"
-            )
+    structure = None
+    if schema is not None:
+        structure = _structure(schema, response_format, details)
         response_format = structure.response_format
-    options = {"temperature": temperature, "max_tokens": max_tokens, "response_format": response_format, **parameters}
-    body = {"model": model, **{key: value for key, value in options.items() if value is not None}}
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise ConfigurationError(f"a parameter is no JSON: {error}") from error
-
+    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
     server = server or connect(settings.load().data)
     spec = served(server, model)
     if spec["batchyard"]["simulated"]:
         click.echo(f"model {model} is simulated: no model has made these answers", err=True)
     results = RowResults(len(frame))
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
-        earlier = resume.Earlier(() if again else server.batches())
-        batches = []
-        for file in _files(_lines(frame, messages, body, results), Path(folder), name):
-            mark = resume.fingerprint("map", resume.sha256(file), spec)
-            batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
-            if batch is None:
-                # A row that cannot run, such as one that is too long, keeps no other from its answer.
-                batch = server.create(
-                    server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark, on_invalid="skip"
-                )
-            batches.append(batch)
+        files = _files(_lines(frame, messages, body, results), Path(folder), name)
+        batches = _batches(server, files, spec, window, again=again, progress=progress)
         if not batches and results.unusable is not None:
             raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, progress):
@@ -130,7 +110,7 @@ async def amap(data: Any, template: str, **options: Any) -> Any:
 
 
 def is_unsent(error: str) -> bool:
-    """True for the error of a row that was not sent, since a cell of its is empty."""
+    """True for the error of a row that was not sent because it has an empty cell."""
     return error.startswith("column ") and error.endswith(" is empty")
 
 
@@ -198,6 +178,28 @@ def _parsed(text: str, what: str, frame: Frame) -> Template:
     return template
 
 
+def _structure(
+    schema: type[BaseModel] | Mapping[str, Any], response_format: Mapping[str, Any] | None, details: bool
+) -> Structure:
+    """Return the form of answers. Raises ConfigurationError if it does not go with the other options."""
+    structure = Structure(schema)
+    if response_format is not None:
+        raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
+    if details and (clash := [column for column in DETAILS if column in structure.columns]):
+        raise ConfigurationError(f"schema: its property {clash[0]} has the name of a column of the details; rename it")
+    return structure
+
+
+def _body(model: str, **parameters: Any) -> dict[str, Any]:
+    """Return the body of each request but for its messages. Raises ConfigurationError for what is no JSON."""
+    body = {"model": model, **{name: value for name, value in parameters.items() if value is not None}}
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise ConfigurationError(f"a parameter is no JSON: {error}") from error
+    return body
+
+
 def served(server: ApiClient, model: str) -> dict[str, Any]:
     """Return what the server says of a model. Raises ConfigurationError if it does not serve chats with it."""
     models = {entry["id"]: entry for entry in server.models()}
@@ -240,6 +242,23 @@ def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
                 line = next(lines, None)
         yield file
         file.unlink()
+
+
+def _batches(
+    server: ApiClient, files: Iterable[Path], spec: Mapping[str, Any], window: str, *, again: bool, progress: bool
+) -> list[dict[str, Any]]:
+    """Return a batch of each file: that of an earlier call with the same rows and model, or a new one."""
+    earlier = resume.Earlier(() if again else server.batches())
+    batches = []
+    for file in files:
+        mark = resume.fingerprint("map", resume.sha256(file), spec)
+        batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
+        if batch is None:
+            # A row that cannot run, such as one that is too long, keeps no other from its answer.
+            upload = server.upload(file)
+            batch = server.create(upload, endpoint=ENDPOINT, window=window, metadata=mark, on_invalid="skip")
+        batches.append(batch)
+    return batches
 
 
 def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
