@@ -1,4 +1,4 @@
-"""`make test` tries what has failed once more, and ends with the tests that passed only then."""
+"""`make check` runs what needs no service; `make test` tries failures again, and ends with those that passed then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFTEST = """
 import os
 from pathlib import Path
 
-pytest_plugins = ["tests.support.second_tries"]
+pytest_plugins = ["tests.support.second_tries", "tests.support.stack_marker"]
 
 
 def pytest_addoption(parser):
@@ -29,6 +29,49 @@ def pytest_runtest_setup(item):
     mark.touch()
     assert not ("late" in item.name and late) and "never" not in item.name
 """
+SERVICES = """
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def broker():
+    pytest.fail("it runs")
+
+
+@pytest.fixture
+def redis_url(broker):
+    return broker
+
+
+def test_with_a_fixture_over_a_service(redis_url):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_with_a_server_as_parameter(kind):
+    assert kind == "file"
+
+
+@pytest.mark.vllm
+def test_with_vllm():
+    pytest.fail("it runs")
+
+
+@pytest.mark.stack
+def test_that_says_so():
+    pytest.fail("it runs")
+
+
+def test_that_starts_a_service_unsaid():
+    subprocess.run(["ray", "start"])
+
+
+def test_without_a_service():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+"""
 GOOD = "def test_good(): pass\ndef test_late(): pass\n"
 
 
@@ -36,7 +79,7 @@ GOOD = "def test_good(): pass\ndef test_late(): pass\n"
 def folder(tmp_path: Path) -> Path:
     """A project with the Makefile and three tests, one of which is of the chaos suite."""
     files = {
-        "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\n",
+        "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\nmarkers =\n    stack\n    vllm\n",
         "conftest.py": CONFTEST,
         "tests/test_first.py": GOOD,
         "tests/chaos/test_chaos.py": "def test_chaos_late(): pass\n",
@@ -47,9 +90,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `make test` on the tests of `folder`, without lint and what comes before it."""
-    command = ["make", "--silent", "-f", str(ROOT / "Makefile"), "-o", "dev", "-o", "lint", "test"]
+def made(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a target on the tests of `folder`, without lint and what comes before it."""
+    command = ["make", "--silent", "-f", str(ROOT / "Makefile"), "-o", "dev", "-o", "lint", target]
     variables = [f"BIN={ROOT / '.venv/bin'}", "PARALLEL=", "ON_SERVERS=tests/test_first.py"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
@@ -57,10 +100,18 @@ def made(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_check_leaves_out_what_needs_a_service_and_fails_what_starts_one_unsaid(folder: Path) -> None:
+    (folder / "tests/test_first.py").write_text(SERVICES)
+    ended = made("check", folder)
+    assert ended.returncode != 0
+    assert "1 failed, 2 passed, 4 deselected" in ended.stdout
+    assert "the test starts ray: mark it with @pytest.mark.stack" in ended.stdout
+
+
 def test_the_tests_that_pass_at_their_second_try_are_listed_at_the_end_over_all_parts(folder: Path) -> None:
     (folder / ".pytest_cache").mkdir()
     (folder / ".pytest_cache/second-tries.txt").write_text("tests/test_of_another_run.py::test_late\n")
-    ended = made(folder)
+    ended = made("test", folder)
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.splitlines()[-4:] == [
         "Passed only at the second try:",
@@ -72,6 +123,6 @@ def test_the_tests_that_pass_at_their_second_try_are_listed_at_the_end_over_all_
 
 def test_a_test_that_fails_twice_fails_the_target(folder: Path) -> None:
     (folder / "tests/test_first.py").write_text(GOOD + "def test_never(): pass\n")
-    ended = made(folder)
+    ended = made("test", folder)
     assert ended.returncode != 0
     assert ended.stdout.count("ERROR tests/test_first.py::test_never") == 2

@@ -29,7 +29,7 @@ from store import keys
 from store.database import Database
 from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack, a_chat
-from tests.support.terminal import Result, batchyard, own_process
+from tests.support.terminal import Result, batchyard, separate_process
 
 
 @pytest.fixture
@@ -426,10 +426,11 @@ def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: 
         engine_flags.models_file(tmp_path, "nowhere", {})
 
 
+@pytest.mark.stack
 def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
     arguments = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--errors", tmp_path / "errors.jsonl")
-    result = own_process(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    result = separate_process(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
     assert result.returncode == 0, result.stderr
     assert "20 of 20 requests answered" in result.stdout
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
@@ -437,9 +438,10 @@ def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Pa
     assert process.tagged(str(tmp_path / "data")) == []
 
 
+@pytest.mark.stack
 def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
-    result = own_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    result = separate_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
     assert result.returncode == 2
     assert result.stderr.splitlines() == [
         "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"

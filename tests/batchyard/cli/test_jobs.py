@@ -18,7 +18,7 @@ from batchyard.local import process
 from tests.support.recipes import write_recipes
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
-from tests.support.terminal import Result, batchyard, own_process
+from tests.support.terminal import Result, batchyard, separate_process
 
 Terminal = Callable[..., Result]
 
@@ -215,9 +215,10 @@ def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 150
 
 
+@pytest.mark.stack
 def test_a_recipe_starts_a_stack_of_its_own_and_ends_it(rows: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
-    result = own_process(
+    result = separate_process(
         *("twice", rows("completed", "completed"), "--model", "echo", "-o", "out.jsonl"),
         folder=tmp_path,
         BATCHYARD_ALLOW_SIMULATED="1",
