@@ -54,7 +54,7 @@ class Amounts(NamedTuple):
     milliseconds: int
 
     def plus(self, other: Amounts) -> Amounts:
-        return Amounts(*(own + more for own, more in zip(self, other, strict=True)))
+        return Amounts(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 NOTHING = Amounts(*[0] * len(Amounts._fields))

@@ -117,9 +117,15 @@ class DataFolder:
 
     def write_state(self, url: str, flower: str) -> None:
         """Write the addresses of the stack that this process runs, for the terminal commands."""
-        own = psutil.Process()
+        process = psutil.Process()
         draft = self.state_file.with_suffix(".new")
-        state = {"url": url, "flower": flower, "pid": own.pid, "started": own.create_time(), "ray": str(self.ray)}
+        state = {
+            "url": url,
+            "flower": flower,
+            "pid": process.pid,
+            "started": process.create_time(),
+            "ray": str(self.ray),
+        }
         draft.write_text(json.dumps(state))
         draft.rename(self.state_file)
 

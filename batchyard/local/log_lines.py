@@ -52,19 +52,19 @@ class LogLines:
     ) -> list[LogLine]:
         """Return the new lines that name one of the ids, and those of the engines of these models, in order of time."""
         lines = [
-            *(line for path in self._logs.glob("*.log*") for line in self._own(path, ids)),
-            *(line for path in self._ray.glob("session_2*/logs/worker-*") for line in self._engine(path, models)),
+            *(line for path in self._logs.glob("*.log*") for line in self._of_services(path, ids)),
+            *(line for path in self._ray.glob("session_2*/logs/worker-*") for line in self._of_engines(path, models)),
         ]
         return sorted((line for line in lines if since <= line.at <= until), key=lambda line: line.at)
 
-    def _own(self, path: Path, ids: Collection[str]) -> Iterator[LogLine]:
+    def _of_services(self, path: Path, ids: Collection[str]) -> Iterator[LogLine]:
         for text in self._new(path):
             if text.startswith("{") and any(name in text for name in ids):
                 line = _parsed(text, path.name)
                 if line is not None and not _polls(line.fields):
                     yield line
 
-    def _engine(self, path: Path, models: Collection[str]) -> Iterator[LogLine]:
+    def _of_engines(self, path: Path, models: Collection[str]) -> Iterator[LogLine]:
         model = self._model(path)
         if model is None or model not in models:
             return

@@ -120,11 +120,11 @@ def rotate(log: Path) -> None:
 def tagged(*tags: str) -> list[psutil.Process]:
     """Return the processes with one of these tags or one below it (`<data folder>` covers `<data folder>#ray`)."""
     matches = []
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    callers = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         try:
             value = process.environ().get(TAG, "")
-            if process.pid not in own and (value in tags or value.startswith(tuple(f"{tag}#" for tag in tags))):
+            if process.pid not in callers and (value in tags or value.startswith(tuple(f"{tag}#" for tag in tags))):
                 matches.append(process)
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or somebody else's

@@ -310,13 +310,13 @@ class Stack:
     def _environment(self, redis_url: str, ray_address: str) -> dict[str, str]:
         """The environment of every child: these settings, and variables that keep Ray quiet and local."""
         settings = self.settings
-        own = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
-        own |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
-        own |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
-        own |= {"redis_url": redis_url, "ray_address": ray_address}
+        values = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
+        values |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
+        values |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
+        values |= {"redis_url": redis_url, "ray_address": ray_address}
         return {
             **os.environ,
-            **{environment_name(field): value for field, value in own.items()},
+            **{environment_name(field): value for field, value in values.items()},
             "PYTHONUNBUFFERED": "1",
             # Our packages go before modules of the same name in the folder where `up` runs, such as a user's
             # recipes.py. Celery and gunicorn put that folder first unless it is in the path.

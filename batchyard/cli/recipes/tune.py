@@ -31,8 +31,8 @@ class _TuneCommand(RecipeCommand):
         for text in params.pop("dimensions"):
             key, values = _dimension(text)
             dimensions.setdefault(key, []).extend(values)
-        own = [Layer(Origin("flag", "--set"), {"set": dimensions})] if dimensions else []
-        return [*super().files(schema, params), *own]
+        matrix = [Layer(Origin("flag", "--set"), {"set": dimensions})] if dimensions else []
+        return [*super().files(schema, params), *matrix]
 
 
 def _dimension(text: str) -> tuple[str, list[Any]]:
