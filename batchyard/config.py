@@ -65,7 +65,7 @@ class Layer(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A value in force: `keys` lead to a text, a number, true, false, null, a list or an empty mapping."""
+    """A value in force: `keys` lead to a scalar, a list or an empty mapping."""
 
     keys: Keys
     value: Any
@@ -97,7 +97,7 @@ class Schema:
         return Layer(DEFAULT, self._defaults(self._document))
 
     def _defaults(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the defaults of an object. An option with a model as its type may have those of the model's fields."""
+        """Return the defaults of an object, those of nested models included."""
         values: dict[str, Any] = {}
         for name, field in schema.get("properties", {}).items():
             if "default" in field:
@@ -305,7 +305,7 @@ def resolve(schema: Schema, layers: Iterable[Layer], *, complete: bool = True) -
 
 
 def options(settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return what a server is sent: the options of which a part is not the default. It knows the others itself."""
+    """Return the options to send: those that differ from their defaults."""
     settings = list(settings)
     changed = {setting.keys[0] for setting in settings if setting.origin.kind != "default"}
     return _nested((setting.keys, setting.value) for setting in settings if setting.keys[0] in changed)
@@ -414,7 +414,7 @@ def _shown(value: Any) -> str:
 
 
 def _expanded(schema: Schema, values: Any, above: Keys) -> Any:
-    """Return a mapping of a file with its dotted keys as paths, unless the schema leaves the mapping's names free.
+    """Return a mapping with dotted keys as paths, unless its names are free.
 
     Raises:
         ValueError: a key is no text, or no path; a value cannot be JSON.

@@ -99,7 +99,7 @@ def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> CostByCurrency:
 
 
 def decimal(amount: Fraction) -> str:
-    """Return an amount as a decimal number of 2 to SHOWN_PLACES places: exact, unless a price of time is in it."""
+    """Return an amount with 2 to SHOWN_PLACES decimals; exact but for prices of time."""
     whole, rest = divmod(round(amount * 10**SHOWN_PLACES), 10**SHOWN_PLACES)
     return f"{whole}.{f'{rest:0{SHOWN_PLACES}d}'.rstrip('0'):0<2}"
 

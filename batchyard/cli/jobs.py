@@ -1,4 +1,4 @@
-"""Commands on a server's jobs: those that look at them, those that reply to items, `cancel`, `rescore` and `retry`."""
+"""Commands on jobs: show them, reply to items, `cancel`, `rescore` and `retry`."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def retry(
 
 
 def _overridden(server: ApiClient, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options of a job that KEY=VALUE texts change; what is not named in them stays as it is there."""
+    """Return the options of a job that KEY=VALUE texts change; others stay."""
     from batchyard import config
 
     if not overrides:
@@ -290,7 +290,7 @@ def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
 def save(
     server: ApiClient, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
 ) -> list[Path]:
-    """Write a job's main artifact to `output`, and all of them into `folder`. Return which of the two have something.
+    """Write a job's main artifact to `output` and all into `folder`; return what was written.
 
     Raises:
         ConfigurationError: it has none (yet), or a file cannot be written.
@@ -311,7 +311,7 @@ def save(
 
 
 def check_success(document: dict[str, Any]) -> None:
-    """Raise Unsuccessful if a job has ended and not all of its items are completed, or its report could not be made."""
+    """Raise Unsuccessful if an ended job has uncompleted items or no report."""
     if document["status"] not in TERMINAL:
         return
     name, status, counts = document["id"], document["status"], document["request_counts"]
@@ -334,7 +334,7 @@ def check_success(document: dict[str, Any]) -> None:
 
 
 def _print(server: ApiClient, job_id: str, live: bool) -> None:
-    """Print the lines of ended items so far; if `live`, then once a second the new ones until the job has ended."""
+    """Print the lines of ended items; if `live`, go on until the job has ended."""
     printed = 0
     while True:
         document = server.job(job_id)  # before the lines: a job that has ended has all of them

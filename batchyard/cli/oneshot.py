@@ -208,7 +208,7 @@ def _batch(
 
 @contextmanager
 def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[ApiClient]:
-    """Yield a client of a server that serves `model`: one that runs already, or a local stack until the block ends."""
+    """Yield a client of a server of `model`: a running one, or a local stack."""
     runs = server_runs(settings.data)
     models_file = settings.models
     if model is not None and not runs and not _is_listed(settings, model):

@@ -96,7 +96,7 @@ _PROMPT_OPTIONS = (
 
 
 def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of prompts to a command that takes a file of them as well as one of requests."""
+    """Add the options of prompts to a command that takes prompts or requests."""
     for option in reversed(_PROMPT_OPTIONS):
         command = option(command)
     return command
@@ -183,7 +183,7 @@ def steps(texts: Iterable[str]) -> list[dict[str, str]]:
 
 
 def endpoint_of(file: Path) -> str:
-    """Return the `url` of a request file's first line; chat completions if it has none, and validation reports it."""
+    """Return the `url` of a file's first line; chat completions if it has none."""
     with file.open("rb") as stream:
         first = lines.first_value(next((line for line in stream if line.strip()), b""))
     url = first.get("url") if isinstance(first, dict) else None

@@ -68,7 +68,7 @@ class ApiClient:
         return self._call("POST", "/batches", body)
 
     def start(self, file: Path, form: Mapping[str, str], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create a batch of a file of prompts, or of requests that are compressed; `form` as POST /start has it.
+        """Create a batch of prompts or of compressed requests; `form` is that of POST /start.
 
         Return the batch. A dry run creates none, and returns what it would be.
         """
@@ -158,7 +158,7 @@ class ApiClient:
         return list(self._call("GET", "/recipes")["data"])
 
     def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
-        """Create a job from the fields of the request's body, and return it. A dry run returns what it would be."""
+        """Create a job from the body's fields and return it; a dry run returns its outlook."""
         return self._call("POST", "/jobs", body, **({"dry_run": "true"} if dry_run else {}))
 
     def job(self, job_id: str) -> dict[str, Any]:

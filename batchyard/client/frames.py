@@ -17,7 +17,7 @@ Kind = Literal["string", "integer", "number", "boolean"]
 
 
 class Column(NamedTuple):
-    """Values of a new column, None where there is none, and their type; None for a type that the values show."""
+    """Values of a new column, None where missing, and their type; None: as the values show."""
 
     values: list[Any]
     kind: Kind | None = "string"

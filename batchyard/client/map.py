@@ -229,7 +229,7 @@ def _lines(
 
 
 def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
-    """Write lines to files that a batch may have, each of which is deleted before the next is written."""
+    """Write lines to files within a batch's limits; delete each before the next."""
     line, number = next(lines, None), 0
     while line is not None:
         number += 1
@@ -247,7 +247,7 @@ def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
 def _batches(
     server: ApiClient, files: Iterable[Path], spec: Mapping[str, Any], window: str, *, again: bool, progress: bool
 ) -> list[dict[str, Any]]:
-    """Return a batch of each file: that of an earlier call with the same rows and model, or a new one."""
+    """Return a batch of each file: an earlier call's of the same rows, or a new one."""
     earlier = resume.Earlier(() if again else server.batches())
     batches = []
     for file in files:

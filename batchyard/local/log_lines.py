@@ -26,7 +26,7 @@ _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line: when it was written, in Unix seconds, and its fields: `time`, `level`, `file`, `message` and more."""
+    """A log line with its time in Unix seconds; fields are `time`, `level`, `file`, `message` and more."""
 
     at: float
     fields: dict[str, Any]
@@ -50,7 +50,7 @@ class LogLines:
     def read(
         self, ids: Collection[str], models: Collection[str], *, since: float, until: float = float("inf")
     ) -> list[LogLine]:
-        """Return the new lines that name one of the ids, and those of the engines of these models, in order of time."""
+        """Return new lines that name one of the ids or come from these models' engines, by time."""
         lines = [
             *(line for path in self._logs.glob("*.log*") for line in self._of_services(path, ids)),
             *(line for path in self._ray.glob("session_2*/logs/worker-*") for line in self._of_engines(path, models)),
@@ -78,7 +78,7 @@ class LogLines:
             yield LogLine(line.at, {**line.fields, "file": "engine", "model": model})
 
     def _plain(self, path: Path, text: str, model: str) -> LogLine:
-        """Give a line of an engine its time: the one in it, else that of the line before."""
+        """Give an engine's line its time, else that of the line before."""
         match, level = _TIME.search(text[:80]), _LEVEL.search(text[:80])
         began = datetime.fromtimestamp(path.stat().st_mtime)
         at = self._times.get(path, began.timestamp())
@@ -103,7 +103,7 @@ class LogLines:
         return self._models.get(key)
 
     def _new(self, path: Path) -> Iterator[str]:
-        """Yield the whole lines that were added to a file since the last call. A file that was cut is read anew."""
+        """Yield the whole lines added since the last call; a truncated file is read anew."""
         try:
             with path.open("rb") as stream:
                 before = self._offsets.get(path, 0)

@@ -72,7 +72,7 @@ class ChildProcess:
         return self.process.poll() if self.process is not None else None
 
     def plan_restart(self) -> float:
-        """Kill the descendants of a dead process and schedule its restart. Return the delay: 1, 2, 4 … 30 seconds."""
+        """Kill a dead process's descendants, schedule its restart, return the delay: 1, 2, 4 … 30 s."""
         kill_tagged(self.tag)
         if time.monotonic() - self.started > 60:
             self.failures = 0
@@ -163,7 +163,7 @@ def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Proces
 
 
 def _runs(process: psutil.Process) -> bool:
-    """True unless it has ended. One that its parent, or init, has not yet waited for has ended, too."""
+    """True unless it has ended; a zombie has ended, too."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

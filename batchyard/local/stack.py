@@ -87,7 +87,7 @@ class Stack:
         return f"http://127.0.0.1:{self._ports['flower'].number}"
 
     def run(self, ready: Callable[[], None], say: Callable[[str], None] = log.info) -> None:
-        """Start all, call `ready` once a batch can run, restart what fails until SIGTERM or SIGINT, then end all.
+        """Start all, call `ready`, restart what fails until SIGTERM or SIGINT, end all.
 
         A second SIGTERM or SIGINT kills what still runs.
 

@@ -19,7 +19,7 @@ class _NotANumber:
 
 
 def not_a_number(raw: bytes | str) -> str | None:
-    """Return where a line has NaN or an infinity, in words, if nothing else keeps it from being JSON; else None."""
+    """Return where a line, else JSON, has NaN or an infinity; None otherwise."""
     try:
         value = json.loads(raw, parse_constant=_NotANumber, parse_int=float)
         place, constant = next(_not_numbers(value, ""))
@@ -29,7 +29,7 @@ def not_a_number(raw: bytes | str) -> str | None:
 
 
 def half_character(raw: bytes | str) -> str | None:
-    """Return which field of an object has half of a surrogate pair, if nothing else keeps it from being JSON."""
+    """Return which field of an object, else JSON, has half of a surrogate pair."""
     try:
         value = json.loads(raw)
         fields = value.items() if isinstance(value, dict) else [("prompt", value)]

@@ -1,4 +1,4 @@
-"""The rows of a table in a file, one by one: memory holds a row, of Parquet a few, and not the file.
+"""Reads the rows of a table from a file, one by one; memory never holds the file.
 
 A table of text is UTF-8; a byte order mark is skipped. Lines end with a line feed, which a carriage return may precede.
 txt: a line is a row, with the column `prompt`. prompts: so is what stands between two lines `---`. jsonl: an object, or
@@ -78,7 +78,7 @@ def rows(
 
 
 class _Lines:
-    """The lines of a file without a byte order mark. A line that is too long is read, but not kept.
+    """Lines of a file without a byte order mark; too long ones are skipped.
 
     Attributes:
         number: of the line, from 1.

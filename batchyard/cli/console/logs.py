@@ -1,4 +1,4 @@
-"""What has happened to a batch or a job (`logs`): its course, its events, and the lines of logs, in order of time."""
+"""`logs`: statuses, events and log lines of a batch or a job, in order of time."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
 
 
 def _reader(server: ApiClient, data: Path) -> LogLines | None:
-    """Return the reader of the logs of the server's stack; None if that is not the local stack on this data folder."""
+    """Return the log reader of the local stack; None if the server is another."""
     from batchyard.local.log_lines import LogLines
 
     state = local_state(data)
@@ -121,7 +121,7 @@ def _place(url: str) -> tuple[str | None, int | None]:
 
 
 def _work(server: ApiClient, name: str) -> _Work:
-    """Fetch a batch, or a job with the batches of its stages and the jobs that it has started."""
+    """Fetch a batch, or a job with its stages' batches and its child jobs."""
     parts = list(_parts(server, name))
     return _Work(parts[0], parts)
 
@@ -166,7 +166,7 @@ def _texts(lines: Iterable[LogLine]) -> list[tuple[float, str]]:
 
 
 def _text(fields: dict[str, Any]) -> str:
-    """Return a line of a log: its level if that says something, its message, the last line of a traceback, the rest."""
+    """Return a log line for people: level above info, message, last line of a traceback, other fields."""
     level = "" if fields.get("level", "info") == "info" else f"{fields['level']}: "
     exception = str(fields.get("exception") or "").strip().rpartition("\n")[2]
     rest = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in _FIELDS and value is not None)
@@ -174,7 +174,7 @@ def _text(fields: dict[str, Any]) -> str:
 
 
 def _follow(server: ApiClient, name: str, reader: LogLines | None, after: float) -> None:
-    """Print what has happened so far, then once a second what is new, until the batch or job has ended."""
+    """Print the history, then once a second what is new, until the end."""
     printed: set[tuple[float, str]] = set()
     while True:
         work = _work(server, name)  # before the rest: what has ended has all of its events

@@ -1,4 +1,4 @@
-"""The recipes of the server that a command uses, as objects of GET /v1/recipes; without one, a local stack's."""
+"""The recipes of a command's server, or of a local stack, as in GET /v1/recipes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _memory() -> Path:
 
 
 def _fingerprint(folder: str) -> str:
-    """Return a hash of the state of all that recipes come from: this package, those that are installed, the folder."""
+    """Return a hash over all sources of recipes: this package, installed ones, the folder."""
     root = Path(batchyard.__file__).parents[1]
     files = [root / "batchyard/recipes.py", *(root / "recipes").rglob("*.py")]
     files += Path(folder).resolve().glob("*.py") if folder else ()

@@ -1,4 +1,4 @@
-"""What the commands of a recipe do: run it from the first row to the last artifact, create a job, show its options."""
+"""Commands of a recipe: run it to the last artifact, create a job, show its options."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def one_shot(
     summary: Callable[[ApiClient, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
     **fields: Any,
 ) -> None:
-    """Run a recipe from the first row to the last artifact, or take up the job that the same command has made.
+    """Run a recipe to its last artifact, or take up the same command's job.
 
     Args:
         anew: options beside the others if `again` is set.

@@ -1,4 +1,4 @@
-"""The flags of a recipe's command from the schema of its options, and the configuration that they and files make."""
+"""The flags of a recipe's command, from the schema of its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean
 
 
 def options(schema: Schema, parameters: Sequence[click.Parameter]) -> Iterator[click.Option]:
-    """Yield an option for each scalar and each list of scalars whose name the command does not use itself.
+    """Yield an option for each scalar or list of scalars whose name is free.
 
     A list's flag may be written in the singular, too: `--gate regex:^a --gate is-json`.
     """
@@ -42,7 +42,7 @@ def options(schema: Schema, parameters: Sequence[click.Parameter]) -> Iterator[c
 
 
 def _attributes(schema: Schema, name: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what click needs to know of an option; None if it is neither a scalar nor a list of scalars."""
+    """Return click's attributes of an option; None unless scalar or list of scalars."""
     if choices and all(choice.get("type") == "boolean" for choice in choices):
         return {"is_flag": True}
     metavars = [metavar for choice in choices if (metavar := _metavar(choice)) is not None]

@@ -128,7 +128,7 @@ class RecipeGroup(click.Group):
 
 
 def _data(args: Sequence[str]) -> Path | None:
-    """Return the value of `--data` among arguments that are not parsed yet: it says which server knows the recipe."""
+    """Return `--data` of arguments that are not parsed yet: it names the recipe's server."""
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
     command = data_option(click.Command("data", add_help_option=False, context_settings=settings))
     folder: Path | None = command.make_context("data", list(args), resilient_parsing=True).params["data"]
