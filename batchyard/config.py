@@ -348,14 +348,14 @@ def _interpolated(settings: Mapping[Keys, Setting]) -> dict[Keys, Setting]:
 
     resolved: dict[Keys, Setting] = {}
     for setting in settings.values():
-        where = _place(setting.origin, setting.keys)
+        where = _where(setting.origin, setting.keys)
         try:
             OmegaConf.create({"value": setting.value})
         except OmegaConfBaseException as error:
             raise ConfigurationError(f"{where}: {_reason(error)}") from error
     tree = OmegaConf.create(_nested((setting.keys, setting.value) for setting in settings.values()))
     for setting in settings.values():
-        where = _place(setting.origin, setting.keys)
+        where = _where(setting.origin, setting.keys)
         try:
             node: Any = tree
             for key in setting.keys:
@@ -384,17 +384,17 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         missing = next(name for name in refusing["required"] if name not in value)
         if not keys:
             return f"{missing} is missing: set it in a file, by a flag, or with {missing}=VALUE"
-        return f"{_place(_origin(keys, settings), keys)}: {_shown(value)} has no {missing}"
+        return f"{_where(_origin(keys, settings), keys)}: {_shown(value)} has no {missing}"
     if error.validator == "additionalProperties":
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
         near = nearest(unknown, known)
         remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
-        return f"{_place(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
-    place = _place(_origin(keys, settings), keys)
+        return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
+    where = _where(_origin(keys, settings), keys)
     if error.validator in _WORDED:
-        return f"{place}: {_shown(value)} is not {schema.wanted(refusing)}"
-    return f"{place}: {error.message}"
+        return f"{where}: {_shown(value)} is not {schema.wanted(refusing)}"
+    return f"{where}: {error.message}"
 
 
 def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
@@ -404,7 +404,7 @@ def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
     return related[-1].origin
 
 
-def _place(origin: Origin, keys: Sequence[str]) -> str:
+def _where(origin: Origin, keys: Sequence[str]) -> str:
     """Return origin and key in words. A flag or an override says its key itself."""
     return f"{origin}: {name_of(keys)}" if origin.kind in ("default", "file") else str(origin)
 

@@ -120,9 +120,9 @@ def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
         (*(one["batchyard"]["child_key"], view.status(one), percent(one), _counts(one)), view.eta(one), one["id"])
         for one in sorted(jobs, key=lambda one: str(one["id"]))
     ]
-    taken = job["batchyard"]["counters"].get("taken")
+    reused = job["batchyard"]["counters"].get("taken")
     parts = [lines_of(["child", "status", "done", STATES, "eta", "job"], rows)] if rows else []
-    return "\n".join([*parts, *([f"taken from earlier jobs: {taken}"] if taken else [])])
+    return "\n".join([*parts, *([f"taken from earlier jobs: {reused}"] if reused else [])])
 
 
 def outlook(dry_run: dict[str, Any]) -> str:

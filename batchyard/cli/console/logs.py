@@ -110,12 +110,12 @@ def _reader(server: ApiClient, data: Path) -> LogLines | None:
     from batchyard.local.log_lines import LogLines
 
     state = local_state(data)
-    if not state or _place(server.url) != _place(state["url"]):
+    if not state or _host_and_port(server.url) != _host_and_port(state["url"]):
         return None
     return LogLines(data / "logs", Path(state["ray"]))
 
 
-def _place(url: str) -> tuple[str | None, int | None]:
+def _host_and_port(url: str) -> tuple[str | None, int | None]:
     parts = urlsplit(url)
     return "localhost" if parts.hostname in LOOPBACK else parts.hostname, parts.port
 

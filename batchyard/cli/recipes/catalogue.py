@@ -57,13 +57,13 @@ def glance(data: Path | None) -> Recipes:
             return list(remembered["recipes"])
     except (OSError, ValueError, LookupError, TypeError):
         pass  # never written, or by another version
-    found = recipes(data)
+    fetched = recipes(data)
     with contextlib.suppress(OSError):  # a home that cannot be written makes it slower only
         memory.parent.mkdir(parents=True, exist_ok=True)
         draft = memory.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"files": files, "recipes": found}))
+        draft.write_text(json.dumps({"files": files, "recipes": fetched}))
         draft.replace(memory)
-    return found
+    return fetched
 
 
 def _memory() -> Path:
