@@ -12,7 +12,7 @@ Latencies = Mapping[str, Mapping[str, Histogram]]
 """Histograms of seconds by model, then request class (store.speeds)."""
 
 
-class Percentiles(TypedDict):
+class LatencyPercentiles(TypedDict):
     """Percentiles in seconds, and the number of measured requests."""
 
     requests: int
@@ -21,16 +21,16 @@ class Percentiles(TypedDict):
     p99: float
 
 
-class ModelSummary(Percentiles):
+class ModelLatencySummary(LatencyPercentiles):
     """The same of one model, and of each request class."""
 
-    classes: dict[str, Percentiles]
+    classes: dict[str, LatencyPercentiles]
 
 
-class Summary(Percentiles):
+class LatencySummary(LatencyPercentiles):
     """The same of all requests, and of each model."""
 
-    models: dict[str, ModelSummary]
+    models: dict[str, ModelLatencySummary]
 
 
 def merged(latencies: Iterable[Latencies]) -> dict[str, dict[str, dict[str, int]]]:
@@ -44,11 +44,11 @@ def merged(latencies: Iterable[Latencies]) -> dict[str, dict[str, dict[str, int]
     return total
 
 
-def summary(latencies: Latencies | None) -> Summary | None:
+def summary(latencies: Latencies | None) -> LatencySummary | None:
     """Return the percentiles of all requests, of each model and of each class. None if nothing was measured."""
     if not latencies:
         return None
-    models: dict[str, ModelSummary] = {}
+    models: dict[str, ModelLatencySummary] = {}
     for model, of_model in latencies.items():
         classes = {name: _percentiles(seconds) for name, seconds in of_model.items()}
         models[model] = {**_joined(classes, of_model.values()), "classes": classes}
@@ -58,7 +58,7 @@ def summary(latencies: Latencies | None) -> Summary | None:
     }
 
 
-def _joined(parts: Mapping[str, Percentiles], histograms: Iterable[Histogram]) -> Percentiles:
+def _joined(parts: Mapping[str, LatencyPercentiles], histograms: Iterable[Histogram]) -> LatencyPercentiles:
     """Return the percentiles of all histograms, which are those of the only part if there is one."""
     if len(parts) > 1:
         return _percentiles(histogram.merged(histograms))
@@ -66,6 +66,6 @@ def _joined(parts: Mapping[str, Percentiles], histograms: Iterable[Histogram]) -
     return {"requests": only["requests"], "p50": only["p50"], "p95": only["p95"], "p99": only["p99"]}
 
 
-def _percentiles(seconds: Histogram) -> Percentiles:
+def _percentiles(seconds: Histogram) -> LatencyPercentiles:
     p50, p95, p99 = histogram.quantiles(seconds, (0.5, 0.95, 0.99))
     return {"requests": histogram.count(seconds), "p50": p50, "p95": p95, "p99": p99}

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, Status, priority_name
-from batchyard.tariffs import Cost
+from batchyard.tariffs import CostByCurrency
 from store import batches, holds, schedules, segments
 from store.accounting import usage
 from store.batches import BATCHES
@@ -87,7 +87,7 @@ def _object(
     schedule_id: str | None = None,
     hold: Hold | None = None,
     in_queue: State | None = None,
-    cost: Cost | None = None,
+    cost: CostByCurrency | None = None,
 ) -> wire.BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)

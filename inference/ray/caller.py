@@ -35,7 +35,8 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from batchyard.errors import EngineDied, EngineError, EngineStartError, Stopped
-from batchyard.failures.reasons import actor_death, explained
+from batchyard.failures.endings import actor_death
+from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 from batchyard.statuses import AfterDeath
 from inference.deaths import EngineDeath

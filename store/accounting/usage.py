@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import tariffs
 from batchyard.models import Tariff
-from batchyard.tariffs import Amounts, Cost, Prices
+from batchyard.tariffs import Amounts, CostByCurrency, Prices
 from store.accounting.months import Month, day_of
 from store.records import Batch, Job, Usage
 from store.segments import SegmentLease
@@ -69,12 +69,12 @@ def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
     session.execute(new.on_conflict_do_update(index_elements=_KEY, set_=sums))
 
 
-def costs(session: Session, batch_ids: Collection[str]) -> dict[str, Cost]:
+def costs(session: Session, batch_ids: Collection[str]) -> dict[str, CostByCurrency]:
     """Return what each batch has cost so far, by its id; nothing of one of which nothing was answered."""
     return _by_owner(session.execute(_sums(Usage.batch_id).where(Usage.batch_id.in_(batch_ids))))
 
 
-def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, Cost]:
+def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, CostByCurrency]:
     """Return what each job and the jobs that it has started have cost so far, by its id."""
     rows: list[Row[Any]] = []
     for owner in (Job.id, Job.parent_id):
@@ -82,7 +82,7 @@ def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, Cost]:
     return _by_owner(rows)
 
 
-def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[str, Cost]:
+def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[str, CostByCurrency]:
     """Return what each of these projects has spent in a month, by its id."""
     own = and_(Usage.project_id.in_(project_ids), _within(month))
     return _by_owner(session.execute(_sums(Usage.project_id).where(own)))
@@ -145,7 +145,7 @@ def _parsed(rows: Iterable[Row[Any]], keys: int) -> Iterator[tuple[tuple[Any, ..
         yield tuple(row[:keys]), priced, Amounts(*map(int, amounts))
 
 
-def _by_owner(rows: Iterable[Row[Any]]) -> dict[str, Cost]:
+def _by_owner(rows: Iterable[Row[Any]]) -> dict[str, CostByCurrency]:
     lines: dict[str, list[tuple[Prices | None, Amounts]]] = {}
     for (owner,), prices, amounts in _parsed(rows, 1):
         lines.setdefault(owner, []).append((prices, amounts))

@@ -21,7 +21,7 @@ from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report
 from batchyard.statuses import TERMINAL
-from batchyard.tariffs import Cost
+from batchyard.tariffs import CostByCurrency
 from store.accounting import usage as accounts
 from store.artifacts import Artifacts, Writer
 from store.formats import items as items_file
@@ -192,7 +192,7 @@ def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str,
 
 
 def _write_manifest(
-    results: Results, job: Job, outcome: str, usage: Tokens, cost: Cost | None, deaths: Mapping[str, int]
+    results: Results, job: Job, outcome: str, usage: Tokens, cost: CostByCurrency | None, deaths: Mapping[str, int]
 ) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {

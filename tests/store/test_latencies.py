@@ -45,7 +45,7 @@ def append(database: Database, lease: SegmentLease, name: str, seconds: list[flo
         segments.append(session, lease, chunk, histogram.of(seconds))
 
 
-def summary(database: Database, batch: Batch) -> latency.Summary | None:
+def summary(database: Database, batch: Batch) -> latency.LatencySummary | None:
     with database.read() as session:
         return latency.summary(session.get_one(Batch, batch.id).latencies)
 

@@ -163,6 +163,15 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
             assert {word for word in words if word.startswith("-")} <= options, line
 
 
+def test_the_guide_for_contributors_names_files_and_targets_that_exist() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`((?:[\w-]+/)+[\w.-]*|\w+\.(?:md|toml))`", guide)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"make ([a-z]+)", guide)) <= set(targets)
+
+
 def test_the_readme_shows_every_setting() -> None:
     table = subprocess.run(
         [sys.executable, ROOT / "docs/settings_table.py"], capture_output=True, text=True, check=True, cwd=ROOT

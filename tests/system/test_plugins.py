@@ -110,6 +110,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.stack
 def test_a_packages_simulated_engine_starts_only_where_that_is_allowed(site: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(MODELS)
     result = subprocess.run(

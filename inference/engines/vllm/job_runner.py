@@ -21,7 +21,8 @@ from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 
 from batchyard.errors import EngineError, EngineStartError
-from batchyard.failures.reasons import actor_death, explained
+from batchyard.failures.endings import actor_death
+from batchyard.failures.reasons import explained
 from batchyard.models import CAPACITY, ModelSpec
 from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out

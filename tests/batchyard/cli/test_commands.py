@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from batchyard.cli import engine_flags, main, output, requests, watch
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 from batchyard.local import process
 from batchyard.statuses import ENDPOINTS
@@ -29,7 +29,7 @@ from store import keys
 from store.database import Database
 from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack, a_chat
-from tests.support.terminal import Result, batchyard, own_process
+from tests.support.terminal import Result, batchyard, separate_process
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_terminal_sees_progress_drawn_again_and_a_pipe_sees_no_control_charact
     drawn = io.StringIO()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("rich.console.Console", lambda **_: Console(file=drawn, force_terminal=True))
-        watch.watch(Client(stack.url, stack.key), batch.id)
+        watch.watch(ApiClient(stack.url, stack.key), batch.id)
     assert "\x1b[" in drawn.getvalue()
     assert "60/0/60" in drawn.getvalue()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", pipe.stdout + pipe.stderr)
@@ -426,10 +426,11 @@ def test_a_folder_or_a_hub_id_with_engine_flags_becomes_a_models_file(tmp_path: 
         engine_flags.models_file(tmp_path, "nowhere", {})
 
 
+@pytest.mark.stack
 def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
     arguments = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--errors", tmp_path / "errors.jsonl")
-    result = own_process(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    result = separate_process(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
     assert result.returncode == 0, result.stderr
     assert "20 of 20 requests answered" in result.stdout
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
@@ -437,9 +438,10 @@ def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Pa
     assert process.tagged(str(tmp_path / "data")) == []
 
 
+@pytest.mark.stack
 def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
-    result = own_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    result = separate_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
     assert result.returncode == 2
     assert result.stderr.splitlines() == [
         "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"

@@ -143,6 +143,7 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+@pytest.mark.stack
 def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it() -> None:
     async def scene() -> None:
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"latency_ms": 60_000}), 120.0)
@@ -160,6 +161,7 @@ def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it()
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+@pytest.mark.stack
 def test_an_engine_says_how_long_it_started_how_much_it_runs_at_once_and_the_most_memory_it_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
