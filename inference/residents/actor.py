@@ -26,7 +26,7 @@ from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.requests.cache_need import CacheNeed, most_output
@@ -258,18 +258,18 @@ class EngineActor:
             answer = await engine.answer(endpoint, request)
             answered = reply(marked(answer, engine), time.monotonic() - began)
         except EngineDied as death:
-            answered = reply(Answer.failed(ENDED, death.message), time.monotonic() - began)
+            answered = reply(EngineAnswer.failed(ENDED, death.message), time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
             # Its message may quote the prompt, so it goes to the client and not into the log.
             log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
-            answered = reply(Answer.failed("engine_error", unreadable(error)), time.monotonic() - began)
+            answered = reply(EngineAnswer.failed("engine_error", unreadable(error)), time.monotonic() - began)
         failure = answered[2]
         if failure is not None and failure["code"] == ENDED:
             if self._death is None:  # what there was before the engine died, said once for all that were in it
                 self._over = True
                 self._memory.freeze()
                 self._death = explained(failure["message"], self._memory.phrase())
-            answered = reply(Answer.failed(ENDED, self._death), time.monotonic() - began)
+            answered = reply(EngineAnswer.failed(ENDED, self._death), time.monotonic() - began)
         engine.answered_at = time.monotonic()
         return answered
 
@@ -368,7 +368,7 @@ class Started(NamedTuple):
     in_flight: int
 
 
-def marked(answer: Answer, engine: Engine) -> Answer:
+def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
     """Return the answer; a simulated engine's is marked in its response body, whatever the engine itself put there."""
     if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
         return answer

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from batchyard import __version__
-from inference.engine import Answer, refusal_code
+from inference.engine import EngineAnswer, refusal_code
 from inference.engines.openai.endpoints import Endpoint
 
 CONNECT_SECONDS = 5.0
@@ -122,7 +122,7 @@ class Client:
             raise NoReply(error) from error
 
 
-def refused(reply: Reply) -> Answer:
+def refused(reply: Reply) -> EngineAnswer:
     """Return an endpoint's error response in OpenAI's form, with the endpoint's own message."""
     body = json_object(reply.data)
     error = body.get("error", body)
@@ -133,9 +133,9 @@ def refused(reply: Reply) -> Answer:
         message = orjson.dumps(message).decode()
     # Some servers have a number as code (vLLM: the status again), which OpenAI's clients do not accept.
     details = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
-    answer = Answer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
+    answer = EngineAnswer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
     assert answer.body is not None
-    return Answer(reply.status, {"error": {**answer.body["error"], **details}})
+    return EngineAnswer(reply.status, {"error": {**answer.body["error"], **details}})
 
 
 def json_object(data: bytes) -> dict[str, Any]:

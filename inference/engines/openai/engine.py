@@ -23,7 +23,7 @@ from batchyard import retry_after
 from batchyard.backoff import Backoff
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines.openai.client import (
     MISCONFIGURED,
     Client,
@@ -108,7 +108,7 @@ class Failure:
     """A failed attempt that may be repeated. `answer` is the request's if no attempt follows; None if it did not
     run."""
 
-    answer: Answer | None
+    answer: EngineAnswer | None
 
 
 class OpenAI(Engine):
@@ -157,7 +157,7 @@ class OpenAI(Engine):
             raise EngineStartError(f"no endpoint of model {self._model} can be used: {self._reasons()}")
         self._watch = asyncio.create_task(self._keep_watch())
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         content = orjson.dumps({**body, "model": self._model})
         answer = await self._answer(endpoint.removeprefix("/v1"), content, prefix_key(endpoint, body))
         self.answered_at = time.monotonic()
@@ -235,7 +235,7 @@ class OpenAI(Engine):
             if own is endpoint and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
 
-    async def _answer(self, path: str, content: bytes, prefix: bytes | None) -> Answer:
+    async def _answer(self, path: str, content: bytes, prefix: bytes | None) -> EngineAnswer:
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
             lambda: max(arrived, self._served_at) + self.request_timeout, prefix=prefix
@@ -245,7 +245,7 @@ class OpenAI(Engine):
         attempts = failures = 0
         while endpoint is not None:
             outcome = await self._attempt(endpoint, path, content, deadline)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, EngineAnswer):
                 return outcome
             attempts += 1
             failures += outcome.answer is not None
@@ -255,9 +255,9 @@ class OpenAI(Engine):
             await asyncio.sleep(min(pause, deadline - time.monotonic()))
             endpoint = await self._slots.acquire(lambda: deadline, endpoint, prefix)
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
-        return Answer.failed("engine_unavailable", message)
+        return EngineAnswer.failed("engine_unavailable", message)
 
-    async def _attempt(self, endpoint: Endpoint, path: str, content: bytes, deadline: float) -> Answer | Failure:
+    async def _attempt(self, endpoint: Endpoint, path: str, content: bytes, deadline: float) -> EngineAnswer | Failure:
         began, beside = time.monotonic(), endpoint.in_flight
         try:
             async with asyncio.timeout(deadline - began) as scope:
@@ -274,11 +274,11 @@ class OpenAI(Engine):
             now, reason = time.monotonic(), "no answer in time"
             endpoint.overloaded(now, began, reason)
             endpoint.failed(now, reason, responded=False)
-            return Answer.timed_out(self.request_timeout) if now >= deadline else self._failure(endpoint, reason)
+            return EngineAnswer.timed_out(self.request_timeout) if now >= deadline else self._failure(endpoint, reason)
         finally:
             self._slots.release(endpoint)
 
-    def _outcome(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> Answer | Failure:
+    def _outcome(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> EngineAnswer | Failure:
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
@@ -286,7 +286,7 @@ class OpenAI(Engine):
             if "choices" in body or "data" in body:
                 endpoint.answered(now, began, beside)
                 self._served_at = now
-                return Answer(200, {**body, "model": self.spec.name})
+                return EngineAnswer(200, {**body, "model": self.spec.name})
             endpoint.failed(now, "HTTP 200 without an answer")
             return self._failure(endpoint, "HTTP 200 without an answer")
         if status in MISCONFIGURED:
@@ -307,7 +307,7 @@ class OpenAI(Engine):
         return Failure(None if status in OVERLOADED else refused(reply))
 
     def _failure(self, endpoint: Endpoint, reason: str) -> Failure:
-        return Failure(Answer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
+        return Failure(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
 
     def _reasons(self) -> str:
         now = time.monotonic()

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer, Engine, first_not_text, first_unsupported
+from inference.engine import Engine, EngineAnswer, first_not_text, first_unsupported
 from inference.engines.transformers.decoding import Decoder, Sample
 from inference.engines.transformers.sampling import generator
 from inference.engines.weights import model_sha256
@@ -65,7 +65,7 @@ class Refused(ValueError):
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.answer = Answer.refused(message, param=param, code=code)
+        self.answer = EngineAnswer.refused(message, param=param, code=code)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class _Waiting:
     endpoint: str
     body: dict[str, Any]
     size: int
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[EngineAnswer]
 
 
 class Transformers(Engine):
@@ -126,7 +126,7 @@ class Transformers(Engine):
         except Exception as error:  # whatever loading a model may raise, it is why the engine does not start
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         waiting = _Waiting(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._batches is None or self._batches.done():
@@ -207,8 +207,8 @@ class Transformers(Engine):
             "device": str(self._model.device),
         }
 
-    def _generate(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[Answer]:
-        requests: list[Request | Answer] = []
+    def _generate(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[EngineAnswer]:
+        requests: list[Request | EngineAnswer] = []
         for body in bodies:
             try:
                 requests.append(self._request(endpoint, body))
@@ -220,7 +220,9 @@ class Transformers(Engine):
             if not cancelled.is_set():
                 batch = samples[start : start + self._arguments.batch_size]
                 self._decoder.generate(batch, self.request_timeout, cancelled, self._show_work)
-        return [request if isinstance(request, Answer) else self._response(endpoint, request) for request in requests]
+        return [
+            request if isinstance(request, EngineAnswer) else self._response(endpoint, request) for request in requests
+        ]
 
     def _show_work(self) -> None:
         self.answered_at = time.monotonic()
@@ -287,13 +289,13 @@ class Transformers(Engine):
     def _is_token(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._model.get_input_embeddings().weight.shape[0]
 
-    def _response(self, endpoint: str, request: Request) -> Answer:
+    def _response(self, endpoint: str, request: Request) -> EngineAnswer:
         if any(sample.finish_reason is None for sample in request.samples):
-            return Answer.timed_out(self.request_timeout)
+            return EngineAnswer.timed_out(self.request_timeout)
         chat = endpoint == "/v1/chat/completions"
         prompt_tokens = sum(len(prompt) for prompt in request.prompts)
         completion_tokens = sum(len(sample.tokens) for sample in request.samples)
-        return Answer(
+        return EngineAnswer(
             200,
             {
                 "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
@@ -325,10 +327,10 @@ class Transformers(Engine):
         text = self._tokenizer.decode([token])
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
-    def _embed(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[Answer]:
+    def _embed(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[EngineAnswer]:
         """Return the mean of the last hidden states over the real tokens, with length 1."""
         prompts: list[list[int]] = []
-        owners: list[range | Answer] = []
+        owners: list[range | EngineAnswer] = []
         for body in bodies:
             try:
                 inputs = self._prompts(body.get("input"), "input")
@@ -348,7 +350,7 @@ class Transformers(Engine):
                 self._show_work()
         return [
             owner
-            if isinstance(owner, Answer)
+            if isinstance(owner, EngineAnswer)
             else self._embeddings(body, [(vectors[index], len(prompts[index])) for index in owner])
             for owner, body in zip(owners, bodies, strict=True)
         ]
@@ -368,7 +370,7 @@ class Transformers(Engine):
             vectors: list[list[float]] = torch.nn.functional.normalize(means, dim=-1).cpu().tolist()
         return vectors
 
-    def _embeddings(self, body: dict[str, Any], vectors: list[tuple[list[float], int]]) -> Answer:
+    def _embeddings(self, body: dict[str, Any], vectors: list[tuple[list[float], int]]) -> EngineAnswer:
         tokens = sum(count for _, count in vectors)
         packed = body.get("encoding_format") == "base64"
         data = [
@@ -380,7 +382,7 @@ class Transformers(Engine):
             for index, (vector, _) in enumerate(vectors)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return Answer(200, {"object": "list", "data": data, "model": self.spec.name, "usage": usage})
+        return EngineAnswer(200, {"object": "list", "data": data, "model": self.spec.name, "usage": usage})
 
 
 def _device(name: str) -> str:
