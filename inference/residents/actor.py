@@ -87,7 +87,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         self._idle_watch: asyncio.Task[None] | None = None
 
-    async def ready(self, idle_seconds: float) -> Started | None:
+    async def ready(self, idle_seconds: float) -> StartedEngine | None:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
         Raises:
@@ -103,7 +103,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         if self._idle_watch is None:
             self._idle_watch = asyncio.create_task(self._stop_when_idle())
-        return Started(marked_versions(engine), self._spec.in_flight(engine.capacity))
+        return StartedEngine(marked_versions(engine), self._spec.in_flight(engine.capacity))
 
     async def _start(self) -> Engine:
         began = time.monotonic()
@@ -361,7 +361,7 @@ def unreadable(error: Exception) -> str:
     return f"the engine's answer to this request could not be read: {reason}"
 
 
-class Started(NamedTuple):
+class StartedEngine(NamedTuple):
     """A started engine's versions, and its limit of requests at once."""
 
     versions: dict[str, str]

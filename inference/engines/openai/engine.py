@@ -26,10 +26,10 @@ from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer
 from inference.engines.openai.client import (
     MISCONFIGURED,
-    Client,
+    EndpointClient,
+    EndpointReply,
     NoReply,
     ProbeFailed,
-    Reply,
     described,
     json_object,
     refused,
@@ -104,7 +104,7 @@ class OpenAIArguments(BaseModel):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedAttempt:
     """A failed attempt that may be repeated. `answer` is the request's if no attempt follows; None if it did not
     run."""
 
@@ -150,7 +150,7 @@ class OpenAI(Engine):
         return {"structured_outputs": {kind: value}}  # vLLM's parameter, which other servers refuse or ignore
 
     async def start(self) -> None:
-        self._client = Client()
+        self._client = EndpointClient()
         await self._refresh()
         if not any(endpoint.usable for endpoint in self._endpoints.values()):
             await self.stop()
@@ -257,7 +257,9 @@ class OpenAI(Engine):
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
         return EngineAnswer.failed("engine_unavailable", message)
 
-    async def _attempt(self, endpoint: Endpoint, path: str, content: bytes, deadline: float) -> EngineAnswer | Failure:
+    async def _attempt(
+        self, endpoint: Endpoint, path: str, content: bytes, deadline: float
+    ) -> EngineAnswer | FailedAttempt:
         began, beside = time.monotonic(), endpoint.in_flight
         try:
             async with asyncio.timeout(deadline - began) as scope:
@@ -269,7 +271,7 @@ class OpenAI(Engine):
             return self._outcome(endpoint, began, beside, reply)
         except NoReply as error:
             endpoint.failed(time.monotonic(), error.reason, responded=False)
-            return self._failure(endpoint, error.reason) if error.connected else Failure(None)
+            return self._failure(endpoint, error.reason) if error.connected else FailedAttempt(None)
         except TimeoutError:
             now, reason = time.monotonic(), "no answer in time"
             endpoint.overloaded(now, began, reason)
@@ -278,7 +280,9 @@ class OpenAI(Engine):
         finally:
             self._slots.release(endpoint)
 
-    def _outcome(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> EngineAnswer | Failure:
+    def _outcome(
+        self, endpoint: Endpoint, began: float, beside: int, reply: EndpointReply
+    ) -> EngineAnswer | FailedAttempt:
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
@@ -291,7 +295,7 @@ class OpenAI(Engine):
             return self._failure(endpoint, "HTTP 200 without an answer")
         if status in MISCONFIGURED:
             endpoint.failed(now, reason, fatal=True)
-            return Failure(None)
+            return FailedAttempt(None)
         if 400 <= status < 500 and status not in AGAIN:
             endpoint.responded(now)
             self._served_at = now
@@ -304,10 +308,10 @@ class OpenAI(Engine):
         if pause:
             endpoint.pause(now, pause)
             asyncio.get_running_loop().call_later(pause, self._slots.hand_out)
-        return Failure(None if status in OVERLOADED else refused(reply))
+        return FailedAttempt(None if status in OVERLOADED else refused(reply))
 
-    def _failure(self, endpoint: Endpoint, reason: str) -> Failure:
-        return Failure(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
+    def _failure(self, endpoint: Endpoint, reason: str) -> FailedAttempt:
+        return FailedAttempt(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
 
     def _reasons(self) -> str:
         now = time.monotonic()

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_not_text, first_unsupported
-from inference.engines.transformers.decoding import Decoder, Sample
+from inference.engines.transformers.decoding import Decoder, GeneratedSample
 from inference.engines.transformers.sampling import generator
 from inference.engines.weights import model_sha256
-from inference.requests.sampling import Sampling
+from inference.requests.sampling import SamplingParameters
 
 COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"}) | {
     "presence_penalty",
@@ -69,16 +69,16 @@ class Refused(ValueError):
 
 
 @dataclass
-class Request:
+class GenerationRequest:
     """A generation request. Its samples are prompt-major: all n of the first prompt, then those of the next."""
 
     body: dict[str, Any]
     prompts: list[list[int]]
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[GeneratedSample] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _QueuedRequest:
     """A request that waits for its batch. `size`: bytes of its body, which tell how long its prompt is."""
 
     endpoint: str
@@ -100,7 +100,7 @@ class Transformers(Engine):
         self._arguments = TransformersArguments.model_validate(spec.engine_args)
         self.capacity = 4 * self._arguments.batch_size  # so that prompts of one length meet
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="generate")
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedRequest] = []
         self._batches: asyncio.Task[None] | None = None
         self._versions: dict[str, str] = {}
 
@@ -127,7 +127,7 @@ class Transformers(Engine):
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
-        waiting = _Waiting(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
+        waiting = _QueuedRequest(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._batches is None or self._batches.done():
             self._batches = asyncio.create_task(self._run_batches())
@@ -148,7 +148,7 @@ class Transformers(Engine):
             self._waiting = [waiting for waiting in wanted if waiting not in batch]
             await self._run_batch(batch)
 
-    async def _run_batch(self, batch: list[_Waiting]) -> None:
+    async def _run_batch(self, batch: list[_QueuedRequest]) -> None:
         unwanted = threading.Event()
 
         def stop_unwanted(_: object) -> None:
@@ -208,13 +208,15 @@ class Transformers(Engine):
         }
 
     def _generate(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[EngineAnswer]:
-        requests: list[Request | EngineAnswer] = []
+        requests: list[GenerationRequest | EngineAnswer] = []
         for body in bodies:
             try:
                 requests.append(self._request(endpoint, body))
             except Refused as refusal:
                 requests.append(refusal.answer)
-        samples = [sample for request in requests if isinstance(request, Request) for sample in request.samples]
+        samples = [
+            sample for request in requests if isinstance(request, GenerationRequest) for sample in request.samples
+        ]
         samples.sort(key=lambda sample: len(sample.prompt))
         for start in range(0, len(samples), self._arguments.batch_size):
             if not cancelled.is_set():
@@ -227,21 +229,23 @@ class Transformers(Engine):
     def _show_work(self) -> None:
         self.answered_at = time.monotonic()
 
-    def _request(self, endpoint: str, body: dict[str, Any]) -> Request:
+    def _request(self, endpoint: str, body: dict[str, Any]) -> GenerationRequest:
         chat = endpoint == "/v1/chat/completions"
         try:
-            sampling = Sampling.of(body, self._defaults)
+            sampling = SamplingParameters.of(body, self._defaults)
         except ValidationError as error:
             first = error.errors()[0]
             param = ".".join(str(part) for part in first["loc"]) or None
             raise Refused(f"{param or 'body'}: {first['msg']}", param=param, code="invalid_value") from error
-        request = Request(body, [self._chat_prompt(body)] if chat else self._prompts(body.get("prompt"), "prompt"))
+        request = GenerationRequest(
+            body, [self._chat_prompt(body)] if chat else self._prompts(body.get("prompt"), "prompt")
+        )
         limit = sampling.max_tokens if chat else sampling.max_tokens or COMPLETION_TOKENS
         for prompt in request.prompts:
             room = self._room(prompt, "messages" if chat else "prompt", limit)
             for index in range(sampling.n):
                 source = generator(sampling.seed, index)
-                request.samples.append(Sample(prompt, sampling, min(limit or room, room), source))
+                request.samples.append(GeneratedSample(prompt, sampling, min(limit or room, room), source))
         return request
 
     def _room(self, prompt: list[int], param: str, limit: int | None) -> int:
@@ -289,7 +293,7 @@ class Transformers(Engine):
     def _is_token(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._model.get_input_embeddings().weight.shape[0]
 
-    def _response(self, endpoint: str, request: Request) -> EngineAnswer:
+    def _response(self, endpoint: str, request: GenerationRequest) -> EngineAnswer:
         if any(sample.finish_reason is None for sample in request.samples):
             return EngineAnswer.timed_out(self.request_timeout)
         chat = endpoint == "/v1/chat/completions"
@@ -311,7 +315,7 @@ class Transformers(Engine):
             },
         )
 
-    def _choice(self, chat: bool, index: int, sample: Sample) -> dict[str, Any]:
+    def _choice(self, chat: bool, index: int, sample: GeneratedSample) -> dict[str, Any]:
         logprobs = None
         if sample.sampling.logprobs:
             content = [

@@ -46,7 +46,7 @@ class Finish:
     cached_tokens: int
 
 
-class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
+class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
     """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
 
     Raises:
