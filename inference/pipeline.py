@@ -29,7 +29,7 @@ from inference.ray.caller import _why, answer, answer_here, was_stopped
 from inference.ray.tables import death, raise_failure, unpacked
 from inference.ray_internals import UNPLACED, actor_id, actor_state, iter_blocks
 from inference.residents import gpu_eviction
-from inference.residents.actor import Started, gpus
+from inference.residents.actor import StartedEngine, gpus
 from inference.residents.directory import (
     UNPLACED_SECONDS,
     actor_name,
@@ -205,7 +205,7 @@ def start(
     idle_seconds: float,
     stopped: threading.Event | None = None,
     on_death: Callable[[EngineDeath], None] | None = None,
-) -> Started:
+) -> StartedEngine:
     """Start the model's engine unless it runs. Return its limit of requests, and the versions behind its answers.
 
     The versions are engine, version, torch, model_sha256, … `on_death` is as for `run`.
@@ -217,14 +217,14 @@ def start(
     stopped = stopped or threading.Event()
     engine = capabilities(spec.engine)
     if issubclass(engine, JobEngine):
-        return Started(engine.versions(spec, start_timeout=start_timeout, stopped=stopped), spec.in_flight())
+        return StartedEngine(engine.versions(spec, start_timeout=start_timeout, stopped=stopped), spec.in_flight())
     timeouts = EngineTimeouts(request_timeout, start_timeout, idle_seconds, HANG_MARGIN)
     return _start(spec, timeouts, stopped, on_death or _ignore)
 
 
 def _start(
     spec: ModelSpec, timeouts: EngineTimeouts, stopped: threading.Event, on_death: Callable[[EngineDeath], None]
-) -> Started:
+) -> StartedEngine:
     """Start every replica that is not running. Return versions and capacity of the first that is there.
 
     The callers take in the others as they come.
@@ -256,7 +256,7 @@ def _first(
     timeout: float,
     stopped: threading.Event,
     deaths: dict[str, EngineDeath],
-) -> Started | None:
+) -> StartedEngine | None:
     """Return the first replica that is there. None if all had no work and stopped just now, or died.
 
     Those that died are added to `deaths`, by the engine's id.
@@ -284,7 +284,7 @@ def _first(
             raise failure or EngineStartError(reason)
         handle = starts.pop(done[0])
         try:
-            started: Started | None = ray.get(done[0])
+            started: StartedEngine | None = ray.get(done[0])
         except RayTaskError as error:
             ray.kill(handle)
             failure = start_error(spec, error)

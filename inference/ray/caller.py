@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Row:
+class RunRow:
     """One request, and its reply once it has one.
 
     Attributes:
@@ -103,9 +103,9 @@ class Replica:
 
     index: int
     handle: ActorHandle | None = None
-    waiting: deque[Row] = field(default_factory=deque)
-    sent: dict[int, Row] = field(default_factory=dict)
-    suspects: list[list[Row]] = field(default_factory=list)
+    waiting: deque[RunRow] = field(default_factory=deque)
+    sent: dict[int, RunRow] = field(default_factory=dict)
+    suspects: list[list[RunRow]] = field(default_factory=list)
     absent_since: float = field(default_factory=time.monotonic)
     failure: EngineError | None = None
     starting: ActorHandle | None = None
@@ -115,7 +115,7 @@ class Replica:
         return self.handle is None and (self.failure is not None or time.monotonic() - self.absent_since >= seconds)
 
 
-class Caller:
+class EngineCaller:
     """A run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
 
     Each replica has its own stretch of the rows, because requests with a common prefix stand together there. It holds
@@ -131,7 +131,7 @@ class Caller:
         self._name = uuid.uuid4().hex
         self._replicas = [Replica(index) for index in range(spec.replicas)]
         self._missing = 0
-        self._ready: list[Row | EngineDeath] = []
+        self._ready: list[RunRow | EngineDeath] = []
         self._failure: EngineError | None = None
         self._news = asyncio.Event()
         self._over = asyncio.Event()
@@ -148,7 +148,7 @@ class Caller:
         because Ray Data passes an exception on as text only.
         """
         lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
-        self._share(list(map(Row, itertools.count(), lines, bodies, positions, own_bytes(bodies))))
+        self._share(list(map(RunRow, itertools.count(), lines, bodies, positions, own_bytes(bodies))))
         serving = [asyncio.create_task(self._serve_until_over(replica)) for replica in self._replicas]
         try:
             while (self._missing or self._ready) and self._failure is None:
@@ -169,11 +169,11 @@ class Caller:
             if is_death:
                 yield from (tables.died(death) for death in entries if isinstance(death, EngineDeath))
             else:
-                rows = [row for row in entries if isinstance(row, Row)]
+                rows = [row for row in entries if isinstance(row, RunRow)]
                 replies = [row.reply for row in rows if row.reply is not None]
                 yield tables.answers(table.take([row.place for row in rows]), replies)
 
-    def _share(self, rows: list[Row]) -> None:
+    def _share(self, rows: list[RunRow]) -> None:
         """Give each replica a stretch of the rows."""
         self._missing = len(rows)
         stretch = math.ceil(len(rows) / len(self._replicas))
@@ -207,7 +207,7 @@ class Caller:
         handles = [handle for handle in starting if handle is not None]
         return len(handles) == len(self._replicas) and are_unplaced(handles)
 
-    def _answer(self, row: Row, reply: Reply) -> None:
+    def _answer(self, row: RunRow, reply: Reply) -> None:
         row.reply = reply
         self._ready.append(row)
         self._missing -= 1
@@ -217,7 +217,7 @@ class Caller:
         if not self._missing:
             self._over.set()
 
-    def _close(self, refused: Sequence[Row] = ()) -> None:
+    def _close(self, refused: Sequence[RunRow] = ()) -> None:
         """Leave the rows that no engine has, since the session is closed: those refused, and all that wait."""
         self._closed = True
         self._missing -= len(refused)
@@ -262,7 +262,7 @@ class Caller:
         finally:
             await _cancel(exchanges)
 
-    def _take(self, replica: Replica) -> list[Row]:
+    def _take(self, replica: Replica) -> list[RunRow]:
         """Take the rows for which the replica has room: its own, else those of the replica with the most."""
         room = self._session.in_flight - len(replica.sent)
         rows = [replica.waiting.popleft() for _ in range(min(room, len(replica.waiting)))]
@@ -274,21 +274,21 @@ class Caller:
         replica.sent |= {row.line: row for row in rows}
         return rows
 
-    def _suspects(self, replica: Replica) -> list[Row] | None:
+    def _suspects(self, replica: Replica) -> list[RunRow] | None:
         """Return the next group that has to run alone: the replica's own, or of one that does not come back."""
         for owner in (replica, *(one for one in self._replicas if one.absent(RETURN_SECONDS))):
             if owner.suspects:
                 return owner.suspects.pop()
         return None
 
-    def _wait_again(self, replica: Replica, rows: Sequence[Row]) -> None:
+    def _wait_again(self, replica: Replica, rows: Sequence[RunRow]) -> None:
         """Put rows back that were not run, first in the order, and let the replicas look for work if there are any."""
         if rows:
             replica.waiting.extendleft(sorted(rows, key=lambda row: -row.position))
             self._returned.set_result(None)
             self._returned = asyncio.get_running_loop().create_future()
 
-    async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
+    async def _exchange(self, replica: Replica, handle: ActorHandle, rows: list[RunRow]) -> None:
         """Send rows, and take the replies that are ready."""
         requests = [(row.line, row.position, row.own_bytes, row.body) for row in rows]
         try:
@@ -338,7 +338,7 @@ class Caller:
         if suspects:
             replica.suspects.append(suspects)
 
-    async def _run_alone(self, replica: Replica, handle: ActorHandle, rows: list[Row]) -> None:
+    async def _run_alone(self, replica: Replica, handle: ActorHandle, rows: list[RunRow]) -> None:
         """Run rows that were in a dead engine with nothing else in it. If they kill it again, their halves run next."""
         replies: list[Reply] | None = None
         died = ""
@@ -510,7 +510,7 @@ def answer_here(
     """
 
     async def begin() -> AsyncGenerator[pa.Table]:
-        return Caller(spec, endpoint, session, timeouts).answers(table)
+        return EngineCaller(spec, endpoint, session, timeouts).answers(table)
 
     async def following() -> pa.Table | None:
         return await anext(answers, None)

@@ -26,7 +26,7 @@ from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.requests.cache_need import CacheNeed, most_output
@@ -87,7 +87,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         self._idle_watch: asyncio.Task[None] | None = None
 
-    async def ready(self, idle_seconds: float) -> Started | None:
+    async def ready(self, idle_seconds: float) -> StartedEngine | None:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
         Raises:
@@ -103,7 +103,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         if self._idle_watch is None:
             self._idle_watch = asyncio.create_task(self._stop_when_idle())
-        return Started(marked_versions(engine), self._spec.in_flight(engine.capacity))
+        return StartedEngine(marked_versions(engine), self._spec.in_flight(engine.capacity))
 
     async def _start(self) -> Engine:
         began = time.monotonic()
@@ -258,18 +258,18 @@ class EngineActor:
             answer = await engine.answer(endpoint, request)
             answered = reply(marked(answer, engine), time.monotonic() - began)
         except EngineDied as death:
-            answered = reply(Answer.failed(ENDED, death.message), time.monotonic() - began)
+            answered = reply(EngineAnswer.failed(ENDED, death.message), time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
             # Its message may quote the prompt, so it goes to the client and not into the log.
             log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
-            answered = reply(Answer.failed("engine_error", unreadable(error)), time.monotonic() - began)
+            answered = reply(EngineAnswer.failed("engine_error", unreadable(error)), time.monotonic() - began)
         failure = answered[2]
         if failure is not None and failure["code"] == ENDED:
             if self._death is None:  # what there was before the engine died, said once for all that were in it
                 self._over = True
                 self._memory.freeze()
                 self._death = explained(failure["message"], self._memory.phrase())
-            answered = reply(Answer.failed(ENDED, self._death), time.monotonic() - began)
+            answered = reply(EngineAnswer.failed(ENDED, self._death), time.monotonic() - began)
         engine.answered_at = time.monotonic()
         return answered
 
@@ -361,14 +361,14 @@ def unreadable(error: Exception) -> str:
     return f"the engine's answer to this request could not be read: {reason}"
 
 
-class Started(NamedTuple):
+class StartedEngine(NamedTuple):
     """A started engine's versions, and its limit of requests at once."""
 
     versions: dict[str, str]
     in_flight: int
 
 
-def marked(answer: Answer, engine: Engine) -> Answer:
+def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
     """Return the answer; a simulated engine's is marked in its response body, whatever the engine itself put there."""
     if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
         return answer

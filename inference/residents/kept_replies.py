@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 from inference.residents.session import EngineSession
 
 Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int, float]
@@ -133,7 +133,7 @@ class Mailbox:
         return ready
 
 
-def reply(answer: Answer, seconds: float) -> Reply:
+def reply(answer: EngineAnswer, seconds: float) -> Reply:
     """Return an engine's answer as its caller gets it. Only status 200 counts tokens.
 
     Raises:

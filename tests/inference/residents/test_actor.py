@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.models import ModelSpec
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
 from inference.ray import tables
 from inference.residents import actor, memory
@@ -34,7 +34,7 @@ class Model(Echo):
 
 def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     spec = ModelSpec(name="m", engine="echo")
-    answer, refusal = Answer(200, {"choices": [], "simulated": False}), Answer.refused("no")
+    answer, refusal = EngineAnswer(200, {"choices": [], "simulated": False}), EngineAnswer.refused("no")
     simulated, real = Pretender(spec, 1.0), Model(spec, 1.0)
     assert actor.marked(answer, simulated).body == {"choices": [], "simulated": True}
     assert actor.marked(refusal, simulated) == refusal
@@ -46,26 +46,28 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
 class Odd(Echo):
     """An engine whose answer to a text is odd in the way that the text says."""
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         answer, text = await super().answer(endpoint, body), body["messages"][0]["content"]
         assert answer.body is not None
         match text:
             case "integer keys":
-                return Answer(200, answer.body | {"prompt_logprobs": [None, {5: {"logprob": -1.5}, 7: {"rank": 2}}]})
+                return EngineAnswer(
+                    200, answer.body | {"prompt_logprobs": [None, {5: {"logprob": -1.5}, 7: {"rank": 2}}]}
+                )
             case "half an emoji":
-                return Answer(200, answer.body | {"system_fingerprint": "\ud83d"})
+                return EngineAnswer(200, answer.body | {"system_fingerprint": "\ud83d"})
             case "no JSON":
-                return Answer(200, answer.body | {"system_fingerprint": object()})
+                return EngineAnswer(200, answer.body | {"system_fingerprint": object()})
             case "raises":
                 raise KeyError("choices")
             case "usage is a list":
-                return Answer(200, answer.body | {"usage": [1, 2]})
+                return EngineAnswer(200, answer.body | {"usage": [1, 2]})
             case "usage is text":
-                return Answer(200, answer.body | {"usage": {"prompt_tokens": "7", "prompt_tokens_details": 3}})
+                return EngineAnswer(200, answer.body | {"usage": {"prompt_tokens": "7", "prompt_tokens_details": 3}})
             case "usage is huge":
-                return Answer(200, answer.body | {"usage": {"prompt_tokens": 2**62, "completion_tokens": -1}})
+                return EngineAnswer(200, answer.body | {"usage": {"prompt_tokens": 2**62, "completion_tokens": -1}})
             case "error is half an emoji":
-                return Answer.failed("engine_error", "\ud83d")
+                return EngineAnswer.failed("engine_error", "\ud83d")
         return answer
 
 

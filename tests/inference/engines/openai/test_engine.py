@@ -23,7 +23,7 @@ from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.local import ports
 from batchyard.models import ModelSpec, vllm_installed
 from inference import catalog
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines.openai import client, endpoints
 from inference.engines.registry import check_arguments, engine_class
 from tests.support.rows import all_answers, chat, table, until
@@ -53,17 +53,17 @@ async def started(model: ModelSpec, request_timeout: float = 5.0) -> AsyncIterat
         await engine.stop()
 
 
-def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str = CHAT) -> list[Answer]:
+def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str = CHAT) -> list[EngineAnswer]:
     """The answers of a new engine."""
 
-    async def scene() -> list[Answer]:
+    async def scene() -> list[EngineAnswer]:
         async with started(model, request_timeout) as engine:
             return await all_answers(engine, path, chat(*texts))
 
     return asyncio.run(scene())
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: EngineAnswer) -> str:
     assert answer.status_code == 200 and answer.body is not None, answer
     text: str = answer.body["choices"][0]["message"]["content"]
     return text
@@ -245,7 +245,7 @@ def test_questions_about_one_document_are_asked_of_one_endpoint() -> None:
 
 
 def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
-    async def scene(model: ModelSpec) -> tuple[list[Answer], list[dict[str, Any]]]:
+    async def scene(model: ModelSpec) -> tuple[list[EngineAnswer], list[dict[str, Any]]]:
         async with started(model) as engine:
             answers = await all_answers(engine, CHAT, chat(*map(str, range(150))))
             return answers, engine.endpoints()
@@ -339,7 +339,7 @@ def test_with_no_endpoint_left_requests_say_so_and_one_that_comes_back_is_asked_
 def test_what_a_server_that_has_vanished_from_the_network_had_is_answered_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scene(servers: tuple[Server, ...]) -> list[Answer]:
+    async def scene(servers: tuple[Server, ...]) -> list[EngineAnswer]:
         async with started(spec(*servers), request_timeout=10) as engine:
             monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)
             monkeypatch.setattr(endpoints, "QUIET_SECONDS", 0.05)

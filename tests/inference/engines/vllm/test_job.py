@@ -68,7 +68,7 @@ def engines() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if ("JobStage" in process.name() or "EngineCore" in process.name()) and process.status() != "zombie":
+            if ("AnswerStage" in process.name() or "EngineCore" in process.name()) and process.status() != "zombie":
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -238,11 +238,11 @@ def test_a_request_that_runs_too_long_is_its_own_error() -> None:
         yield
 
     async def ask() -> None:
-        async for _ in stage.JobStage._last_output(SimpleNamespace(_request_timeout=0.01), forever)():
+        async for _ in stage.AnswerStage._last_output(SimpleNamespace(_request_timeout=0.01), forever)():
             pass
 
     with pytest.raises(TimeoutError) as raised:
         asyncio.run(ask())
     said = {"__inference_error__": f"{type(raised.value).__name__}: {raised.value}"}
-    answer = stage.JobStage._answer(SimpleNamespace(_request_timeout=0.01), {}, said)
+    answer = stage.AnswerStage._answer(SimpleNamespace(_request_timeout=0.01), {}, said)
     assert answer.status_code is None and answer.error["code"] == "request_timeout"
