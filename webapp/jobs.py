@@ -66,7 +66,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
     context = current_context()
     ids = [job.id for job in records]
     with context.database.read() as session:
-        stages = job_records.stages(session, ids)
+        stages = job_records.stage_batches(session, ids)
         artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
         usage = job_records.usage(session, ids)

@@ -27,9 +27,8 @@ from store.artifacts import Artifacts, Writer
 from store.formats import items as items_file
 from store.formats import job_chunks
 from store.formats.results import Row
-from store.jobs import lifecycle, replies
+from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import reading as job_records
-from store.jobs import stages as stage_records
 from store.jobs.reading import Tokens
 from store.records import Job, JobReply
 from tasks import messages
@@ -93,7 +92,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         with context.database.read() as session:
             job = session.get_one(Job, job_id)
-            own = stage_records.chunks(session, job_id)
+            own = chunk_records.of_job(session, job_id)
             stages = replay.stage_records(session, job_id)
             usage = job_records.usage(session, [job_id])[job_id]
             cost = accounts.job_costs(session, [job_id]).get(job_id)

@@ -88,9 +88,9 @@ def show(job_id: str) -> ResponseReturnValue:
         return Response(headers={"HX-Refresh": "true"})
     with context.database.read() as session:
         records, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
-        stage_batches = [batch for _, batch in job_records.stages(session, [job.id])[job.id] if batch is not None]
+        batches = [batch for _, batch in job_records.stage_batches(session, [job.id])[job.id] if batch is not None]
     data = to_wire([job])[0]
-    stages = _stages(data, stage_batches)
+    stages = _stages(data, batches)
     children = composites.children(context, job)
     variables: dict[str, Any] = {
         "now": time.time(),

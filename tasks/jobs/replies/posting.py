@@ -18,7 +18,7 @@ from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from store import events
 from store.formats import job_chunks
-from store.jobs import lifecycle, replies, stages
+from store.jobs import chunk_records, lifecycle, replies
 from store.keys import Caller
 from store.records import Job
 from tasks import messages
@@ -118,7 +118,7 @@ def resolve(
         _check_untouched(session, job, number, place)
         replies.add(session, job_id, place.key, "resolve", {"text": text, "by": by or caller.key_id}, caller.key_id)
         events.act(session, caller, "item.resolved", job, number=number)
-        stages.add_chunk(session, job_id, "result", sha256, 1)
+        chunk_records.add(session, job_id, "result", sha256, 1)
         lifecycle.resolved(session, job, place.state)
     if job.status in TERMINAL:
         messages.finish_job(job_id)
