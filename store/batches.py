@@ -95,43 +95,22 @@ claim_validatable, claim_finishable = BATCHES.claim_validatable, BATCHES.claim_f
 
 def create(
     session: Session,
-    project_id: str,
+    batch: Batch,
+    source: File,
     *,
-    endpoint: str,
-    completion_window: str,
-    input_file: File,
-    metadata: dict[str, str] | None,
-    name: str | None = None,
-    post_process: list[dict[str, Any]],
-    output_expires_after: int | None,
     due_after: int | None = None,
-    retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
-    on_invalid: str = "fail",
-    priority: int = 0,
 ) -> Batch:
-    """Create a batch, `validating`. It keeps its input's content by SHA-256 even if the file is deleted.
+    """Create a batch of an input file from its unsaved record, `validating`.
+
+    It is called by its metadata's `name`, else by the record's, else by the file's. It keeps the file's content by
+    SHA-256 even if the file is deleted.
 
     Args:
-        name: what it is called if its metadata has no `name`; None for its input file's name.
-        due_after: seconds from now until it is due; None for the end of its window.
-        idempotency: the client's key and the SHA-256 of its request, see `repeated`.
-        on_invalid: `fail`, or `skip` lines that are no valid requests.
+        due_after, idempotency: as `Lifecycle.create` takes them.
     """
-    batch = Batch(
-        project_id=project_id,
-        name=(metadata or {}).get(NAME) or name or input_file.filename,
-        endpoint=endpoint,
-        completion_window=completion_window,
-        input_file_id=input_file.id,
-        input_sha256=input_file.sha256,
-        request_metadata=metadata,
-        post_process=post_process,
-        output_expires_after=output_expires_after,
-        retry_of=retry_of,
-        on_invalid=on_invalid,
-        priority=priority,
-    )
+    batch.name = (batch.request_metadata or {}).get(NAME) or batch.name or source.filename
+    batch.input_file_id, batch.input_sha256 = source.id, source.sha256
     return BATCHES.create(session, batch, due_after=due_after, idempotency=idempotency)
 
 

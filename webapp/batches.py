@@ -171,18 +171,17 @@ def create() -> wire.BatchObject:
     def draft() -> Draft:
         with context.database.read() as session:
             source = submission.input_file_or_none(session, owner.project_id, body.input_file_id)
-        return submission.draft(
-            context,
-            owner.project_id,
-            source,
+        batch = Batch(
+            project_id=owner.project_id,
             endpoint=body.endpoint,
             completion_window=body.completion_window,
-            metadata=body.metadata,
+            request_metadata=body.metadata,
             post_process=body.post_process,
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             on_invalid=body.on_invalid,
             priority=PRIORITIES[body.priority],
         )
+        return submission.draft(context, batch, source)
 
     return create_once(idempotency.of_request(body), draft).to_wire()
 

@@ -253,19 +253,17 @@ def make(options: Start, source: File | NewInput, idempotency: Idempotency = Non
 
 
 def _draft(options: Start, source: File | NewInput, title: str | None = None) -> Draft:
-    return submission.draft(
-        current_context(),
-        caller().project_id,
-        source,
+    batch = Batch(
+        project_id=caller().project_id,
         endpoint=options.endpoint,
         completion_window=options.completion_window,
-        metadata=options.metadata,
+        request_metadata=options.metadata,
         name=title,
         post_process=options.post_process,
-        output_expires_after=None,
         on_invalid=options.on_invalid,
         priority=PRIORITIES[options.priority],
     )
+    return submission.draft(current_context(), batch, source)
 
 
 def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:

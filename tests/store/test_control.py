@@ -229,7 +229,7 @@ def test_a_changed_priority_orders_the_projects_own_segments(
 def test_name_and_description_are_metadata_that_can_be_changed_and_removed_also_after_the_end(
     database: Database, new_batch: NewBatch, me: Caller
 ) -> None:
-    batch = new_batch(1, metadata={"team": "a"})
+    batch = new_batch(1, request_metadata={"team": "a"})
     assert changed(database, me, batch, {}, name="nightly", description="first try").name == "nightly"
     with database.write() as session:
         batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
@@ -242,7 +242,7 @@ def test_name_and_description_are_metadata_that_can_be_changed_and_removed_also_
 
 
 def test_metadata_stays_within_its_limit(database: Database, new_batch: NewBatch, me: Caller) -> None:
-    batch = new_batch(1, metadata={str(number): "x" for number in range(16)})
+    batch = new_batch(1, request_metadata={str(number): "x" for number in range(16)})
     with pytest.raises(RequestError, match="16 entries"):
         changed(database, me, batch, {}, name="one more")
 
@@ -281,7 +281,7 @@ def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(
 def test_of_two_changes_at_once_neither_loses_what_the_other_has_set(
     database: Database, new_batch: NewBatch, me: Caller
 ) -> None:
-    batch = new_batch(1, metadata={"team": "a"})
+    batch = new_batch(1, request_metadata={"team": "a"})
     with ThreadPoolExecutor(1) as other:
         with database.write() as session:
             batches.change(session, me, batch.id, {}, {"name": "nightly"})

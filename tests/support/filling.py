@@ -34,7 +34,7 @@ def fill(context: AppContext, number: int) -> str:
         keys.create(session, "default", admin=True)
         project_id = session.scalars(select(Project.id).where(Project.name == "default")).one()
         source = _file(context, session, project_id, "in.jsonl", b"{}")
-        template = create_batch(session, source, metadata=METADATA)
+        template = create_batch(session, source, request_metadata=METADATA)
         base = {column.key: getattr(template, column.key) for column in Batch.__mapper__.column_attrs}
         ended = [
             base
@@ -44,7 +44,7 @@ def fill(context: AppContext, number: int) -> str:
         session.execute(insert(Batch), ended)
         session.execute(insert(Usage), [_usage(number, row) for number, row in enumerate(ended)])
         for _ in range(20):
-            running = create_batch(session, source, metadata=METADATA)
+            running = create_batch(session, source, request_metadata=METADATA)
             segment = PlannedSegment("echo", 1000, 100_000)
             batches.plan(
                 session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
@@ -106,7 +106,7 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         lines[ERRORS if failed else OUTPUT].append(json.dumps(answer))
     contents = {name: "\n".join([*texts, ""]).encode() for name, texts in lines.items()}
     source = _file(context, session, project_id, "large.jsonl", contents["source"])
-    batch = create_batch(session, source, metadata=METADATA)
+    batch = create_batch(session, source, request_metadata=METADATA)
     segments = [PlannedSegment("echo", LINES)]
     batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
     artifacts = {

@@ -107,7 +107,7 @@ def test_all_pages_together_have_each_batch_and_job_once_in_any_order(
 def test_the_list_is_narrowed_by_name_id_model_creator_status_and_time(
     database: Database, project: str, new_batch: NewBatch
 ) -> None:
-    plain, named = new_batch(), new_batch(metadata={"name": "Nightly 100% evals"})
+    plain, named = new_batch(), new_batch(request_metadata={"name": "Nightly 100% evals"})
     with database.write() as session:
         job = create_job(session, project, name="evals of may")
         batches.set_model(session, plain.id, "mini", {"engine": "echo"})
