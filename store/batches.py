@@ -15,7 +15,7 @@ from batchyard.latency import Latencies
 from batchyard.statuses import PAUSABLE, RUNNING, TRANSITIONS, priority_name
 from store import events, files
 from store.database import changed
-from store.keys import Caller
+from store.keys import Principal
 from store.leases import claim
 from store.records import Artifact, Batch, File, ResultChunk, Segment, first_id, now
 from store.speeds import RequestClass
@@ -41,7 +41,7 @@ MAX_ENTRIES = 16
 class Batches(Lifecycle[Batch]):
     """The life of batches."""
 
-    def request_cancel(self, session: Session, work: Batch, by: Caller | None = None, **values: Any) -> bool:
+    def request_cancel(self, session: Session, work: Batch, by: Principal | None = None, **values: Any) -> bool:
         """Request that a batch stops, and gets no more segments."""
         return super().request_cancel(session, work, by, open=False, **values)
 
@@ -128,7 +128,7 @@ def latest_latencies(session: Session, project_id: str | None, at: float) -> lis
 
 
 def change(
-    session: Session, by: Caller, batch_id: str, order: Mapping[str, Any], metadata: Mapping[str, str | None]
+    session: Session, by: Principal, batch_id: str, order: Mapping[str, Any], metadata: Mapping[str, str | None]
 ) -> Batch:
     """Change a batch, and record what has changed.
 

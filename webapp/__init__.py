@@ -77,7 +77,7 @@ def create_app(context: AppContext | None = None) -> Flask:
     # A header of a client's own is never believed: each trusted proxy appends to it.
     proxies = context.settings.proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)  # type: ignore[method-assign]
-    app.request_class = requests.Request
+    app.request_class = requests.StreamedRequest
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["context"] = context
     app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, Status, priority_name
-from batchyard.tariffs import Cost
+from batchyard.tariffs import TotalCost
 from store import batches, holds, schedules, segments
 from store.accounting import usage
 from store.batches import BATCHES
@@ -27,7 +27,7 @@ from tasks.intake import changes, retry_input, submission
 from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
-from tasks.scheduling.states import State
+from tasks.scheduling.states import BatchActivity
 from webapp import idempotency, wire, work
 from webapp.document import operation
 from webapp.idempotency import Idempotency, Idempotent
@@ -86,8 +86,8 @@ def _object(
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
     hold: Hold | None = None,
-    in_queue: State | None = None,
-    cost: Cost | None = None,
+    in_queue: BatchActivity | None = None,
+    cost: TotalCost | None = None,
 ) -> wire.BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)

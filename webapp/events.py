@@ -41,7 +41,7 @@ class EventObject(BaseModel):
     by: Actor | None = Field(description="who did it; null: it happened")
 
 
-class EventPage(wire.Page[EventObject]):
+class EventPage(wire.ListPage[EventObject]):
     pass
 
 

@@ -56,7 +56,7 @@ class RecipeObject(BaseModel):
     sha256: str = Field(description="of the file that defines it")
 
 
-class RecipePage(wire.Page[RecipeObject]):
+class RecipePage(wire.ListPage[RecipeObject]):
     """All recipes, and what they may name."""
 
     rewards: list[RewardObject]
@@ -294,7 +294,7 @@ class JobObject(BaseModel):
     batchyard: JobExtension
 
 
-class JobPage(wire.Page[JobObject]):
+class JobPage(wire.ListPage[JobObject]):
     pass
 
 
@@ -343,7 +343,7 @@ class ItemObject(BaseModel):
     reason: str | None = Field(description="error code of one that is failed or stuck; the gate that one waits for")
 
 
-class ItemPage(wire.Page[ItemObject]):
+class ItemPage(wire.ListPage[ItemObject]):
     """A page of the items of a job, by number. Cursors are numbers."""
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL, ItemState, JobStatus
-from batchyard.tariffs import Cost
+from batchyard.tariffs import TotalCost
 from store import events, holds, schedules
 from store.accounting import usage as accounts
 from store.jobs import lifecycle
@@ -117,7 +117,7 @@ def _object(
     usage: Tokens = NO_TOKENS,
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
-    cost: Cost | None = None,
+    cost: TotalCost | None = None,
     waits: bool = False,
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job. `waits`: a model of its requests is on hold."""

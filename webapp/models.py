@@ -63,7 +63,7 @@ class ModelObject(BaseModel):
     batchyard: ModelExtension
 
 
-class ModelPage(wire.Page[ModelObject]):
+class ModelPage(wire.ListPage[ModelObject]):
     pass
 
 

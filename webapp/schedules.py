@@ -82,11 +82,11 @@ class ScheduleDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class SchedulePage(wire.Page[ScheduleObject]):
+class SchedulePage(wire.ListPage[ScheduleObject]):
     pass
 
 
-class ScheduleRunPage(wire.Page[ScheduleRunObject]):
+class ScheduleRunPage(wire.ListPage[ScheduleRunObject]):
     pass
 
 

@@ -17,7 +17,7 @@ from batchyard.statuses import PRIORITIES, Endpoint, Priority
 from batchyard.tables import formats
 from batchyard.tables.formats import Format, TableError
 from batchyard.wording import MAX_MESSAGE, cut
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from tasks.intake import estimate, prompts, submission
 from tasks.intake.estimate import Part
@@ -162,7 +162,7 @@ def start() -> tuple[dict[str, Any], int]:
     return answer.model_dump(), 202
 
 
-def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> Started:
+def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | None) -> Started:
     """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
     names = options.model_fields_set & OF_A_BATCH
     if names:
@@ -193,7 +193,7 @@ def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> 
     return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)
 
 
-def _dry_run(options: Start, file: tuple[Writer, str] | None) -> StartDryRun:
+def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDryRun:
     """Count the requests of an input and forecast them. Raises RequestError if there are none."""
     context, source = current_context(), _input(options, file)
     with context.artifacts.open(source.content.sha256) as content:
@@ -226,7 +226,7 @@ def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
 
 
 def submit(
-    options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None, title: str | None = None
+    options: Start, file: tuple[ArtifactWriter, str] | None, idempotency: Idempotency = None, title: str | None = None
 ) -> Batch:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
@@ -266,7 +266,7 @@ def _draft(options: Start, source: File | NewInput, title: str | None = None) ->
     return submission.draft(current_context(), batch, source)
 
 
-def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
+def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> NewInput:
     """Return the requests of a file with a name, or of the inline prompts. Raises RequestError, UnavailableError."""
     if file is None:
         return NewInput("prompts.jsonl", requests_of(options, prompts.of_list(options.prompts or [])))
@@ -277,7 +277,7 @@ def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
     return NewInput(f"{prompts.kind_of(name).stem}.jsonl", _of_file(options, upload, name))
 
 
-def _of_file(options: Start, upload: Writer, name: str) -> Writer:
+def _of_file(options: Start, upload: ArtifactWriter, name: str) -> ArtifactWriter:
     """Return a file of whole requests as it is; store a request for each prompt of any other file."""
     kind = prompts.kind_of(name).format
     if kind == "jsonl":
@@ -303,7 +303,7 @@ def prompts_of(options: Start, file: IO[bytes], kind: Format) -> Iterator[prompt
 
 
 @contextmanager
-def opened(upload: Writer | File, name: str) -> Iterator[IO[bytes]]:
+def opened(upload: ArtifactWriter | File, name: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed if its name says that it is compressed. Raises RequestError if it cannot be read."""
     context = current_context()
     with context.artifacts.open(upload.sha256) as file:
@@ -313,7 +313,7 @@ def opened(upload: Writer | File, name: str) -> Iterator[IO[bytes]]:
             raise prompts.refused(error) from None
 
 
-def decompressed(upload: Writer, name: str) -> Writer:
+def decompressed(upload: ArtifactWriter, name: str) -> ArtifactWriter:
     """Store a compressed file anew as what it holds; return any other as it is."""
     if formats.compression_of(name) is None:
         return upload
@@ -340,7 +340,7 @@ def request_template(options: Start) -> prompts.RequestTemplate:
     return prompts.RequestTemplate(options.endpoint, options.model, options.system, parameters | options.sampling)
 
 
-def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
+def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> ArtifactWriter:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
     common = request_template(options)

@@ -116,11 +116,11 @@ class DeliveryObject(BaseModel):
     delivered_at: int | None
 
 
-class WebhookPage(wire.Page[WebhookObject]):
+class WebhookPage(wire.ListPage[WebhookObject]):
     pass
 
 
-class DeliveryPage(wire.Page[DeliveryObject]):
+class DeliveryPage(wire.ListPage[DeliveryObject]):
     pass
 
 

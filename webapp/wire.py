@@ -360,7 +360,7 @@ class BatchObject(BaseModel):
     batchyard: Extension
 
 
-class Page(BaseModel, Generic[Item]):
+class ListPage(BaseModel, Generic[Item]):
     """A page of a list; `after=last_id` asks for the next one."""
 
     object: Literal["list"] = "list"
@@ -375,11 +375,11 @@ class Page(BaseModel, Generic[Item]):
         return cls(data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=has_more)
 
 
-class FilePage(Page[FileObject]):
+class FilePage(ListPage[FileObject]):
     pass
 
 
-class BatchPage(Page[BatchObject]):
+class BatchPage(ListPage[BatchObject]):
     pass
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from batchyard.tariffs import Cost
+from batchyard.tariffs import TotalCost
 from store.records import File
 from store.work.artifacts import AnyArtifact
 from store.work.lifecycle import Lifecycle, Record, Verb
@@ -28,7 +28,7 @@ def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
         return life.control(session, owner, work_id, verb)
 
 
-def cost(amounts: Cost | None) -> wire.Cost | None:
+def cost(amounts: TotalCost | None) -> wire.Cost | None:
     """Return a cost as it crosses the wire, null without a tariff."""
     document = amounts and amounts.document
     return None if document is None else wire.Cost.model_validate(document)

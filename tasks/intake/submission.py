@@ -16,7 +16,7 @@ from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from inference.requests import bodies
 from store import batches, files, projects, speeds
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.records import Batch, File
@@ -74,7 +74,7 @@ class NewInput(NamedTuple):
     """Stored content that becomes a file of this name with the batch."""
 
     name: str
-    content: Writer
+    content: ArtifactWriter
 
 
 def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
@@ -163,7 +163,7 @@ def repeat(
     return draft(context, batch, source)
 
 
-def retry(context: AppContext, old: Batch, unanswered: Writer, **changes: Any) -> Draft:
+def retry(context: AppContext, old: Batch, unanswered: ArtifactWriter, **changes: Any) -> Draft:
     """Prepare a batch of the requests of `old` without a good answer (see retry_input); `changes` as in `repeat`."""
     return repeat(context, old, NewInput(f"{old.id}_retry.jsonl", unanswered), retry_of=old.id, **changes)
 

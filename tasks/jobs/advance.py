@@ -279,7 +279,7 @@ def _recipe(context: AppContext, job: Job) -> Recipe[Any]:
         raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
 
 
-def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
+def item_of(job: Job, options: Options, row: items_file.StoredItem) -> Item:
     """Return the item of a row of the items file."""
     return Item(
         number=row.number,
@@ -292,18 +292,18 @@ def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
     )
 
 
-def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.Row]:
+def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.StoredItem]:
     for position in positions:
         yield from reader.read(position, 1)
 
 
-def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Row]:
+def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.StoredItem]:
     while rows := reader.read(first, READ_ITEMS):
         yield from rows
         first += len(rows)
 
 
-def _size(row: items_file.Row) -> int:
+def _size(row: items_file.StoredItem) -> int:
     return sum(len(value) if isinstance(value, str) else 64 for value in row.columns.values())
 
 

@@ -20,7 +20,7 @@ from batchyard.errors import ConflictError, RequestError, UnavailableError
 from batchyard.statuses import PRIORITIES
 from store import batches, events, schedules
 from store.jobs import lifecycle
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, Job, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
@@ -142,7 +142,7 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
     return run
 
 
-def set_paused(context: AppContext, by: Caller, schedule_id: str, *, paused: bool) -> Schedule:
+def set_paused(context: AppContext, by: Principal, schedule_id: str, *, paused: bool) -> Schedule:
     """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
 
     Raises:

@@ -65,7 +65,7 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def test_a_page_has_the_fields_of_the_clients_page() -> None:
-    assert set(openai.pagination.SyncCursorPage.model_fields) <= set(wire.Page.model_fields)
+    assert set(openai.pagination.SyncCursorPage.model_fields) <= set(wire.ListPage.model_fields)
 
 
 def test_the_document_names_every_route_of_the_contract(http: httpx.Client) -> None:

@@ -18,7 +18,7 @@ from store import batches, files, keys
 from store.accounting.months import Month
 from store.batches import PlannedSegment
 from store.formats import rows
-from store.records import Batch, File, Project, Usage, new_id, now
+from store.records import Batch, DailyUsage, File, Project, new_id, now
 from tasks.context import AppContext, build
 from tasks.finishing.finalize import ERRORS, OUTPUT
 from tests.support.batches import create_batch
@@ -42,7 +42,7 @@ def fill(context: AppContext, number: int) -> str:
             for end in (ENDS[index % len(ENDS)] for index in range(number))
         ]
         session.execute(insert(Batch), ended)
-        session.execute(insert(Usage), [_usage(number, row) for number, row in enumerate(ended)])
+        session.execute(insert(DailyUsage), [_usage(number, row) for number, row in enumerate(ended)])
         for _ in range(20):
             running = create_batch(session, source, request_metadata=METADATA)
             segment = PlannedSegment("echo", 1000, 100_000)

@@ -34,7 +34,7 @@ class Running:
     def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
         self.context = context
         with context.artifacts.create() as file:
-            writer = items.Writer(file)
+            writer = items.ItemsWriter(file)
             for number, prompt in enumerate(prompts):
                 writer.add(number, f"item-{number}", orjson.dumps({"prompt": prompt}))
             writer.close()

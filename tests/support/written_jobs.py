@@ -38,7 +38,7 @@ class Written:
         """Create it with an item for each of NUMBERS. `columns` returns the row of a number."""
         self.context = context
         with context.artifacts.create() as file:
-            writer = items.Writer(file)
+            writer = items.ItemsWriter(file)
             for number in NUMBERS:
                 writer.add(number, f"id-{number}", orjson.dumps(columns(number)))
             writer.close()

@@ -34,7 +34,7 @@ class NewKeyObject(KeyObject):
     key: str
 
 
-class KeyPage(wire.Page[KeyObject]):
+class KeyPage(wire.ListPage[KeyObject]):
     pass
 
 

@@ -28,7 +28,7 @@ class ProjectObject(BaseModel):
     cache_bytes: int | None
 
 
-class ProjectPage(wire.Page[ProjectObject]):
+class ProjectPage(wire.ListPage[ProjectObject]):
     pass
 
 

@@ -17,7 +17,7 @@ from batchyard.tariffs import Amounts
 from store import keys, projects
 from store.accounting import budgets, usage
 from store.accounting.months import Month, day_text
-from store.accounting.usage import Dimension, Line
+from store.accounting.usage import Dimension, UsageEntry
 from webapp.accounts.budgets import BudgetObject
 from webapp.document import operation
 from webapp.requests import caller, current_context, query
@@ -93,7 +93,7 @@ class Listed:
     month: Month
     by: Sequence[Dimension]
     scope: str | None
-    lines: list[Line]
+    lines: list[UsageEntry]
     projects: dict[str, str]
     keys: dict[str, str]
 
@@ -139,7 +139,7 @@ def amounts_of(amounts: Amounts) -> dict[str, Any]:
     return {name: getattr(amounts, name) for name in AMOUNTS[:-1]} | {"seconds": amounts.milliseconds / 1000}
 
 
-def total_of(lines: Iterable[Line]) -> UsageTotal:
+def total_of(lines: Iterable[UsageEntry]) -> UsageTotal:
     amounts, costs, unpriced = tariffs.NOTHING, dict[str, Fraction](), 0
     for line in lines:
         amounts = amounts.plus(line.amounts)

@@ -16,7 +16,7 @@ from batchyard import durations
 from store import keys
 from store.records import Batch, Job
 from store.work import overview as work_list
-from store.work.overview import Filter, Sort, Wanted, Work
+from store.work.overview import Sort, Wanted, Work, WorkFilter
 from webapp import batches, jobs, metrics
 from webapp.job_wire import JobObject
 from webapp.pages import sessions
@@ -62,10 +62,10 @@ class ListParams(PageParams):
     sort: Sort = "next"
     seen: str | None = Field(None, max_length=128)
 
-    def wanted(self) -> Filter:
+    def wanted(self) -> WorkFilter:
         """Return the filter of these parameters."""
         text = self.q.strip() if self.q else None
-        return Filter(
+        return WorkFilter(
             text=text or None,
             status=self.status,
             model=self.model,

@@ -16,7 +16,7 @@ from store.jobs import lifecycle
 from store.projects import get_or_create
 from store.records import Batch
 from store.work import overview
-from store.work.overview import Filter, Sort
+from store.work.overview import Sort, WorkFilter
 from tests.support.jobs import create_job, open_stage, start_job
 
 NewBatch = Callable[..., Batch]
@@ -32,7 +32,7 @@ def listed(
     **wanted: Any,
 ) -> tuple[list[str], bool]:
     with database.read() as session:
-        records, has_more = overview.page(session, project, Filter(**wanted), sort=sort, after=after, limit=limit)
+        records, has_more = overview.page(session, project, WorkFilter(**wanted), sort=sort, after=after, limit=limit)
         return [record.id for record in records], has_more
 
 
