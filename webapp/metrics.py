@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
 
 import flask
 from flask import Blueprint, Flask, Response, current_app, g
@@ -15,18 +14,17 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.models import ModelSpec
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.execution.engine_status import State
 from tasks.jobs import progress as job_progress
 from tasks.metrics import Snapshot
 from tasks.scheduling import demand
 from webapp.document import operation
 from webapp.requests import administrator, caller, current_context
+from webapp.wire.queue import DemandObject, EngineObject, ModelDemandObject, QueueObject
 
 routes = Blueprint("metrics", __name__)
 
@@ -41,84 +39,6 @@ TOKENS = {
 OUTCOMES = ("completed", "failed")
 
 Samples = Iterable[tuple[Sequence[str], float | None]]
-
-
-class ModelQueueObject(BaseModel):
-    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
-
-    model: str
-    pending_segments: int
-    running_segments: int
-    waiting_requests: int
-    oldest_seconds: float | None
-    rows_per_second: float | None
-    tokens_per_second: float | None
-    held: str | None = Field(
-        description="why its batches wait: its engine cannot be started, or it is not served any more; null: nothing "
-        "is known against it"
-    )
-
-
-class EngineObject(BaseModel):
-    """A resident engine, as it was seen last."""
-
-    model_config = ConfigDict(from_attributes=True)
-    name: str
-    model: str
-    state: State
-    answered: int
-    in_flight: int
-    idle_seconds: float
-    seen_at: float
-    endpoints: list[dict[str, Any]] = Field(description="servers elsewhere that it asks, with their health")
-    preemptions: int | None = Field(
-        description="how often it took the cache of a running request and computed it again; null: it does not count"
-    )
-    started_at: float | None = Field(description="since when it is up; null: nobody has heard from it yet")
-    start_seconds: float | None = Field(description="how long its start took")
-    capacity: int | None = Field(description="requests that it runs at once")
-    memory_bytes: int | None = Field(description="resident memory of its processes")
-    peak_memory_bytes: int | None = Field(description="the most of that that was seen")
-    peak_gpu_memory_bytes: int | None = Field(description="the most that its GPUs were seen to hold")
-    gpus: float
-    gpu_ids: list[str] = Field(description="those of its node that it has")
-    cache_use: float | None = Field(description="share of its KV cache that requests have; null: it does not say")
-    prefix_tokens: int | None = Field(description="tokens of prompts that it has looked for in its prefix cache")
-    prefix_hits: int | None = Field(description="those of them that were there")
-
-
-class QueueObject(BaseModel):
-    """What has not ended: batches by status and by SLA state, segments by model; and the engines that are up.
-
-    An admin key sees that of all projects, any other key its own project's.
-    """
-
-    object: Literal["queue"] = "queue"
-    batches: dict[str, int]
-    sla: dict[str, int]
-    paused: int = Field(description="batches that wait until somebody resumes them")
-    next_deadline_seconds: float | None
-    models: list[ModelQueueObject]
-    messages: dict[str, int] | None = Field(
-        description="waiting for a worker, by Celery queue; null: Redis is away, or no admin key"
-    )
-    engines: list[EngineObject] | None = Field(description="null: Redis is away, or no admin key")
-
-
-class ModelDemandObject(BaseModel):
-    """The replicas of one model. Null: nobody knows, because the model was never measured or no worker runs."""
-
-    model: str
-    replicas_needed: int | None = Field(description="the least that keep the deadlines of the queue")
-    replicas_running: int = Field(description="as they were seen last")
-    replicas: int = Field(description="the most that models.toml allows")
-
-
-class DemandObject(BaseModel):
-    """How many replicas of each model the queue needs to keep its deadlines."""
-
-    object: Literal["demand"] = "demand"
-    models: list[ModelDemandObject]
 
 
 class _Deployment(Collector):

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Any
 
 import flask
 from flask import Blueprint, url_for
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
 from batchyard import tariffs
 from batchyard.errors import RequestError
-from batchyard.statuses import PRIORITIES, Endpoint, Priority
+from batchyard.statuses import PRIORITIES
 from batchyard.tables import formats
 from batchyard.tables.formats import Format, TableError
 from batchyard.wording import MAX_MESSAGE, cut
@@ -27,101 +26,20 @@ from tasks.intake.submission import Draft, NewInput
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
 from tasks.steps import registry as steps
-from webapp import batches, wire, work
+from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
-from webapp.job_wire import JsonObject
 from webapp.jobs import create_once as create_job_once
 from webapp.requests import caller, current_context, form, parse_body, query
+from webapp.wire.start import PARAMETERS, CostEstimate, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
-JsonText = BeforeValidator(wire.from_json_text)
-PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 MAX_TITLE = 60
 SAMPLE = 1000
 """So many requests of a file say what the others are like."""
 OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
 OF_A_BATCH = {"endpoint", "on_invalid", "priority", *OF_PROMPTS}
-
-
-class Started(BaseModel):
-    """What POST /start answers. Without a recipe the job is one batch, and has its id."""
-
-    job_id: str
-    batch_id: str | None = Field(description="null: the job is a recipe's")
-    file_id: str | None
-    status_url: str
-
-
-class CostEstimate(BaseModel):
-    """What a batch would cost if its requests used what those of the project's latest batches did."""
-
-    currency: str
-    amount: str | None = Field(description="null: the project has had no batch of a model, so nobody knows")
-    least: str | None = Field(description="as in the cheapest of these; of fewer than 3, at most half of `amount`")
-    most: str | None = Field(description="as in the dearest of them; of fewer than 3, at least twice `amount`")
-    batches: int = Field(description="how many batches this is from")
-
-
-class StartDryRun(BaseModel):
-    """What a batch would be. It was not created."""
-
-    object: Literal["batch.dry_run"] = "batch.dry_run"
-    requests: int
-    bytes: int = Field(description="of the input file with its requests")
-    due_at: int = Field(description="until when it would have to be done, by its window and the project's tier")
-    eta_seconds: float | None = Field(description="null: nothing like it was measured yet")
-    eta_earliest_seconds: float | None
-    eta_latest_seconds: float | None
-    on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
-    cost: CostEstimate | None = Field(description="what it would cost; null: a model has no tariff")
-
-
-class StartAnswer(RootModel[Started | StartDryRun]):
-    """What was started, or with `dry_run` what would be."""
-
-
-class StartQuery(BaseModel):
-    dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
-
-
-class Start(BaseModel):
-    """Prompts inline, or in a form's `file`; how to run them, and until when."""
-
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = Field(None, description="needed unless the file holds whole requests")
-    prompts: list[str] | str | None = Field(None, description="a list, or a text with one prompt a line")
-    endpoint: Endpoint = "/v1/chat/completions"
-    system: str | None = Field(None, description="system message of every chat")
-    template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
-    null_values: Annotated[list[str], JsonText] = Field(
-        default_factory=list, max_length=20, description="cells of csv and tsv that count as empty: ['NA', 'null']"
-    )
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-    stop: Annotated[list[str] | str | None, JsonText] = None
-    response_format: Annotated[dict[str, Any] | None, JsonText] = Field(
-        None, description="the form of answers, such as a JSON schema, for engines that have structured output"
-    )
-    sampling: Annotated[dict[str, Any], JsonText] = Field(
-        default_factory=dict, description="any other parameters of the request body"
-    )
-    recipe: str | None = Field(None, min_length=1, max_length=128, description="start a job of this recipe")
-    options: Annotated[JsonObject, JsonText] = Field(
-        default_factory=dict, description="the recipe's, instead of a model and its parameters"
-    )
-    completion_window: wire.Window = "24h"
-    metadata: Annotated[wire.Metadata | None, JsonText] = None
-    post_process: Annotated[wire.Steps, JsonText] = Field(default_factory=list, max_length=16)
-    on_invalid: wire.OnInvalid = Field("fail", description=wire.ON_INVALID)
-    priority: Priority = Field("normal", description=wire.PRIORITY)
-
-
-class StartForm(Start):
-    model_config = ConfigDict(json_schema_extra=wire.declare_file(required=False))
 
 
 @routes.post("/start")

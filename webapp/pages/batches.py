@@ -24,7 +24,7 @@ from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
-from webapp.wire import BatchObject, ChangeBatch
+from webapp.wire.batches import BatchObject, ChangeBatch
 from webapp.work import control
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")

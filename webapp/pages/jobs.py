@@ -25,13 +25,13 @@ from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS
 from webapp import batches
 from webapp.files import get_file, send
-from webapp.job_wire import JobObject
 from webapp.jobs import create_once, get_job, to_wire
 from webapp.pages import charts, forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts import Chart
 from webapp.requests import caller, current_context, query
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
+from webapp.wire.jobs import JobObject
 from webapp.work import control
 
 routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>")

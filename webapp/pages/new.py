@@ -33,7 +33,7 @@ from webapp.files import get_file, uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import caller, current_context, validated
-from webapp.start import PARAMETERS, StartForm
+from webapp.wire.start import PARAMETERS, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 

@@ -18,12 +18,12 @@ from store.records import Batch, Job
 from store.work import overview as work_list
 from store.work.overview import Sort, Wanted, Work, WorkFilter
 from webapp import batches, jobs, metrics
-from webapp.job_wire import JobObject
 from webapp.pages import sessions
 from webapp.pages.forms import Blank, PageParams
 from webapp.pages.jobs import title
 from webapp.requests import caller, current_context, query
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
+from webapp.wire.jobs import JobObject
 
 routes = Blueprint("overview", __name__)
 

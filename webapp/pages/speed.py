@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from store.speeds import RECENT_SECONDS
 from webapp.pages import charts
 from webapp.pages.charts import Chart
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
 
 MIN_SECONDS = 1.0
 """Answers arrive about once a second: a rate over less than that would say more than was measured."""

@@ -9,7 +9,7 @@ import pytest
 
 from webapp.pages import speed
 from webapp.pages.speed import Rates
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
 
 
 def timeline(*chunks: tuple[float, int]) -> list[list[float]]:

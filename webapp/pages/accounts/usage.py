@@ -17,10 +17,11 @@ from store.accounting import budgets
 from store.accounting.budgets import Standing
 from store.accounting.months import Month, day_text
 from store.accounting.usage import UsageEntry
-from webapp.accounts.budgets import SettleBudget, remove_budget, set_budget
-from webapp.accounts.usage import DIMENSIONS, Listed, UsageQuery, UsageTotal, as_csv, read, total_of
+from webapp.accounts.budgets import remove_budget, set_budget
+from webapp.accounts.usage import Listed, as_csv, read, total_of
 from webapp.pages.forms import Problem
 from webapp.requests import administrator, caller, current_context, query, validated
+from webapp.wire.usage import DIMENSIONS, SettleBudget, UsageQuery, UsageTotal
 
 routes = Blueprint("usage", __name__, url_prefix="/usage")
 ROWS = 50
