@@ -38,7 +38,6 @@ from webapp.wire.batches import (
     CreateBatch,
     Extension,
     Held,
-    Latency,
     ListBatches,
     ListBatchResults,
     ListSegments,
@@ -120,7 +119,7 @@ def _object(
             simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
             **work.eta(None if paused else forecast),
-            latency=_latency(batch),
+            latency=latency.summary(batch.latencies),
             state=None if state is None else State.model_validate(asdict(state)),
             held=held,
             **work.engine_deaths([batch.engine_deaths]),
@@ -141,11 +140,6 @@ def _object(
             stage=batch.stage,
         ),
     )
-
-
-def _latency(batch: Batch) -> Latency | None:
-    measured = latency.summary(batch.latencies)
-    return None if measured is None else Latency.model_validate(measured)
 
 
 def _held(batch: Batch, hold: Hold | None) -> Held | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from batchyard.latency import Latency
 from batchyard.statuses import Endpoint, Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
@@ -79,29 +80,6 @@ class Shared(BaseModel):
     requests: int
     input_tokens: int
     output_tokens: int
-
-
-class Percentiles(BaseModel):
-    """How long requests were in an engine, in seconds, to 2 %. Half of them took at most `p50`."""
-
-    requests: int = Field(description="how many were measured: those that an engine has answered")
-    p50: float
-    p95: float
-    p99: float
-
-
-class ModelLatency(Percentiles):
-    """The percentiles of one model's requests."""
-
-    classes: dict[str, Percentiles] = Field(
-        description="by class: `prefill`, whose work is mostly reading, and `decode`, mostly writing"
-    )
-
-
-class Latency(Percentiles):
-    """The percentiles of all requests of a batch."""
-
-    models: dict[str, ModelLatency]
 
 
 class Held(BaseModel):

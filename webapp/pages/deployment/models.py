@@ -51,7 +51,7 @@ def _variables() -> dict[str, Any]:
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
             for name in context.models
         },
-        "latencies": {name: measured and measured["models"].get(name) for name in context.models},
+        "latencies": {name: measured and measured.models.get(name) for name in context.models},
         "unserved": [queue for queue in snapshot.queue.models if queue.held and queue.model not in context.models],
         "queues": {queue.model: replace(queue, oldest_seconds=None) for queue in snapshot.queue.models},
         "holds": {
