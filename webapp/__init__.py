@@ -27,6 +27,7 @@ from webapp import (
     metrics,
     models,
     pages,
+    prometheus,
     recipes,
     requests,
     schedules,
@@ -83,7 +84,7 @@ def create_app(context: AppContext | None = None) -> Flask:
     app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS
     requests.register(app)
     limits.register(app, context)
-    metrics.register(app, context)
+    prometheus.register(app, context)
     health.register(app)
     errors.register(app)
     for module in MODULES:

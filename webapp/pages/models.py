@@ -44,7 +44,7 @@ def _variables() -> dict[str, Any]:
             for model, failure in holds.failures(session).items()
         }
     measured = latency.summary(latency.merged(latest))
-    snapshot = metrics.own_snapshot()
+    snapshot = metrics.snapshot_for_caller()
     known = engine_status.known(context)
     variables = {
         "throughputs": {

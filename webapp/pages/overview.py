@@ -106,7 +106,7 @@ def show() -> ResponseReturnValue:
         "filtered": filtered,
         "has_more": has_more,
         "poll": params.url(seen=stamp),
-        "snapshot": None if filtered or params.after else metrics.own_snapshot(),
+        "snapshot": None if filtered or params.after else metrics.snapshot_for_caller(),
     }
     if live:
         return flask.render_template("overview_live.html", **variables)
