@@ -61,7 +61,7 @@ NOTHING = Amounts(*[0] * len(Amounts._fields))
 
 
 @dataclass(frozen=True)
-class CostByCurrency:
+class TotalCost:
     """What something has cost, by currency. `unpriced_requests` were answered by models without a tariff."""
 
     amounts: Mapping[str, Fraction]
@@ -86,7 +86,7 @@ def cost(prices: Prices, amounts: Amounts) -> Fraction:
     return Fraction(tokens, MICRO * TOKENS) + Fraction(amounts.milliseconds * prices.hour, MICRO * HOUR)
 
 
-def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> CostByCurrency:
+def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> TotalCost:
     """Add up what amounts cost, each with its prices, or without any."""
     sums: dict[str, Fraction] = {}
     unpriced = 0
@@ -95,7 +95,7 @@ def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> CostByCurrency:
             unpriced += amounts.requests
         else:
             sums[prices.currency] = sums.get(prices.currency, Fraction(0)) + cost(prices, amounts)
-    return CostByCurrency(sums, unpriced)
+    return TotalCost(sums, unpriced)
 
 
 def decimal(amount: Fraction) -> str:

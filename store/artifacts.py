@@ -65,9 +65,9 @@ class Artifacts:
         """Return the path of content in its file system."""
         return f"{self._root}/{sha256[:2]}/{sha256}"
 
-    def create(self) -> Writer:
+    def create(self) -> ArtifactWriter:
         """Return a writer for content whose SHA-256 is not known yet."""
-        return Writer(self)
+        return ArtifactWriter(self)
 
     def put(self, content: bytes) -> str:
         """Store `content`. Return its SHA-256."""
@@ -221,7 +221,7 @@ class _RemoteFile(io.RawIOBase):
         super().close()
 
 
-class Writer(io.RawIOBase):
+class ArtifactWriter(io.RawIOBase):
     """Writes content to the store and hashes it. Nothing is visible before `commit`.
 
     The `with` block commits at its end; an exception discards everything. `sha256` and `size` describe the content.

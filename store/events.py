@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from store import listing, webhooks
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, Event, Job, new_id, now
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
@@ -97,7 +97,7 @@ def _deliver(session: Session, event: Event) -> Event:
     return event
 
 
-def act(session: Session, by: Caller | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
+def act(session: Session, by: Principal | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
     """Record what a client has done to something, by its id. Nothing is recorded of what nobody has requested.
 
     Args:

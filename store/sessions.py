@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from store.keys import Caller, caller_of, in_use
+from store.keys import Principal, caller_of, in_use
 from store.records import ApiKey, Project, WebSession, now
 
 SECONDS = 12 * 3600
@@ -20,7 +20,7 @@ SECONDS = 12 * 3600
 class Visitor:
     """A signed-in user of the web pages: the caller of their key, and the name of its project."""
 
-    caller: Caller
+    caller: Principal
     project: str
 
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import flask
-from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from store import events
 from store.records import Batch, Job
-from webapp import wire
 from webapp.requests import caller, current_context
+from webapp.wire.fields import Repeatable
 
 Idempotency = tuple[str, str] | None
 """The idempotency key of a request and the SHA-256 of its content; None without a key."""
@@ -33,11 +32,7 @@ class Once(Generic[Record, Draft]):
     draft: Draft | None
 
 
-class Idempotent(BaseModel):
-    idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
-
-
-def of_request(body: wire.Repeatable, *path: str) -> Idempotency:
+def of_request(body: Repeatable, *path: str) -> Idempotency:
     """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
     header = flask.request.headers.get("Idempotency-Key")
     if header is not None and not 1 <= len(header) <= 255:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Response
-from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
-from batchyard.statuses import TERMINAL, ItemState, JobStatus
-from batchyard.tariffs import CostByCurrency
+from batchyard.statuses import TERMINAL
+from batchyard.tariffs import TotalCost
 from store import events, holds, schedules
 from store.accounting import usage as accounts
 from store.jobs import lifecycle
@@ -27,46 +26,42 @@ from tasks.jobs.replies import posting
 from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
-from webapp import idempotency, job_wire, wire, work
+from webapp import idempotency, work
 from webapp.document import operation
-from webapp.events import EventPage, ListEvents
 from webapp.events import to_wire as events_to_wire
-from webapp.idempotency import Idempotency, Idempotent, Once
+from webapp.idempotency import Idempotency, Once
 from webapp.requests import after_response, caller, current_context, parse_body, query
+from webapp.wire.events import EventPage, ListEvents
+from webapp.wire.fields import Idempotent
+from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
+from webapp.wire.jobs import (
+    CellObject,
+    CreatedJob,
+    CreateJob,
+    CreateQuery,
+    DryRun,
+    DryRunStage,
+    ItemCounts,
+    JobExtension,
+    JobObject,
+    JobPage,
+    ListJobs,
+    Rescore,
+    RetryJob,
+    StageObject,
+    WarningObject,
+)
+from webapp.wire.work import BatchErrors, ListResults
 
 routes = Blueprint("jobs", __name__)
 
 
-class CreateQuery(BaseModel):
-    dry_run: bool = Field(False, description="create nothing: say what the job would be")
-
-
-class ListJobs(BaseModel):
-    status: JobStatus | None = None
-    recipe: str | None = Field(None, min_length=1, max_length=128)
-    parent_id: str | None = Field(None, min_length=1, max_length=64, description="only the jobs that this one started")
-    after: str | None = Field(None, description="the id of the last job of the page before")
-    limit: int = Field(20, ge=1, le=100)
-
-
-class ListResults(BaseModel):
-    after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
-    limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
-
-
-class ListItems(BaseModel):
-    state: ItemState | None = None
-    custom_id: str | None = Field(None, min_length=1, max_length=256)
-    after: int | None = Field(None, ge=0, le=2**53, description="the number of the last item of the page before")
-    limit: int = Field(20, ge=1, le=100)
-
-
-def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
+def to_wire(records: Sequence[Job]) -> list[JobObject]:
     """Return jobs as they cross the wire. What belongs to them is read in one query for all."""
     context = current_context()
     ids = [job.id for job in records]
     with context.database.read() as session:
-        stages = job_records.stages(session, ids)
+        stages = job_records.stage_batches(session, ids)
         artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
         usage = job_records.usage(session, ids)
@@ -95,7 +90,7 @@ def to_wire(records: Sequence[Job]) -> list[job_wire.JobObject]:
 
 _COPIED = [
     name
-    for name in job_wire.JobObject.model_fields
+    for name in JobObject.model_fields
     if name not in ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
 ]
 _OURS = (
@@ -117,16 +112,16 @@ def _object(
     usage: Tokens = NO_TOKENS,
     retries: Sequence[str] = (),
     schedule_id: str | None = None,
-    cost: CostByCurrency | None = None,
+    cost: TotalCost | None = None,
     waits: bool = False,
-) -> job_wire.JobObject:
+) -> JobObject:
     """Return the job object; the defaults are those of a new job. `waits`: a model of its requests is on hold."""
     held = None if job.status in TERMINAL else job.attempt_error
     expected = submission.expected(current_context(), job) if stages else {}
-    return job_wire.JobObject(
+    return JobObject(
         **{name: getattr(job, name) for name in _COPIED},
-        errors=None if job.errors is None else wire.BatchErrors.model_validate({"data": job.errors}),
-        request_counts=job_wire.ItemCounts(
+        errors=None if job.errors is None else BatchErrors.model_validate({"data": job.errors}),
+        request_counts=ItemCounts(
             total=job.total,
             completed=job.completed,
             failed=job.failed,
@@ -136,13 +131,13 @@ def _object(
         ),
         usage=work.usage(*usage),
         metadata=job.request_metadata,
-        batchyard=job_wire.JobExtension(
+        batchyard=JobExtension(
             **{name: getattr(job, name) for name in _OURS},
             **work.eta(None if job.paused_at is not None else forecast),
             due_at=deadlines.deadline(job),
             held=held,
             sla="at_risk" if (waits or held) and job.sla == "on_track" else job.sla,
-            **wire.engine_deaths(batch.engine_deaths for _, batch in stages if batch is not None),
+            **work.engine_deaths(batch.engine_deaths for _, batch in stages if batch is not None),
             models={name: config["engine"] for name, config in job.models.items()},
             artifacts=work.artifacts(artifacts),
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
@@ -155,10 +150,10 @@ def _object(
     )
 
 
-def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> job_wire.StageObject:
+def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageObject:
     if batch is not None and not batch.open:  # it gets no more requests
         expected = batch.total
-    return job_wire.StageObject(
+    return StageObject(
         name=stage.name,
         batch_id=stage.batch_id,
         status=None if batch is None else batch.status,
@@ -169,22 +164,20 @@ def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> job_wi
     )
 
 
-def _warnings(warnings: Sequence[tuple[str, str]]) -> list[job_wire.WarningObject]:
-    return [job_wire.WarningObject(code=code, message=message) for code, message in warnings]
+def _warnings(warnings: Sequence[tuple[str, str]]) -> list[WarningObject]:
+    return [WarningObject(code=code, message=message) for code, message in warnings]
 
 
 @routes.post("/v1/jobs")
-@operation(
-    job_wire.CreatedJob, query=CreateQuery, json=job_wire.CreateJob, headers=Idempotent, refusals=(403, 409, 413)
-)
-def create() -> job_wire.JobObject | job_wire.DryRun:
+@operation(CreatedJob, query=CreateQuery, json=CreateJob, headers=Idempotent, refusals=(403, 409, 413))
+def create() -> JobObject | DryRun:
     """Make a job of a recipe and an input. With `dry_run` nothing is made, and the answer says what it would be.
 
     With an Idempotency-Key, the same body again answers with the job that was made the first time.
     """
     owner, context = caller(), current_context()
     params = query(CreateQuery)
-    body = parse_body(job_wire.CreateJob, bulk=True)
+    body = parse_body(CreateJob, bulk=True)
     request = replace(request_of(body), admin=owner.admin)
     if params.dry_run:
         return _dry_run(dry_run.run(context, owner.project_id, request))
@@ -211,7 +204,7 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     return created
 
 
-def request_of(body: job_wire.CreateJob) -> JobRequest:
+def request_of(body: CreateJob) -> JobRequest:
     """Return the job that a body asks for. Raises RequestError if it has no input, or two."""
     file_id, source = body.input_file_id, body.input
     if (file_id is None) == (source is None):
@@ -241,25 +234,22 @@ def request_of(body: job_wire.CreateJob) -> JobRequest:
     )
 
 
-def _dry_run(outlook: Outlook) -> job_wire.DryRun:
-    return job_wire.DryRun(
+def _dry_run(outlook: Outlook) -> DryRun:
+    return DryRun(
         items=outlook.items,
-        stages=[job_wire.DryRunStage(**stage._asdict()) for stage in outlook.stages],
+        stages=[DryRunStage(**stage._asdict()) for stage in outlook.stages],
         eta_seconds=outlook.seconds,
         config_sha256=outlook.config_sha256,
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,
         warnings=_warnings(outlook.warnings),
-        cells=[
-            job_wire.CellObject(**cell.model_dump(include=set(job_wire.CellObject.model_fields)))
-            for cell in outlook.cells
-        ],
+        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in outlook.cells],
     )
 
 
 @routes.get("/v1/jobs")
-@operation(job_wire.JobPage, query=ListJobs)
-def list_() -> job_wire.JobPage:
+@operation(JobPage, query=ListJobs)
+def list_() -> JobPage:
     """List the project's jobs, newest first."""
     owner = caller()
     params = query(ListJobs)
@@ -273,7 +263,7 @@ def list_() -> job_wire.JobPage:
             recipe=params.recipe,
             parent_id=params.parent_id,
         )
-    return job_wire.JobPage.of(to_wire(records), has_more=has_more)
+    return JobPage.of(to_wire(records), has_more=has_more)
 
 
 def get_job(job_id: str) -> Job:
@@ -282,39 +272,39 @@ def get_job(job_id: str) -> Job:
 
 
 @routes.get("/v1/jobs/<job_id>")
-@operation(job_wire.JobObject, refusals=(404,))
-def retrieve(job_id: str) -> job_wire.JobObject:
+@operation(JobObject, refusals=(404,))
+def retrieve(job_id: str) -> JobObject:
     """Look at a job."""
     return to_wire([get_job(job_id)])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/cancel")
-@operation(job_wire.JobObject, refusals=(404, 409))
-def cancel(job_id: str) -> job_wire.JobObject:
+@operation(JobObject, refusals=(404, 409))
+def cancel(job_id: str) -> JobObject:
     """Cancel a job: items that have ended are kept, the others do not go on."""
     return to_wire([work.control(JOBS, job_id, "cancel")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/pause")
-@operation(job_wire.JobObject, refusals=(404, 409))
-def pause(job_id: str) -> job_wire.JobObject:
+@operation(JobObject, refusals=(404, 409))
+def pause(job_id: str) -> JobObject:
     """Pause a job: requests in the engines are answered, and no others are sent. Its window goes on."""
     return to_wire([work.control(JOBS, job_id, "pause")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/resume")
-@operation(job_wire.JobObject, refusals=(404, 409))
-def resume(job_id: str) -> job_wire.JobObject:
+@operation(JobObject, refusals=(404, 409))
+def resume(job_id: str) -> JobObject:
     """Let a paused job go on where it is."""
     return to_wire([work.control(JOBS, job_id, "resume")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/rescore")
-@operation(job_wire.CreatedJob, json=job_wire.Rescore, headers=Idempotent, refusals=(403, 404, 409, 413))
-def rescore(job_id: str) -> job_wire.JobObject:
+@operation(CreatedJob, json=Rescore, headers=Idempotent, refusals=(403, 404, 409, 413))
+def rescore(job_id: str) -> JobObject:
     """Judge the answers of an ended job anew, as a new job with other options that only judge. No engine is asked."""
     owner, context = caller(), current_context()
-    body = parse_body(job_wire.Rescore, bulk=True)
+    body = parse_body(Rescore, bulk=True)
     created = create_once(
         idempotency.of_request(body, job_id),
         lambda: submission.rescore(context, owner.project_id, job_id, body.options),
@@ -323,16 +313,14 @@ def rescore(job_id: str) -> job_wire.JobObject:
 
 
 @routes.post("/v1/jobs/<job_id>/retry")
-@operation(
-    job_wire.CreatedJob, json=job_wire.RetryJob, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413)
-)
-def retry(job_id: str) -> job_wire.JobObject:
+@operation(CreatedJob, json=RetryJob, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413))
+def retry(job_id: str) -> JobObject:
     """Make a job of the items that did not complete in one that has ended, which stays as it is.
 
     All requests of these items are asked again. The body may be left out.
     """
     owner, context = caller(), current_context()
-    body = parse_body(job_wire.RetryJob, bulk=True, optional=True)
+    body = parse_body(RetryJob, bulk=True, optional=True)
     created = create_once(
         idempotency.of_request(body, job_id),
         lambda: submission.retry(
@@ -375,8 +363,8 @@ def item_events(job_id: str) -> Response:
 
 
 @routes.get("/v1/jobs/<job_id>/items")
-@operation(job_wire.ItemPage, query=ListItems, refusals=(404, 409))
-def items(job_id: str) -> job_wire.ItemPage:
+@operation(ItemPage, query=ListItems, refusals=(404, 409))
+def items(job_id: str) -> ItemPage:
     """List the items of a job by number. There are none before it was validated."""
     job = get_job(job_id)
     params = query(ListItems)
@@ -388,8 +376,8 @@ def items(job_id: str) -> job_wire.ItemPage:
         after=params.after,
         limit=params.limit,
     )
-    return job_wire.ItemPage(
-        data=[job_wire.ItemObject.model_validate(item, from_attributes=True) for item in page],
+    return ItemPage(
+        data=[ItemObject.model_validate(item, from_attributes=True) for item in page],
         first_id=str(page[0].number) if page else None,
         last_id=str(page[-1].number) if page else None,
         has_more=has_more,
@@ -397,29 +385,29 @@ def items(job_id: str) -> job_wire.ItemPage:
 
 
 @routes.get("/v1/jobs/<job_id>/items/<int:number>")
-@operation(job_wire.ItemDetail, refusals=(404, 409))
-def item(job_id: str, number: int) -> job_wire.ItemDetail:
+@operation(ItemDetail, refusals=(404, 409))
+def item(job_id: str, number: int) -> ItemDetail:
     """Look at an item: its row, all that it has asked with the answers, and its result."""
     return _detail(job_id, number)
 
 
-def _detail(job_id: str, number: int) -> job_wire.ItemDetail:
+def _detail(job_id: str, number: int) -> ItemDetail:
     details = reading.item(current_context(), get_job(job_id), number)
-    return job_wire.ItemDetail.model_validate(details, from_attributes=True)
+    return ItemDetail.model_validate(details, from_attributes=True)
 
 
 @routes.post("/v1/jobs/<job_id>/items/<int:number>")
-@operation(job_wire.ItemDetail, json=job_wire.ItemReply, refusals=(404, 409))
-def reply(job_id: str, number: int) -> job_wire.ItemDetail:
+@operation(ItemDetail, json=ItemReply, refusals=(404, 409))
+def reply(job_id: str, number: int) -> ItemDetail:
     """Reply to an item: give the verdict that it waits for, put it back, or complete it with a text.
 
     Verdicts, and items that are put back, take effect within a second or two.
     """
-    post(job_id, number, parse_body(job_wire.ItemReply))
+    post(job_id, number, parse_body(ItemReply))
     return _detail(job_id, number)
 
 
-def post(job_id: str, number: int, body: job_wire.ItemReply) -> None:
+def post(job_id: str, number: int, body: ItemReply) -> None:
     """Take a reply to an item of the caller's project. Raises NotFoundError, ConflictError."""
     owner, context = caller(), current_context()
     place = (context, owner, job_id, number)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Any
 
 import flask
 from flask import Blueprint, url_for
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
 from batchyard import tariffs
 from batchyard.errors import RequestError
-from batchyard.statuses import PRIORITIES, Endpoint, Priority
+from batchyard.statuses import PRIORITIES
 from batchyard.tables import formats
 from batchyard.tables.formats import Format, TableError
 from batchyard.wording import MAX_MESSAGE, cut
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from tasks.intake import estimate, prompts, submission
 from tasks.intake.estimate import Part
@@ -27,101 +26,20 @@ from tasks.intake.submission import Draft, NewInput
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
 from tasks.steps import registry as steps
-from webapp import batches, wire, work
+from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
-from webapp.job_wire import JsonObject
 from webapp.jobs import create_once as create_job_once
 from webapp.requests import caller, current_context, form, parse_body, query
+from webapp.wire.start import PARAMETERS, CostEstimate, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
-JsonText = BeforeValidator(wire.from_json_text)
-PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 MAX_TITLE = 60
 SAMPLE = 1000
 """So many requests of a file say what the others are like."""
 OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
 OF_A_BATCH = {"endpoint", "on_invalid", "priority", *OF_PROMPTS}
-
-
-class Started(BaseModel):
-    """What POST /start answers. Without a recipe the job is one batch, and has its id."""
-
-    job_id: str
-    batch_id: str | None = Field(description="null: the job is a recipe's")
-    file_id: str | None
-    status_url: str
-
-
-class CostEstimate(BaseModel):
-    """What a batch would cost if its requests used what those of the project's latest batches did."""
-
-    currency: str
-    amount: str | None = Field(description="null: the project has had no batch of a model, so nobody knows")
-    least: str | None = Field(description="as in the cheapest of these; of fewer than 3, at most half of `amount`")
-    most: str | None = Field(description="as in the dearest of them; of fewer than 3, at least twice `amount`")
-    batches: int = Field(description="how many batches this is from")
-
-
-class StartDryRun(BaseModel):
-    """What a batch would be. It was not created."""
-
-    object: Literal["batch.dry_run"] = "batch.dry_run"
-    requests: int
-    bytes: int = Field(description="of the input file with its requests")
-    due_at: int = Field(description="until when it would have to be done, by its window and the project's tier")
-    eta_seconds: float | None = Field(description="null: nothing like it was measured yet")
-    eta_earliest_seconds: float | None
-    eta_latest_seconds: float | None
-    on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
-    cost: CostEstimate | None = Field(description="what it would cost; null: a model has no tariff")
-
-
-class StartAnswer(RootModel[Started | StartDryRun]):
-    """What was started, or with `dry_run` what would be."""
-
-
-class StartQuery(BaseModel):
-    dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
-
-
-class Start(BaseModel):
-    """Prompts inline, or in a form's `file`; how to run them, and until when."""
-
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = Field(None, description="needed unless the file holds whole requests")
-    prompts: list[str] | str | None = Field(None, description="a list, or a text with one prompt a line")
-    endpoint: Endpoint = "/v1/chat/completions"
-    system: str | None = Field(None, description="system message of every chat")
-    template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
-    null_values: Annotated[list[str], JsonText] = Field(
-        default_factory=list, max_length=20, description="cells of csv and tsv that count as empty: ['NA', 'null']"
-    )
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-    stop: Annotated[list[str] | str | None, JsonText] = None
-    response_format: Annotated[dict[str, Any] | None, JsonText] = Field(
-        None, description="the form of answers, such as a JSON schema, for engines that have structured output"
-    )
-    sampling: Annotated[dict[str, Any], JsonText] = Field(
-        default_factory=dict, description="any other parameters of the request body"
-    )
-    recipe: str | None = Field(None, min_length=1, max_length=128, description="start a job of this recipe")
-    options: Annotated[JsonObject, JsonText] = Field(
-        default_factory=dict, description="the recipe's, instead of a model and its parameters"
-    )
-    completion_window: wire.Window = "24h"
-    metadata: Annotated[wire.Metadata | None, JsonText] = None
-    post_process: Annotated[wire.Steps, JsonText] = Field(default_factory=list, max_length=16)
-    on_invalid: wire.OnInvalid = Field("fail", description=wire.ON_INVALID)
-    priority: Priority = Field("normal", description=wire.PRIORITY)
-
-
-class StartForm(Start):
-    model_config = ConfigDict(json_schema_extra=wire.declare_file(required=False))
 
 
 @routes.post("/start")
@@ -162,7 +80,7 @@ def start() -> tuple[dict[str, Any], int]:
     return answer.model_dump(), 202
 
 
-def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> Started:
+def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | None) -> Started:
     """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
     names = options.model_fields_set & OF_A_BATCH
     if names:
@@ -193,7 +111,7 @@ def _start_job(options: Start, recipe: str, file: tuple[Writer, str] | None) -> 
     return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)
 
 
-def _dry_run(options: Start, file: tuple[Writer, str] | None) -> StartDryRun:
+def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDryRun:
     """Count the requests of an input and forecast them. Raises RequestError if there are none."""
     context, source = current_context(), _input(options, file)
     with context.artifacts.open(source.content.sha256) as content:
@@ -226,7 +144,7 @@ def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
 
 
 def submit(
-    options: Start, file: tuple[Writer, str] | None, idempotency: Idempotency = None, title: str | None = None
+    options: Start, file: tuple[ArtifactWriter, str] | None, idempotency: Idempotency = None, title: str | None = None
 ) -> Batch:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
@@ -253,22 +171,20 @@ def make(options: Start, source: File | NewInput, idempotency: Idempotency = Non
 
 
 def _draft(options: Start, source: File | NewInput, title: str | None = None) -> Draft:
-    return submission.draft(
-        current_context(),
-        caller().project_id,
-        source,
+    batch = Batch(
+        project_id=caller().project_id,
         endpoint=options.endpoint,
         completion_window=options.completion_window,
-        metadata=options.metadata,
+        request_metadata=options.metadata,
         name=title,
         post_process=options.post_process,
-        output_expires_after=None,
         on_invalid=options.on_invalid,
         priority=PRIORITIES[options.priority],
     )
+    return submission.draft(current_context(), batch, source)
 
 
-def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
+def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> NewInput:
     """Return the requests of a file with a name, or of the inline prompts. Raises RequestError, UnavailableError."""
     if file is None:
         return NewInput("prompts.jsonl", requests_of(options, prompts.of_list(options.prompts or [])))
@@ -279,7 +195,7 @@ def _input(options: Start, file: tuple[Writer, str] | None) -> NewInput:
     return NewInput(f"{prompts.kind_of(name).stem}.jsonl", _of_file(options, upload, name))
 
 
-def _of_file(options: Start, upload: Writer, name: str) -> Writer:
+def _of_file(options: Start, upload: ArtifactWriter, name: str) -> ArtifactWriter:
     """Return a file of whole requests as it is; store a request for each prompt of any other file."""
     kind = prompts.kind_of(name).format
     if kind == "jsonl":
@@ -305,7 +221,7 @@ def prompts_of(options: Start, file: IO[bytes], kind: Format) -> Iterator[prompt
 
 
 @contextmanager
-def opened(upload: Writer | File, name: str) -> Iterator[IO[bytes]]:
+def opened(upload: ArtifactWriter | File, name: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed if its name says that it is compressed. Raises RequestError if it cannot be read."""
     context = current_context()
     with context.artifacts.open(upload.sha256) as file:
@@ -315,7 +231,7 @@ def opened(upload: Writer | File, name: str) -> Iterator[IO[bytes]]:
             raise prompts.refused(error) from None
 
 
-def decompressed(upload: Writer, name: str) -> Writer:
+def decompressed(upload: ArtifactWriter, name: str) -> ArtifactWriter:
     """Store a compressed file anew as what it holds; return any other as it is."""
     if formats.compression_of(name) is None:
         return upload
@@ -342,7 +258,7 @@ def request_template(options: Start) -> prompts.RequestTemplate:
     return prompts.RequestTemplate(options.endpoint, options.model, options.system, parameters | options.sampling)
 
 
-def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> Writer:
+def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> ArtifactWriter:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     context = current_context()
     common = request_template(options)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from batchyard.tariffs import CostByCurrency
+from batchyard.tariffs import TotalCost
 from store.records import File
 from store.work.artifacts import AnyArtifact
 from store.work.lifecycle import Lifecycle, Record, Verb
 from tasks.scheduling.forecast import Forecast
-from webapp import wire
 from webapp.requests import caller, current_context
+from webapp.wire.work import ArtifactObject, Cost, EngineDeath, InputTokensDetails, OutputTokensDetails, Usage
 
 
 def get(life: Lifecycle[Record], work_id: str) -> Record:
@@ -28,10 +29,10 @@ def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
         return life.control(session, owner, work_id, verb)
 
 
-def cost(amounts: CostByCurrency | None) -> wire.Cost | None:
+def cost(amounts: TotalCost | None) -> Cost | None:
     """Return a cost as it crosses the wire, null without a tariff."""
     document = amounts and amounts.document
-    return None if document is None else wire.Cost.model_validate(document)
+    return None if document is None else Cost.model_validate(document)
 
 
 def eta(forecast: Forecast | None) -> dict[str, float | None]:
@@ -43,22 +44,30 @@ def eta(forecast: Forecast | None) -> dict[str, float | None]:
     return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
 
 
-def usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> wire.Usage:
+def usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> Usage:
     """Return amounts of tokens as OpenAI's usage object."""
-    return wire.Usage(
+    return Usage(
         input_tokens=input_tokens,
-        input_tokens_details=wire.InputTokensDetails(cached_tokens=cached_tokens),
+        input_tokens_details=InputTokensDetails(cached_tokens=cached_tokens),
         output_tokens=output_tokens,
-        output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
         total_tokens=input_tokens + output_tokens,
     )
 
 
-def artifacts(rows: Sequence[tuple[AnyArtifact, File]]) -> list[wire.ArtifactObject]:
+def engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
+    """Return the fields `engine_deaths` and `last_engine_death`, of what the records of batches say."""
+    entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
+    last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
+    return {
+        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
+        "last_engine_death": None if last is None else EngineDeath.model_validate(last),
+    }
+
+
+def artifacts(rows: Sequence[tuple[AnyArtifact, File]]) -> list[ArtifactObject]:
     """Return artifacts as they cross the wire."""
     return [
-        wire.ArtifactObject(
-            name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
-        )
+        ArtifactObject(name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines)
         for artifact, file in rows
     ]

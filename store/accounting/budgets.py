@@ -22,7 +22,7 @@ from store.accounting import usage
 from store.accounting.months import Month
 from store.database import changed
 from store.jobs import lifecycle
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, Budget, Job, now
 
 State = Literal["ok", "warning", "exceeded"]
@@ -66,7 +66,7 @@ class Standing:
 
 def settle(
     session: Session,
-    by: Caller,
+    by: Principal,
     project_id: str,
     *,
     amount: Decimal,
@@ -97,7 +97,7 @@ def settle(
     return standing
 
 
-def remove(session: Session, by: Caller, project_id: str) -> None:
+def remove(session: Session, by: Principal, project_id: str) -> None:
     """Remove a project's budget, if it has one, and let go on what it has paused. Raises NotFoundError."""
     project = projects.get(session, project_id, lock=True)
     budget = session.get(Budget, project_id)

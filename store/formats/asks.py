@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet, plan
 
 SCHEMA = pa.schema(
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 )
 
 
-def write(file: Writer, tables: Iterable[pa.Table]) -> None:
+def write(file: ArtifactWriter, tables: Iterable[pa.Table]) -> None:
     """Write each table with the columns of SCHEMA as one row group."""
     with pq.ParquetWriter(
         file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["position"]

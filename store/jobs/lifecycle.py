@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
 from store.jobs import stages
-from store.keys import Caller
+from store.keys import Principal
 from store.leases import ATTEMPTS, claim
 from store.records import Batch, Job, now
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle
@@ -25,7 +25,7 @@ _AMENDED = and_(Job.unwritten > 0, Job.attempts < ATTEMPTS)
 class Jobs(Lifecycle[Job]):
     """The life of jobs."""
 
-    def cancel(self, session: Session, project_id: str, work_id: str, by: Caller | None = None) -> Job:
+    def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Job:
         """Request that a job stops, with the jobs that it has started. What its items have is kept."""
         job = super().cancel(session, project_id, work_id, by)
         hasten(session, work_id)
@@ -34,7 +34,7 @@ class Jobs(Lifecycle[Job]):
         return job
 
     def _change_pause(
-        self, session: Session, by: Caller, work: Job, verb: Literal["pause", "resume"]
+        self, session: Session, by: Principal, work: Job, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
         """Pause or resume a job, its batches and the jobs that it has started, with theirs.
 

@@ -65,7 +65,7 @@ AMOUNTS = (
 )
 
 
-class Answered:
+class AnswerAmounts:
     """Columns of the amounts that answers add up to.
 
     `cached_tokens` counts input tokens from the engine's prefix cache. The `shared_` columns count requests that were

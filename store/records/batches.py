@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import ID, Answered, Base, Leased, Pausable
+from store.records.base import ID, AnswerAmounts, Base, Leased, Pausable
 
 
-class Batch(Leased, Answered, Pausable, Base):
+class Batch(Leased, AnswerAmounts, Pausable, Base):
     """A batch of requests. Field names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
@@ -120,7 +120,7 @@ class Segment(Leased, Base):
     )
 
 
-class ResultChunk(Answered, Base):
+class ResultChunk(AnswerAmounts, Base):
     """A chunk of a segment's answers: the artifact that holds them (store.formats.chunks), and their amounts."""
 
     __tablename__ = "parts"

@@ -16,7 +16,7 @@ from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import TERMINAL
 from store import events, listing
 from store.database import changed
-from store.keys import Caller
+from store.keys import Principal
 from store.leases import ATTEMPTS
 from store.records import Batch, File, Job, Sla, new_id, now
 from store.work import artifacts
@@ -156,7 +156,7 @@ class Lifecycle(ABC, Generic[Record]):
                 events.record(session, work, f"{self.noun}.{after}")
         return True
 
-    def cancel(self, session: Session, project_id: str, work_id: str, by: Caller | None = None) -> Record:
+    def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
         """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
 
         Args:
@@ -171,7 +171,7 @@ class Lifecycle(ABC, Generic[Record]):
         self.request_cancel(session, work, by)
         return work
 
-    def request_cancel(self, session: Session, work: Record, by: Caller | None = None, **values: Any) -> bool:
+    def request_cancel(self, session: Session, work: Record, by: Principal | None = None, **values: Any) -> bool:
         """Request that work stops, with these columns. False if that was requested before.
 
         Raises:
@@ -191,7 +191,7 @@ class Lifecycle(ABC, Generic[Record]):
             events.act(session, by, cast(events.Action, f"{self.noun}.cancelling"), work)
         return first
 
-    def pause(self, session: Session, by: Caller, work_id: str) -> Record:
+    def pause(self, session: Session, by: Principal, work_id: str) -> Record:
         """Let no more of the work's requests be sent. Its window goes on. Pausing it twice changes nothing.
 
         Raises:
@@ -200,18 +200,18 @@ class Lifecycle(ABC, Generic[Record]):
         """
         return self._set_pause(session, by, work_id, "pause")
 
-    def resume(self, session: Session, by: Caller, work_id: str) -> Record:
+    def resume(self, session: Session, by: Principal, work_id: str) -> Record:
         """Let paused work go on. It changes nothing if it is not paused. Raises as `pause` does."""
         return self._set_pause(session, by, work_id, "resume")
 
-    def _set_pause(self, session: Session, by: Caller, work_id: str, verb: Literal["pause", "resume"]) -> Record:
+    def _set_pause(self, session: Session, by: Principal, work_id: str, verb: Literal["pause", "resume"]) -> Record:
         work = self.get(session, by.project_id, work_id)
         refuse_stage(work, verb)
         self._change_pause(session, by, work, verb)
         return work
 
     def _change_pause(
-        self, session: Session, by: Caller, work: Record, verb: Literal["pause", "resume"]
+        self, session: Session, by: Principal, work: Record, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
         """Pause or resume work. Return the columns that are new. Raises ConflictError."""
         record, pausing = self.record, verb == "pause"
@@ -227,7 +227,7 @@ class Lifecycle(ABC, Generic[Record]):
             raise ConflictError(message, param=f"{self.noun}_id")
         return values if done else {}
 
-    def control(self, session: Session, by: Caller, work_id: str, verb: Verb) -> Record:
+    def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
         """Cancel, pause or resume work. Raises as these do."""
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)

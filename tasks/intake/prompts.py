@@ -16,7 +16,7 @@ from batchyard.tables.formats import Format, Kind, TableError
 from batchyard.tables.reading import RULE
 from batchyard.tables.template import Template, TemplateError
 from batchyard.wording import MAX_LIST, quoted
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from tasks.intake.lines import REFUSED, LineError, parse
 
 _CONTENT = ("messages", "prompt")
@@ -83,7 +83,7 @@ def write(
     limit: int,
     *,
     skip_invalid: bool = False,
-) -> Writer:
+) -> ArtifactWriter:
     """Store one request per prompt. `check` gets the first one and may raise RequestError.
 
     With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.

@@ -12,8 +12,8 @@ from flask import Flask
 from markupsafe import Markup
 
 from batchyard import durations, tariffs, wording
-from webapp.accounts.usage import Money
-from webapp.wire import Cost
+from webapp.wire.usage import Money
+from webapp.wire.work import Cost
 
 NOTHING = "\N{EN DASH}"
 """Shown for a value that was not measured yet."""

@@ -17,13 +17,13 @@ from batchyard.statuses import TERMINAL
 from tasks.jobs import reading
 from tasks.jobs.reading import ItemDetails, Judgement, RequestRow, Turn
 from tasks.jobs.replies.posting import MENDABLE
-from webapp.job_wire import ItemReply
 from webapp.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure
 from webapp.pages.jobs import title
 from webapp.requests import current_context, query, validated
+from webapp.wire.items import ItemReply
 
 routes = Blueprint("items", __name__, url_prefix="/jobs/<job_id>/items")
 

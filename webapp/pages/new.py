@@ -20,7 +20,7 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import RequestError
 from batchyard.wording import cut
 from store import batches, files
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
 from tasks.intake import preview, prompts, submission
@@ -33,7 +33,7 @@ from webapp.files import get_file, uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import caller, current_context, validated
-from webapp.start import PARAMETERS, StartForm
+from webapp.wire.start import PARAMETERS, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 
@@ -53,13 +53,13 @@ class _Source:
     """The input of a form: a stored file, an uploaded file, or a text."""
 
     name: str
-    content: File | Writer | bytes
+    content: File | ArtifactWriter | bytes
 
     def head(self) -> tuple[bytes, bool]:
         """Return the first lines as `preview.head` does; a text is returned whole."""
         if isinstance(self.content, bytes):
             return self.content, True
-        if isinstance(self.content, Writer) and not self.content.stored:
+        if isinstance(self.content, ArtifactWriter) and not self.content.stored:
             self.content.commit()
         with start.opened(self.content, self.name) as file:
             return preview.head(file)

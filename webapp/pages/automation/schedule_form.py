@@ -18,7 +18,7 @@ from webapp import start
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import current_context, validated
-from webapp.start import PARAMETERS, Start
+from webapp.wire.start import PARAMETERS, Start
 
 SHOWN = 200_000
 """Longest template that stands in the form, in characters. A form that is sent has at most 500 kB."""

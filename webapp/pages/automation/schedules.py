@@ -25,7 +25,8 @@ from webapp.pages.automation import cron_words, schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
-from webapp.schedules import NEXT_RUNS, CreateSchedule, UpdateSchedule, change, get_schedule, make, remove, to_wire
+from webapp.schedules import NEXT_RUNS, change, get_schedule, make, remove, to_wire
+from webapp.wire.schedules import CreateSchedule, UpdateSchedule
 
 routes = Blueprint("schedules", __name__, url_prefix="/schedules")
 

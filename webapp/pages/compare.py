@@ -21,7 +21,7 @@ from webapp.pages.batches import summaries
 from webapp.pages.formats import brief, count, duration, figure, money, rate
 from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
 
 routes = Blueprint("compare", __name__, url_prefix="/compare")
 
