@@ -281,15 +281,3 @@ def test_what_an_earlier_stack_left_is_ended(tmp_path: Path) -> None:
         folder.hold()
         folder.release()
         assert leftover.poll() is not None
-
-
-def test_a_log_that_grew_too_long_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LOG_BYTES", 10)
-    log = tmp_path / "web.log"
-    with log.open("a") as writer:
-        writer.write("the line before\n")
-        writer.flush()
-        process.rotate(log)
-        writer.write("and after\n")
-    assert log.read_text() == "and after\n"
-    assert (tmp_path / "web.log.1").read_text() == "the line before\n"
