@@ -21,62 +21,33 @@ MIN_MODULES, MAX_MODULES = 3, 20
 MAX_LINES, MAX_PARAMETERS = 80, 12
 
 # What does not hold yet. An entry goes once it holds: the tests compare both ways.
-SMALL_PACKAGES = {
-    "tasks/jobs/replies",
-    "tasks/recurring",
-    "tasks/webhooks",
-    "webapp/pages/comparison",
-    "webapp/pages/deployment",
-}
+SMALL_PACKAGES = {"tasks/jobs/replies", "tasks/recurring", "tasks/webhooks"}
 LONG_FUNCTIONS = {"inference/pipeline.py:run", "tasks/execution/segment.py:_answer"}
-WIDE_FUNCTIONS = {"store/batches.py:create"}
+WIDE_FUNCTIONS: set[str] = set()
 DOUBLE_NAMES = {
     "Answer",
-    "Answered",
-    "Attempt",
     "Base",
     "Batch",
-    "Caller",
     "Check",
     "Child",
-    "Choice",
     "Demand",
     "EndedItem",
     "Entry",
     "Estimate",
-    "Failure",
-    "Filter",
-    "Health",
-    "JobStage",
     "Judgement",
-    "Line",
-    "ListResults",
     "Outlook",
     "Page",
-    "Pair",
     "Policy",
     "Prompt",
     "Prompts",
-    "Queue",
-    "Reply",
     "Report",
-    "Request",
     "Results",
-    "Row",
-    "Sample",
-    "Sampling",
-    "Speed",
     "Start",
-    "Started",
     "State",
     "Step",
-    "Table",
     "Verdict",
-    "Writer",
-    "_Rows",
     "_Settings",
     "_Tally",
-    "_Waiting",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
