@@ -12,6 +12,7 @@ import pytest
 
 from batchyard.cli import requests
 from batchyard.errors import ConfigurationError
+from tests.support.stacks import a_chat
 
 REQUEST = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}}
 
@@ -57,6 +58,7 @@ def test_the_first_line_says_the_endpoint(tmp_path: Path) -> None:
         ("\n" + json.dumps(REQUEST) + "\n", "/v1/embeddings"),
         (json.dumps(REQUEST | {"url": "/v1/elsewhere"}), "/v1/chat/completions"),
         ("no json", "/v1/chat/completions"),
+        ("[]", "/v1/chat/completions"),
         ("", "/v1/chat/completions"),
     ):
         file.write_text(content)
@@ -119,3 +121,14 @@ def test_a_window_is_a_duration(value: str) -> None:
 def test_a_url_is_no_file() -> None:
     with pytest.raises(click.BadParameter, match="URLs are not taken"):
         requests.LocalPath().convert("https://host/in.jsonl", None, None)
+
+
+def test_the_model_of_every_request_is_replaced_and_other_lines_stay(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    lines = [json.dumps(a_chat("a", "hello ü")), "", "no json", '{"body": 3}', json.dumps({"body": {}})]
+    source.write_text("\n".join(lines) + "\n")
+    requests.with_model(source, "mini", target)
+    copied = target.read_text().splitlines()
+    assert json.loads(copied[0]) == {**json.loads(lines[0]), "body": {**json.loads(lines[0])["body"], "model": "mini"}}
+    assert copied[1:4] == lines[1:4]
+    assert json.loads(copied[4]) == {"body": {"model": "mini"}}
