@@ -44,9 +44,9 @@ from inference.engines.start_errors import no_place, start_error, start_timed_ou
 from inference.ray import tables
 from inference.ray_internals import actor_id
 from inference.requests.cache_need import own_bytes
-from inference.residents.actor import ENDED, gpus
+from inference.residents.actor import gpus
 from inference.residents.directory import UNPLACED_SECONDS, are_unplaced, get_or_create_engine
-from inference.residents.kept_replies import CLOSED, Reply
+from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, unpacked
 from inference.residents.session import EngineSession, EngineTimeouts
 from inference.waits import SLICE_SECONDS
 
@@ -83,7 +83,7 @@ class RunRow:
     body: str
     position: int
     own_bytes: int
-    reply: Reply | None = None
+    reply: EngineReply | None = None
     deaths: int = 0
     strikes: int = 0
 
@@ -207,11 +207,11 @@ class EngineCaller:
         handles = [handle for handle in starting if handle is not None]
         return len(handles) == len(self._replicas) and are_unplaced(handles)
 
-    def _answer(self, row: RunRow, reply: Reply) -> None:
+    def _answer(self, row: RunRow, reply: EngineReply) -> None:
         row.reply = reply
         self._ready.append(row)
         self._missing -= 1
-        if reply[2] is None or reply[2]["code"] != ENDED:
+        if reply.death is None:
             self._deaths_in_a_row = 0
         self._news.set()
         if not self._missing:
@@ -300,7 +300,7 @@ class EngineCaller:
         if replies is None:
             raise EngineError("the run was given up")
         refused, unsent, suspects, reason = [], [], [], ""
-        for line, reply in replies:
+        for line, reply in unpacked(replies):
             row = replica.sent.pop(line, None)
             if row is None:
                 continue  # it was given to another replica meanwhile
@@ -308,9 +308,9 @@ class EngineCaller:
                 refused.append(row)
             elif reply == CLOSED:
                 unsent.append(row)
-            elif reply[2] is not None and reply[2]["code"] == ENDED:
+            elif reply.death is not None:
                 suspects.append(row)
-                reason = reply[2]["message"]
+                reason = reply.death
             else:
                 self._answer(row, reply)
         self._wait_again(replica, refused)
@@ -340,7 +340,7 @@ class EngineCaller:
 
     async def _run_alone(self, replica: Replica, handle: ActorHandle, rows: list[RunRow]) -> None:
         """Run rows that were in a dead engine with nothing else in it. If they kill it again, their halves run next."""
-        replies: list[Reply] | None = None
+        replies: list[EngineReply] | None = None
         died = ""
         try:
             permit = await self._watch(handle, handle.reserve.remote())
@@ -354,8 +354,8 @@ class EngineCaller:
             except EngineDied as death:
                 died = death.message
         for row, reply in zip(rows, replies or (), strict=False):
-            if reply[2] is not None and reply[2]["code"] == ENDED:
-                died = reply[2]["message"]
+            if reply.death is not None:
+                died = reply.death
             else:
                 self._answer(row, reply)
         requests, rows = len(rows), [row for row in rows if row.reply is None]
@@ -367,17 +367,17 @@ class EngineCaller:
         if died and len(rows) == 1:
             rows[0].strikes += 1
             if rows[0].strikes == STRIKES:
-                self._answer(rows[0], (None, None, self._verdict(died), 0, 0, 0, 0.0))
+                self._answer(rows[0], self._verdict(died))
                 return
         middle = len(rows) // 2 if died else 0
         replica.suspects += [half for half in (rows[middle:], rows[:middle]) if half]
 
-    def _verdict(self, reason: str) -> dict[str, str]:
+    def _verdict(self, reason: str) -> EngineReply:
         message = (
             f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone: {reason}"
         )
         log.warning(message, extra={"model": self._spec.name})
-        return {"code": ENDED, "message": message}
+        return EngineReply.failed(ENGINE_DIED, message)
 
     async def _watch(self, handle: ActorHandle, reference: Any) -> Any:
         """Return the call's result; wait for it as long as the engine shows work.
