@@ -14,7 +14,7 @@ from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
 from inference.ray import tables
 from inference.residents import actor, memory
-from inference.residents.kept_replies import CLOSED, Reply
+from inference.residents.replies import CLOSED, EngineReply, unpacked
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
 
@@ -90,7 +90,7 @@ def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bo
     texts = [*ODD, *(f"plain {number}" for number in range(20))]
     bodies = [json.dumps(body) for body in chat(*texts)] + [json.dumps(chat("x", max_tokens=["5"], n="2")[0])]
 
-    async def replies() -> list[Reply | None]:
+    async def all_replies() -> list[EngineReply | None]:
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo"), 120.0)
         await resident.ready(60)
         if alone:
@@ -99,16 +99,17 @@ def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bo
             return list(await resident.answer_alone("/v1/chat/completions", bodies, permit) or [])
         session = EngineSession("run", "work", len(bodies), 64)
         requests = [(line, line, len(body), body) for line, body in enumerate(bodies)]
-        by_line: dict[int, Reply | None] = {}
+        by_line: dict[int, EngineReply | None] = {}
         while len(by_line) < len(bodies):
-            by_line |= dict(await resident.exchange(session, "caller", "/v1/chat/completions", requests) or [])
+            replies = await resident.exchange(session, "caller", "/v1/chat/completions", requests)
+            by_line |= dict(unpacked(replies or []))
             requests = []
         return [by_line[line] for line in range(len(bodies))]
 
     lines = pa.table(
         {"line": pa.array(range(len(bodies)), pa.int64()), "custom_id": list(map(str, range(len(bodies))))}
     )
-    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(replies(), 20)) if reply])
+    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(all_replies(), 20)) if reply])
     answers = [json.loads(answer) for answer in answered.column("answer").to_pylist()]
     errors = [answer["error"] and answer["error"]["code"] for answer in answers]
     assert dict(zip(texts, errors, strict=False)) == {**dict.fromkeys(texts), **ODD}
@@ -131,16 +132,16 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
         await asyncio.sleep(0.1)
         await resident.close("other work")
         await resident.close("work")
-        replies = dict(await exchange or [])
+        replies = dict(unpacked(await exchange or []))
         while len(replies) < 5:
-            replies |= dict(await resident.exchange(session, "caller", endpoint, []) or [])
+            replies |= dict(unpacked(await resident.exchange(session, "caller", endpoint, []) or []))
         assert {line for line, reply in replies.items() if reply == CLOSED} == {2, 3, 4}
-        assert [replies[line][0] for line in (0, 1)] == [200, 200]
+        assert [reply and reply.status_code for reply in (replies[0], replies[1])] == [200, 200]
         assert await resident.exchange(session, "caller", endpoint, [requests[4]]) == [(4, CLOSED)]
         await resident.drop("run")
         later = EngineSession("next run", "work", 9, 8)
-        (again,) = await resident.exchange(later, "caller", endpoint, [requests[4]]) or []
-        assert again[1] is not None and again[1][0] == 200
+        ((_, again),) = unpacked(await resident.exchange(later, "caller", endpoint, [requests[4]]) or [])
+        assert again is not None and again.status_code == 200
 
     asyncio.run(asyncio.wait_for(scene(), 20))
 

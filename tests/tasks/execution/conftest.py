@@ -53,7 +53,15 @@ class DirectedEngine:
         raise Stopped
 
     def answer(
-        self, _spec: Any, _endpoint: str, rows: pa.Table, *, stopped: threading.Event, on_death: Any, **_: Any
+        self,
+        _spec: Any,
+        _endpoint: str,
+        rows: pa.Table,
+        _timeouts: Any,
+        *,
+        stopped: threading.Event,
+        on_death: Any,
+        **_: Any,
     ) -> Generator[pa.Table]:
         self._threads.stopped, self.on_death = stopped, on_death
         lines = rows["line"].to_pylist()

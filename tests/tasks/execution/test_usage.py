@@ -18,8 +18,8 @@ from store.accounting.months import Month
 from store.records import Batch, DailyUsage
 from tasks.context import AppContext
 from tasks.execution import segment as segments
+from tasks.execution.answering import _configuration
 from tasks.execution.chunk_writer import ChunkWriter
-from tasks.execution.segment import _configuration
 from tasks.scheduling.throughput import ThroughputMeter
 from tests.support.planned import MODEL, answers, dispatched, end_batch, lose, plan_batch, reload, started, the_segment
 from tests.tasks.execution.conftest import DirectedEngine

@@ -26,6 +26,7 @@ from inference import catalog
 from inference.engine import Engine, EngineAnswer
 from inference.engines.openai import client, endpoints
 from inference.engines.registry import check_arguments, engine_class
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import all_answers, chat, table, until
 from tests.support.servers import Reply, Server, answer, listening, serving
 
@@ -561,14 +562,14 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
     from inference import pipeline
     from inference.residents import directory
 
-    terms = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
+    timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=60.0, idle_seconds=600.0)
     model = spec(endpoints=[{"url": vllm_url}], watch_seconds=1.0)
     bodies = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
     bodies += chat("x" * 900)
     try:
-        versions = pipeline.start(model, **terms).versions
+        versions = pipeline.start(model, timeouts).versions
         lines: dict[int, dict[str, Any]] = {}
-        for answers in pipeline.run(model, CHAT, table(bodies), **terms):
+        for answers in pipeline.run(model, CHAT, table(bodies), timeouts):
             lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}
         (state,) = directory.states().values()
     finally:

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from batchyard.models import ModelSpec
 from inference.ray.caller import EngineCaller, Replica
+from inference.residents.replies import EngineReply
 from inference.residents.session import EngineSession, EngineTimeouts
 
-REPLY = (200, b"{}", None, 1, 0, 1, 0.1)
+REPLY = EngineReply(200, b"{}", None, 1, 0, 1, 0.1)
 
 
 class LateReplies(EngineCaller):
