@@ -217,13 +217,18 @@ def plan(
         "total": sum(segment.requests for segment in segments),
         "failed": sum(chunk.failed for chunk in chunks),
         "models": models,
-        "model": next(iter(models)) if len(models) == 1 else None,
+        "model": only_model(models),
         "simulated": simulated,
         "attempts": 0,
         "attempt_error": None,
     }
     session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
     transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
+
+
+def only_model(models: Mapping[str, Any]) -> str | None:
+    """Return the model of a batch with one, None of a batch with several."""
+    return next(iter(models)) if len(models) == 1 else None
 
 
 def set_model(session: Session, batch_id: str, model: str, config: dict[str, Any]) -> None:
