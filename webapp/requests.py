@@ -248,7 +248,7 @@ def _path_of_nul(values: dict[str, Any]) -> str | None:
             return ".".join(path)
         if isinstance(value, dict | list):
             entries = value.items() if isinstance(value, dict) else enumerate(value)
-            pending += [((*path, str(key)), own) for key, own in entries]
+            pending += [((*path, str(key)), entry) for key, entry in entries]
     return None
 
 

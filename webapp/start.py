@@ -133,7 +133,7 @@ def submit(
 ) -> Batch:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
-    It is called `title` if it has no name of its own, else as its file, or after its first inline prompt.
+    It is called by its metadata's `name`, else `title`, else as its file, or after its first inline prompt.
 
     Raises:
         RequestError, UnavailableError.

@@ -40,7 +40,7 @@ class ResultRow:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """The error of a request that failed: the line's own, or the one in its response body."""
+        """The error of a request that failed: that of the line, or the one in its response body."""
         return self.error or (self.response or {}).get("error")
 
     @property

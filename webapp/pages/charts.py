@@ -1,6 +1,6 @@
 """Charts: the blocks of a job's view (batchyard.recipes.Report) as shapes of an SVG, drawn without a script.
 
-A chart has a size in units of its own, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
+A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
 """
 
 from __future__ import annotations

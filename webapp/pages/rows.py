@@ -37,7 +37,7 @@ routes.add_app_template_filter(rendered)
 
 ROWS = 25
 FIRST_ROWS = 10
-"""Requests on the batch's own page."""
+"""Requests on the page of their batch."""
 TEXT = 400
 """The number of characters shown of a request or an answer in the list."""
 SHOWN_BYTES = 32 * 1024

@@ -1,6 +1,6 @@
 """/selected: cancel, retry, pause or resume several batches and jobs of the list at once, after a question.
 
-Two batches can be compared, too, on a page of their own.
+Two batches can be compared, too, on another page.
 """
 
 from __future__ import annotations

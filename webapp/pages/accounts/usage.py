@@ -140,7 +140,7 @@ def _table(title: str, column: str, lines: Iterable[UsageEntry], label: Callable
     groups: dict[str, list[UsageEntry]] = {}
     for line in lines:
         groups.setdefault(label(line), []).append(line)
-    rows = [UsageTableRow(name, total_of(own)) for name, own in groups.items()]
+    rows = [UsageTableRow(name, total_of(lines)) for name, lines in groups.items()]
     if column == "Day":
         rows.sort()
     else:

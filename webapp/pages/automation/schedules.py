@@ -47,7 +47,7 @@ def show() -> ResponseReturnValue:
         runs=runs,
         has_more=has_more,
         limit=params.limit,
-        **_of_runs([run for own in runs.values() for run in own]),
+        **_of_runs([run for of_schedule in runs.values() for run in of_schedule]),
     )
 
 
