@@ -1,6 +1,7 @@
-"""Events: changes of batches and jobs, and what clients have done. Each is written in the transaction of its change.
+"""Events: changes of batches and jobs, and what clients have done.
 
-So none is lost. Webhooks get the former; the latter say by whom, and may be about keys, files and the like.
+Each is written in the transaction of its change, so none is lost. Webhooks get the changes. What clients have done
+names the client, and may be about keys, files and the like.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ Action = Literal[
 
 
 def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> Event:
-    """Record an event of a batch or a job and its deliveries. `data` goes into the event's data, beside the id."""
+    """Record an event of a batch or a job and its deliveries.
+
+    `data` goes into the event's data, beside the id.
+    """
     columns = {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
     return _deliver(
         session, Event(**columns, project_id=subject.project_id, type=type_, data={"id": subject.id, **data})
@@ -80,7 +84,7 @@ def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> E
 
 
 def record_death(session: Session, batch: Batch, **data: Any) -> Event:
-    """Record that an engine died with requests of the batch, for the batch and the job of which it is a stage."""
+    """Record the death of an engine with requests of a batch, for the batch and for its job."""
     job = {} if batch.job_id is None else {"job_id": batch.job_id}
     columns = {"batch_id": batch.id, "job_id": batch.job_id, "project_id": batch.project_id, "type": "engine.died"}
     return _deliver(session, Event(**columns, data={"id": batch.id, **job, **data}))

@@ -134,7 +134,7 @@ def _notice(standing: Standing) -> str | None:
 
 
 def announce(session: Session, standing: Standing) -> bool:
-    """Announce how a budget stands, if it stands worse than before, and pause or resume batches and jobs as it says.
+    """Announce a budget that stands worse than before, and pause or resume work as it says.
 
     Returns:
         True if it stands otherwise than before, and no other caller has found that.
@@ -171,7 +171,10 @@ def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> lis
 
 
 def _pause(session: Session, project_id: str) -> None:
-    """Pause what runs in a project, as a client would. What is paused already stays paused by whom it is."""
+    """Pause what runs in a project, as a client would.
+
+    What somebody else has paused keeps that name.
+    """
     values = {"paused_at": now(), "paused_by": PAUSED_BY}
     # Jobs before batches, as in the ticks of jobs: in another order the two would wait for each other.
     for record, statuses in ((Job, JOB_PAUSABLE), (Batch, PAUSABLE)):

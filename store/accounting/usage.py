@@ -43,7 +43,10 @@ _KEY = ("batch_id", "model", "day")
 
 @dataclass(frozen=True)
 class UsageEntry:
-    """Usage of one day, model, project and key, as far as it is listed by them. `cost` is None without a tariff."""
+    """Usage of one day, model, project and key, as far as it is listed by them.
+
+    `cost` is None without a tariff.
+    """
 
     day: int | None
     model: str | None
@@ -76,7 +79,7 @@ def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
 
 
 def costs(session: Session, batch_ids: Collection[str]) -> dict[str, TotalCost]:
-    """Return what each batch has cost so far, by its id; nothing of one of which nothing was answered."""
+    """Return what each batch has cost so far, by its id, without those that have no answer."""
     return _by_owner(session.execute(_sums(DailyUsage.batch_id).where(DailyUsage.batch_id.in_(batch_ids))))
 
 
@@ -95,7 +98,10 @@ def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[
 
 
 def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:
-    """Return the usage of a month, sorted, of one project or of all (None); one line for each currency of the same."""
+    """Return the usage of a month, sorted, of one project or of all (None).
+
+    There is a line for each currency.
+    """
     columns = [_COLUMNS[dimension] for dimension in by]
     statement = _sums(*columns).where(_within(month))
     if project_id is not None:

@@ -49,7 +49,7 @@ def segment_errors(session: Session, job_ids: Sequence[str]) -> list[str]:
 
 
 def times(session: Session, job_ids: Sequence[str]) -> tuple[int | None, float | None]:
-    """Return when the first batch of these jobs was made, in whole seconds, and when they got their last answers."""
+    """Return when the first batch of these jobs was created (whole seconds), and when their last answer came."""
     of_jobs = Batch.job_id.in_(job_ids)
     began_at = session.scalar(select(func.min(Batch.created_at)).where(of_jobs))
     answers = select(func.max(ResultChunk.created_at)).join(Batch, Batch.id == ResultChunk.batch_id)

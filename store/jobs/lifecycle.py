@@ -146,7 +146,7 @@ def resolved(session: Session, job: Job, state: str) -> None:
 
 
 def sources(session: Session, job: Job, limit: int = 8) -> list[Job]:
-    """Return the job whose answers this one takes, the one whose answers that took, and so on, at most `limit`."""
+    """Return the job whose answers this one takes, the source of that job, and so on, at most `limit`."""
     earlier: list[Job] = []
     while job.answers_from is not None and len(earlier) < limit:
         source = session.get(Job, job.answers_from)

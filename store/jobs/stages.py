@@ -37,7 +37,7 @@ def of_job(session: Session, job_id: str) -> list[JobStage]:
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create the batch of a stage, in progress and open, and the stage if there is none with that number.
+    """Create the open batch of a stage, in progress, and the stage if there is none with that number.
 
     It is paused if the job is.
     """
@@ -110,6 +110,9 @@ def seal(session: Session, batch_id: str) -> None:
 
 
 def cancel_batches(session: Session, job_id: str) -> None:
-    """Request that all batches of a job in progress stop. Their answers are kept. Those that end anyway do so."""
+    """Request that all batches of a job in progress stop.
+
+    Their answers are kept. Those that end anyway do so.
+    """
     for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status == "in_progress")).all():
         batches.request_cancel(session, batch)

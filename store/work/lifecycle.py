@@ -330,5 +330,5 @@ def refuse_stage(work: Batch | Job, action: str) -> None:
 
 
 def _is_stage(work: Batch | Job) -> bool:
-    """True for a batch of a job, which alone decides what becomes of it and what is told of it."""
+    """True for a batch of a job. Only the job decides what becomes of it, and has its events."""
     return isinstance(work, Batch) and work.job_id is not None

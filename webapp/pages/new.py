@@ -181,7 +181,10 @@ def _options() -> StartForm:
 
 
 def _source() -> _Source | None:
-    """Return the form's input; None if it is empty. Raises RequestError if it has both a file and a text."""
+    """Return the form's input; None if it is empty.
+
+    Raises RequestError if it has both a file and a text.
+    """
     fields, part = flask.request.form, flask.request.files.get("file")
     if fields.get("file_id"):
         with current_context().database.read() as session:
@@ -223,7 +226,10 @@ def _preview(options: StartForm, source: _Source) -> Preview:
 
 
 def _first_rows(source: _Source, options: InputOptions) -> tuple[list[Prompt], bool]:
-    """Return the first prompts of a Parquet file, whose beginning alone cannot be read; and True if these are all."""
+    """Return the first prompts of a Parquet file, and True if these are all.
+
+    Such a file cannot be read from its beginning alone.
+    """
     if isinstance(source.content, bytes):
         raise RequestError("Parquet is no text; send it as a file.", code="invalid_value", param="text")
     context = current_context()

@@ -212,7 +212,7 @@ def _usage(row: ResultRow) -> dict[str, Any]:
 
 
 def _shown(content: bytes) -> str | None:
-    """Return a line as JSON for people, one that is no JSON as it is; None if it is too long for the page."""
+    """Return a line for people, indented if it is JSON; None if it is too long for the page."""
     if len(content) > SHOWN_BYTES:
         return None
     try:

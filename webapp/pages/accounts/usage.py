@@ -1,4 +1,7 @@
-"""/usage: what was used in a month and what it has cost; for administrators of all projects, with their budgets."""
+"""/usage: what was used in a month and what it has cost.
+
+Administrators see all projects, and their budgets.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class UsageParams(BaseModel):
 
 
 class UsageTableRow(NamedTuple):
-    """A row of a table: what it is about, and what that has used. `project` is set where it is a project."""
+    """A row of a table: what it is about, and what that has used.
+
+    `project` is set where it is a project.
+    """
 
     label: str
     total: UsageTotal

@@ -188,7 +188,7 @@ def _form(
     problem: Problem | None = None,
     preview: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Render the form of a new schedule, or of one to change, with the fields that were sent if there are any."""
+    """Render the form of a new schedule, or of one to change, with the fields that were sent."""
     with current_context().database.read() as session:
         records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose="batch")
     fields: Mapping[str, str] = flask.request.form
