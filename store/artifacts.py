@@ -182,7 +182,7 @@ class Artifacts:
     def _limit(self, size: int) -> dict[str, float]:
         """Return the option that limits the time of an upload of `size` bytes, where the file system has one.
 
-        S3's client has no time limit of its own while it waits for leave to send a body ("100 Continue").
+        S3's client has no time limit while it waits for leave to send a body ("100 Continue").
         """
         limited = isinstance(self._fs, AsyncFileSystem)
         return {"timeout": _UPLOAD_SECONDS + size / _LEAST_BYTES_PER_SECOND} if limited else {}

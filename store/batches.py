@@ -156,10 +156,10 @@ def change(
         source = files.find(session, batch.project_id, batch.input_file_id)
         values["name"] = metadata[NAME] or (source.filename if source else None)
     new = {name: value for name, value in values.items() if getattr(batch, name) != value}
-    own = update(Batch).where(Batch.id == batch_id)
+    statement = update(Batch).where(Batch.id == batch_id)
     if new.keys() & order.keys():
-        own = own.where(Batch.status.in_(PAUSABLE))
-    if new and not changed(session, own.values(**new)):
+        statement = statement.where(Batch.status.in_(PAUSABLE))
+    if new and not changed(session, statement.values(**new)):
         session.refresh(batch)
         message = f"Cannot change the deadline or the priority of a batch with status '{batch.status}'."
         raise ConflictError(message, param="batch_id")
@@ -217,13 +217,18 @@ def plan(
         "total": sum(segment.requests for segment in segments),
         "failed": sum(chunk.failed for chunk in chunks),
         "models": models,
-        "model": next(iter(models)) if len(models) == 1 else None,
+        "model": only_model(models),
         "simulated": simulated,
         "attempts": 0,
         "attempt_error": None,
     }
     session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
     transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
+
+
+def only_model(models: Mapping[str, Any]) -> str | None:
+    """Return the model of a batch with one, None of a batch with several."""
+    return next(iter(models)) if len(models) == 1 else None
 
 
 def set_model(session: Session, batch_id: str, model: str, config: dict[str, Any]) -> None:
@@ -261,6 +266,6 @@ def set_input(session: Session, batch: Batch, name: str, sha256: str, size: int)
 
 def remove_artifacts(session: Session, batch: Batch, names: Collection[str]) -> None:
     """Remove artifacts of a batch by name, and delete their files."""
-    own = (Artifact.batch_id == batch.id, Artifact.name.in_(names))
-    file_ids = session.scalars(delete(Artifact).where(*own).returning(Artifact.file_id)).all()
+    named = (Artifact.batch_id == batch.id, Artifact.name.in_(names))
+    file_ids = session.scalars(delete(Artifact).where(*named).returning(Artifact.file_id)).all()
     session.execute(update(File).where(File.id.in_(file_ids)).values(expires_at=now()))

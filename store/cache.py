@@ -99,7 +99,10 @@ def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer]) 
 
 
 def excess(session: Session) -> dict[str, int]:
-    """Return the bytes over its limit of each project that is over it, by id. Without `cache_bytes` the limit is 0."""
+    """Return the bytes over its limit of each project that is over it, by id.
+
+    Without `cache_bytes` the limit is 0.
+    """
     size, limit = func.sum(CachedAnswer.bytes), func.coalesce(Project.cache_bytes, 0)
     rows = session.execute(
         select(Project.id, size - limit)

@@ -183,7 +183,9 @@ def _with_events(session: Session, records: Sequence[Delivery]) -> list[tuple[De
 
 
 def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, Event]:
-    """Make a delivery in any state due now, and return it with its event. One that is being sent stays as it is.
+    """Make a delivery in any state due now, and return it with its event.
+
+    One that is being sent stays as it is.
 
     Raises:
         NotFoundError: the webhook has no such delivery.

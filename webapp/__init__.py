@@ -75,7 +75,7 @@ def create_app(context: AppContext | None = None) -> Flask:
     celery.set_default()
 
     app = Flask(__name__)
-    # A header of a client's own is never believed: each trusted proxy appends to it.
+    # What a client sends in this header is never believed: each trusted proxy appends to it.
     proxies = context.settings.proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)  # type: ignore[method-assign]
     app.request_class = requests.StreamedRequest

@@ -9,16 +9,12 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from flask import Blueprint, Response
-from sqlalchemy.orm import Session
 
 from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
-from batchyard.tariffs import TotalCost
-from store import batches, holds, schedules, segments
-from store.accounting import usage
+from store import batches, holds, segments
 from store.batches import BATCHES
-from store.records import Batch, File, Hold
-from store.work.artifacts import AnyArtifact
+from store.records import Batch, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import result_stream
@@ -30,7 +26,7 @@ from tasks.scheduling.states import BatchActivity
 from webapp import idempotency, work
 from webapp.document import operation
 from webapp.idempotency import Idempotency
-from webapp.requests import after_response, caller, current_context, parse_body, query
+from webapp.requests import caller, current_context, parse_body, query
 from webapp.wire.batches import (
     BatchObject,
     BatchPage,
@@ -49,7 +45,7 @@ from webapp.wire.batches import (
     State,
 )
 from webapp.wire.fields import Idempotent, OnInvalid
-from webapp.wire.work import BatchErrors
+from webapp.work import Related
 
 routes = Blueprint("batches", __name__)
 
@@ -58,26 +54,19 @@ def to_wire(records: Sequence[Batch]) -> list[BatchObject]:
     """Return batches as OpenAI's batch objects. Artifacts and live rates are read in one query for all."""
     context = current_context()
     ids = [batch.id for batch in records]
-    with context.database.read() as session:
-        artifacts = batches.artifacts(session, ids)
-        retries = batches.retries(session, ids)
-        scheduled = schedules.of_batches(session, ids)
-        held = holds.of_batches(session, ids)
-        costs = usage.costs(session, ids)
     running = [batch.id for batch in records if batch.status in ("validating", "in_progress", "finalizing")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
-    in_queue = states.read(context, running)
+    activities = states.read(context, running)
+    with context.database.read() as session:
+        related = work.related(session, BATCHES, ids, forecasts)
+        held = holds.of_batches(session, ids)
     return [
         _object(
             batch,
-            forecasts.get(batch.id),
+            related[batch.id],
             rates=rates.get(batch.id, {}),
-            artifacts=artifacts[batch.id],
-            retries=retries[batch.id],
-            schedule_id=scheduled.get(batch.id),
             hold=held.get(batch.id),
-            in_queue=in_queue.get(batch.id),
-            cost=costs.get(batch.id),
+            in_queue=activities.get(batch.id),
         )
         for batch in records
     ]
@@ -85,29 +74,23 @@ def to_wire(records: Sequence[Batch]) -> list[BatchObject]:
 
 def _object(
     batch: Batch,
-    forecast: Forecast | None,
+    related: Related,
     *,
     rates: Mapping[str, Any] = MappingProxyType({}),
-    artifacts: Sequence[tuple[AnyArtifact, File]] = (),
-    retries: Sequence[str] = (),
-    schedule_id: str | None = None,
     hold: Hold | None = None,
     in_queue: BatchActivity | None = None,
-    cost: TotalCost | None = None,
 ) -> BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
     reason, paused = held.reason if held else None, batch.paused_at is not None
     state = states.state(batch.status, batch.completed + batch.failed, reason, in_queue, paused=paused)
     return BatchObject(
-        **{name: getattr(batch, name) for name in _COPIED},
-        errors=None if batch.errors is None else BatchErrors.model_validate({"data": batch.errors}),
+        **work.fields(batch, BatchObject),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        usage=work.usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens),
-        metadata=batch.request_metadata,
+        usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens),
         batchyard=Extension(
+            **work.extension_fields(batch, related, held=held is not None, deaths=[batch.engine_deaths]),
             name=batch.stage or batch.name or batch.input_file_id,
-            created_by=batch.created_by,
             expired=batch.expired,
             cancelled=batch.cancelled,
             shared=Shared(
@@ -115,27 +98,13 @@ def _object(
                 input_tokens=batch.shared_input_tokens,
                 output_tokens=batch.shared_output_tokens,
             ),
-            cost=work.cost(cost),
-            simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
-            **work.eta(None if paused else forecast),
             latency=latency.summary(batch.latencies),
             state=None if state is None else State.model_validate(asdict(state)),
             held=held,
-            **work.engine_deaths([batch.engine_deaths]),
-            paused_at=batch.paused_at,
-            paused_by=batch.paused_by,
             priority=priority_name(batch.priority),
-            sla="at_risk" if held is not None and batch.sla == "on_track" else batch.sla,
-            due_at=deadlines.deadline(batch),
             input_sha256=batch.input_sha256 or None,
-            models={name: config["engine"] for name, config in batch.models.items()},
-            post_process=batch.post_process,
             on_invalid=cast(OnInvalid, batch.on_invalid),
-            artifacts=work.artifacts(artifacts),
-            retry_of=batch.retry_of,
-            retries=list(retries),
-            schedule_id=schedule_id,
             job_id=batch.job_id,
             stage=batch.stage,
         ),
@@ -150,10 +119,6 @@ def _held(batch: Batch, hold: Hold | None) -> Held | None:
         return None
     retry_at = math.ceil(batch.lease_expires_at or 0)
     return Held(reason=batch.attempt_error, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
-
-
-_COMPUTED = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
-_COPIED = [name for name in BatchObject.model_fields if name not in _COMPUTED]
 
 
 @routes.post("/v1/batches")
@@ -195,7 +160,7 @@ class Created:
 
     def to_wire(self) -> BatchObject:
         """Return OpenAI's batch object. For a new batch nothing is read: the answer cannot fail after the commit."""
-        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, self.forecast)
+        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, Related(self.forecast))
 
 
 def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
@@ -204,16 +169,10 @@ def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     Raises:
         ConflictError: the key was used for something else.
     """
-    context = current_context()
-
-    def submit(session: Session, new: Draft) -> Batch:
-        return submission.submit(context, session, new, key)
-
-    created = idempotency.once(key, batches.repeated, draft, submit)
+    created = idempotency.once(key, BATCHES, draft, submission.submit, lambda batch: messages.validate(batch.id))
     if created.draft is None:
         return Created(created.record, None, repeated=True)
-    after_response(lambda: messages.validate(created.record.id))
-    forecast = submission.estimate_completion(context, created.record, created.draft.outlook)
+    forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)
     return Created(created.record, forecast, repeated=False)
 
 

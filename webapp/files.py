@@ -26,7 +26,10 @@ def to_wire(file: File) -> FileObject:
 
 
 def uploaded() -> tuple[Upload, str] | None:
-    """Return the file of the form and its base name; None if none was sent. The file is not committed yet."""
+    """Return the file of the form and its base name; None if none was sent.
+
+    The file is not committed yet.
+    """
     part = flask.request.files.get("file")
     upload = getattr(flask.request, "upload", None)
     if part is None or upload is None:

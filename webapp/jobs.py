@@ -7,30 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Response
-from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
-from batchyard.tariffs import TotalCost
-from store import events, holds, schedules
-from store.accounting import usage as accounts
+from store import events, holds
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
-from store.records import Batch, File, Job, JobStage
-from store.work.artifacts import AnyArtifact
+from store.records import Batch, Job, JobStage
 from tasks.jobs import dry_run, reading, submission
 from tasks.jobs.dry_run import Outlook
 from tasks.jobs.replies import posting
 from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
 from tasks.scheduling import deadlines
-from tasks.scheduling.forecast import Forecast
 from webapp import idempotency, work
 from webapp.document import operation
 from webapp.events import to_wire as events_to_wire
 from webapp.idempotency import Idempotency, Once
-from webapp.requests import after_response, caller, current_context, parse_body, query
+from webapp.requests import caller, current_context, parse_body, query
 from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
@@ -51,7 +46,8 @@ from webapp.wire.jobs import (
     StageObject,
     WarningObject,
 )
-from webapp.wire.work import BatchErrors, ListResults
+from webapp.wire.work import ListResults
+from webapp.work import Related
 
 routes = Blueprint("jobs", __name__)
 
@@ -60,67 +56,52 @@ def to_wire(records: Sequence[Job]) -> list[JobObject]:
     """Return jobs as they cross the wire. What belongs to them is read in one query for all."""
     context = current_context()
     ids = [job.id for job in records]
+    running = [job.id for job in records if job.status not in TERMINAL]
+    forecasts = deadlines.read(context, running)
     with context.database.read() as session:
+        related = work.related(session, JOBS, ids, forecasts)
         stages = job_records.stage_batches(session, ids)
-        artifacts = lifecycle.artifacts(session, ids)
         children = job_records.children(session, ids)
         usage = job_records.usage(session, ids)
-        retries = lifecycle.retries(session, ids)
-        scheduled = schedules.of_jobs(session, ids)
-        costs = accounts.job_costs(session, ids)
-        unfinished = [batch.id for job in records if job.status not in TERMINAL for _, batch in stages[job.id] if batch]
-        held = holds.of_batches(session, unfinished)
-    forecasts = deadlines.read(context, [job.id for job in records if job.status not in TERMINAL])
+        held = holds.of_batches(session, [batch.id for job_id in running for _, batch in stages[job_id] if batch])
     return [
         _object(
             job,
-            forecasts.get(job.id),
+            related[job.id],
             stages=stages[job.id],
-            artifacts=artifacts[job.id],
             children=children[job.id],
             usage=usage[job.id],
-            retries=retries[job.id],
-            schedule_id=scheduled.get(job.id),
-            cost=costs.get(job.id),
             waits=any(batch.id in held for _, batch in stages[job.id] if batch),
         )
         for job in records
     ]
 
 
-_COPIED = [
-    name
-    for name in JobObject.model_fields
-    if name not in ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
-]
-_OURS = (
-    *("paused_at", "paused_by"),
-    *("created_by", "attempts", "simulated", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256"),
-    *("config_sha256", "work_sha256", "admitted", "waiting_for_verdict", "restarted", "reused", "amendments"),
-    *("counters", "metrics", "report", "post_process", "depends_on", "answers_from", "retry_of", "parent_id"),
-    *("child_key", "variant"),
+_EXTENSION = (
+    *("attempts", "options", "seed", "input_sha256", "items_sha256", "recipe_sha256", "config_sha256", "work_sha256"),
+    *("admitted", "waiting_for_verdict", "restarted", "reused", "amendments", "counters", "metrics", "report"),
+    *("depends_on", "answers_from", "parent_id", "child_key", "variant"),
 )
 
 
 def _object(
     job: Job,
-    forecast: Forecast | None = None,
+    related: Related,
     *,
     stages: Sequence[tuple[JobStage, Batch | None]] = (),
-    artifacts: Sequence[tuple[AnyArtifact, File]] = (),
     children: Sequence[str] = (),
     usage: Tokens = NO_TOKENS,
-    retries: Sequence[str] = (),
-    schedule_id: str | None = None,
-    cost: TotalCost | None = None,
     waits: bool = False,
 ) -> JobObject:
-    """Return the job object; the defaults are those of a new job. `waits`: a model of its requests is on hold."""
+    """Return the job object; the defaults are those of a new job.
+
+    `waits`: a model of its requests is on hold.
+    """
     held = None if job.status in TERMINAL else job.attempt_error
     expected = submission.expected(current_context(), job) if stages else {}
+    deaths = [batch.engine_deaths for _, batch in stages if batch is not None]
     return JobObject(
-        **{name: getattr(job, name) for name in _COPIED},
-        errors=None if job.errors is None else BatchErrors.model_validate({"data": job.errors}),
+        **work.fields(job, JobObject),
         request_counts=ItemCounts(
             total=job.total,
             completed=job.completed,
@@ -129,22 +110,13 @@ def _object(
             expired=job.expired_items,
             cancelled=job.cancelled_items,
         ),
-        usage=work.usage(*usage),
-        metadata=job.request_metadata,
+        usage=work.token_usage(*usage),
         batchyard=JobExtension(
-            **{name: getattr(job, name) for name in _OURS},
-            **work.eta(None if job.paused_at is not None else forecast),
-            due_at=deadlines.deadline(job),
+            **{name: getattr(job, name) for name in _EXTENSION},
+            **work.extension_fields(job, related, held=waits or bool(held), deaths=deaths),
             held=held,
-            sla="at_risk" if (waits or held) and job.sla == "on_track" else job.sla,
-            **work.engine_deaths(batch.engine_deaths for _, batch in stages if batch is not None),
-            models={name: config["engine"] for name, config in job.models.items()},
-            artifacts=work.artifacts(artifacts),
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
-            retries=list(retries),
-            schedule_id=schedule_id,
-            cost=work.cost(cost),
             warnings=_warnings(submission.job_warnings(current_context(), job)),
         ),
     )
@@ -184,7 +156,7 @@ def create() -> JobObject | DryRun:
     created = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
     if created.draft is None:
         return to_wire([created.record])[0]
-    return _object(created.record)  # nothing is read: the answer cannot fail after the commit
+    return _object(created.record, Related())  # nothing is read: the answer cannot fail after the commit
 
 
 def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, JobDraft]:
@@ -193,15 +165,7 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     Raises:
         ConflictError: the key was used for something else.
     """
-    context = current_context()
-
-    def submit(session: Session, new: JobDraft) -> Job:
-        return submission.submit(context, session, new, key)
-
-    created = idempotency.once(key, lifecycle.repeated, draft, submit)
-    if created.draft is not None:
-        after_response(lambda: submission.send(created.record))
-    return created
+    return idempotency.once(key, JOBS, draft, submission.submit, submission.send)
 
 
 def request_of(body: CreateJob) -> JobRequest:

@@ -46,8 +46,8 @@ def _object(
     *,
     is_starting: bool = False,
 ) -> ModelObject:
-    own = None if engines is None else [engine for engine in engines if engine.model == spec.name]
-    states = {engine.state for engine in own or ()} | ({"starting"} if is_starting else set())
+    of_model = None if engines is None else [engine for engine in engines if engine.model == spec.name]
+    states = {engine.state for engine in of_model or ()} | ({"starting"} if is_starting else set())
     state = next((name for name in ("busy", "idle", "starting") if name in states), "no_engine")
     if hold is not None:
         state = "on_hold"
@@ -56,8 +56,8 @@ def _object(
         endpoints=list(spec.endpoints),
         simulated=engine_status.capabilities(spec).simulated,
         config_sha256=spec.config_sha256,
-        state=None if own is None and hold is None else cast(Any, state),
-        in_flight=None if own is None else sum(engine.in_flight for engine in own),
+        state=None if of_model is None and hold is None else cast(Any, state),
+        in_flight=None if of_model is None else sum(engine.in_flight for engine in of_model),
         held=None if hold is None else hold.reason,
         last_failure=None if failure is None else EngineFailureObject.model_validate(failure),
     )

@@ -122,7 +122,7 @@ def caller() -> keys.Principal:
 
 
 def admit(owner: keys.Principal) -> None:
-    """Make `owner` the caller of this request, count it once against the key's rate limit, and note the key's use.
+    """Make `owner` the caller of this request. Count it against the key's rate limit, and note the key's use.
 
     Raises:
         RateLimitError.
@@ -154,7 +154,9 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = False) -> Parsed:
-    """Parse the JSON body as `model`. An empty `optional` body is `{}`; the bytes of a `bulk` one count as uploaded.
+    """Parse the JSON body as `model`.
+
+    An empty `optional` body is `{}`; the bytes of a `bulk` one count as uploaded.
 
     Raises:
         RequestError: with OpenAI's code, and the parameter's path as `param`.
@@ -236,7 +238,7 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
 
 
 def _path_of_nul(values: dict[str, Any]) -> str | None:
-    """Return the path of a text with a NUL character, or of the object with one in a key; None if there is none.
+    """Return the path of a text with a NUL character, or of an object with one in a key, or None.
 
     PostgreSQL's texts cannot hold it.
     """
@@ -248,7 +250,7 @@ def _path_of_nul(values: dict[str, Any]) -> str | None:
             return ".".join(path)
         if isinstance(value, dict | list):
             entries = value.items() if isinstance(value, dict) else enumerate(value)
-            pending += [((*path, str(key)), own) for key, own in entries]
+            pending += [((*path, str(key)), entry) for key, entry in entries]
     return None
 
 

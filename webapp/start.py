@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import islice
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import Any
 
 import flask
 from flask import Blueprint, url_for
@@ -13,19 +11,14 @@ from flask import Blueprint, url_for
 from batchyard import tariffs
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES
-from batchyard.tables import formats
-from batchyard.tables.formats import Format, TableError
-from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
-from tasks.intake import estimate, prompts, submission
+from tasks.intake import estimate, inputs, prompts, submission
 from tasks.intake.estimate import Part
-from tasks.intake.lines import LineError
-from tasks.intake.requests import RequestChecker
+from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
 from tasks.jobs import submission as job_submission
 from tasks.jobs.submission import JobRequest
-from tasks.steps import registry as steps
 from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded
@@ -35,9 +28,6 @@ from webapp.requests import caller, current_context, form, parse_body, query
 from webapp.wire.start import PARAMETERS, CostEstimate, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
-MAX_TITLE = 60
-SAMPLE = 1000
-"""So many requests of a file say what the others are like."""
 OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
 OF_A_BATCH = {"endpoint", "on_invalid", "priority", *OF_PROMPTS}
 
@@ -114,20 +104,15 @@ def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | N
 def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDryRun:
     """Count the requests of an input and forecast them. Raises RequestError if there are none."""
     context, source = current_context(), _input(options, file)
-    with context.artifacts.open(source.content.sha256) as content:
-        lines = (line for line in content if line.strip())
-        sample = list(islice(lines, SAMPLE))
-        requests = len(sample) + sum(1 for _ in lines)
-    deadline, forecast = submission.dry_run(context, _draft(options, source))
-    parts = estimate.parts(options.endpoint, sample)
-    cost = cost_of(estimate.scaled(parts, requests / len(sample)) if sample else {})
+    requests, parts = estimate.of_file(context, options.endpoint, source.content.sha256)
+    due_at, forecast = submission.dry_run(context, _draft(options, source))
     return StartDryRun(
         requests=requests,
         bytes=source.content.size,
-        due_at=deadline,
+        due_at=due_at,
         **work.eta(forecast),
-        on_time=None if forecast is None else forecast.at <= deadline,
-        cost=cost,
+        on_time=None if forecast is None else forecast.at <= due_at,
+        cost=cost_of(parts),
     )
 
 
@@ -148,21 +133,15 @@ def submit(
 ) -> Batch:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
-    It is called `title` if it has no name of its own, else as its file, or after its first inline prompt.
+    It is called by its metadata's `name`, else `title`, else as its file, or after its first inline prompt.
 
     Raises:
         RequestError, UnavailableError.
     """
     if file is None:
-        inputs = options.prompts or []
-        title = title or title_of(inputs if isinstance(inputs, str) else next(iter(inputs), ""))
+        texts = options.prompts or []
+        title = title or prompts.title_of(texts if isinstance(texts, str) else next(iter(texts), ""))
     return make(options, _input(options, file), idempotency, title)
-
-
-def title_of(text: str) -> str | None:
-    """Return what a batch without a name is called after its first prompt; None for a blank text."""
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    return cut(" ".join(first.split()), MAX_TITLE) or None
 
 
 def make(options: Start, source: File | NewInput, idempotency: Idempotency = None, title: str | None = None) -> Batch:
@@ -186,92 +165,28 @@ def _draft(options: Start, source: File | NewInput, title: str | None = None) ->
 
 def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> NewInput:
     """Return the requests of a file with a name, or of the inline prompts. Raises RequestError, UnavailableError."""
+    context, of_input = current_context(), input_options(options)
     if file is None:
-        return NewInput("prompts.jsonl", requests_of(options, prompts.of_list(options.prompts or [])))
+        texts = prompts.of_list(options.prompts or [])
+        return NewInput("prompts.jsonl", inputs.of_prompts(context, of_input, texts))
     upload, name = file
     if not upload.stored:
         upload.commit()
     # It holds requests now, in any case.
-    return NewInput(f"{prompts.kind_of(name).stem}.jsonl", _of_file(options, upload, name))
+    return NewInput(f"{prompts.kind_of(name).stem}.jsonl", inputs.of_file(context, of_input, upload, name))
 
 
-def _of_file(options: Start, upload: ArtifactWriter, name: str) -> ArtifactWriter:
-    """Return a file of whole requests as it is; store a request for each prompt of any other file."""
-    kind = prompts.kind_of(name).format
-    if kind == "jsonl":
-        with opened(upload, name) as file:
-            holds_requests = prompts.is_requests(file, current_context().settings.max_line_bytes)
-        if holds_requests:
-            names = options.model_fields_set & OF_PROMPTS
-            if names:
-                raise RequestError(
-                    "The file holds whole requests, which say themselves how they are run; leave this out.",
-                    code="invalid_value",
-                    param=min(names),
-                )
-            return decompressed(upload, name)
-    with opened(upload, name) as file:
-        return requests_of(options, prompts_of(options, file, kind))
-
-
-def prompts_of(options: Start, file: IO[bytes], kind: Format) -> Iterator[prompts.Prompt]:
-    """Yield the prompts of a file while reading it. Raises RequestError."""
-    max_line_bytes = current_context().settings.max_line_bytes
-    return prompts.of_file(file, kind, options.template, null_values=options.null_values, max_line_bytes=max_line_bytes)
-
-
-@contextmanager
-def opened(upload: ArtifactWriter | File, name: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if its name says that it is compressed. Raises RequestError if it cannot be read."""
-    context = current_context()
-    with context.artifacts.open(upload.sha256) as file:
-        try:
-            yield formats.decompressed(file, formats.compression_of(name), context.settings.max_file_bytes)
-        except TableError as error:
-            raise prompts.refused(error) from None
-
-
-def decompressed(upload: ArtifactWriter, name: str) -> ArtifactWriter:
-    """Store a compressed file anew as what it holds; return any other as it is."""
-    if formats.compression_of(name) is None:
-        return upload
-    with opened(upload, name) as file, current_context().artifacts.create() as target:
-        while content := file.read(1 << 20):
-            target.write(content)
-    return target
-
-
-def request_template(options: Start) -> prompts.RequestTemplate:
-    """Return the options common to all requests. Raises RequestError."""
-    if options.model is None:
-        models = ", ".join(sorted(current_context().models))
-        raise RequestError(
-            f"Missing required parameter: 'model'; served here: {models}.",
-            code="missing_required_parameter",
-            param="model",
-        )
-    parameters = {name: value for name in PARAMETERS if (value := getattr(options, name)) is not None}
-    duplicates = parameters.keys() & options.sampling.keys()
-    if duplicates:
-        name = min(duplicates)
-        raise RequestError(f"'{name}' is given twice, by itself and in 'sampling'.", code="invalid_value", param=name)
-    return prompts.RequestTemplate(options.endpoint, options.model, options.system, parameters | options.sampling)
-
-
-def requests_of(options: Start, inputs: Iterable[prompts.Prompt]) -> ArtifactWriter:
-    """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
-    context = current_context()
-    common = request_template(options)
-    checker = RequestChecker(context.models, steps.checks(options.post_process))
-
-    def check(request: dict[str, Any]) -> None:
-        try:
-            checker.check(options.endpoint, request)
-        except LineError as error:
-            param = (error.param or "").removeprefix("body.") or None
-            raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
-
-    skip_invalid = options.on_invalid == "skip"
-    return prompts.write(
-        context.artifacts, inputs, common, check, context.settings.max_requests, skip_invalid=skip_invalid
+def input_options(options: Start) -> InputOptions:
+    """Return those of the options that prompts become requests with."""
+    return InputOptions(
+        endpoint=options.endpoint,
+        model=options.model,
+        system=options.system,
+        template=options.template,
+        null_values=options.null_values,
+        parameters={name: value for name in PARAMETERS if (value := getattr(options, name)) is not None},
+        sampling=options.sampling,
+        post_process=options.post_process,
+        skip_invalid=options.on_invalid == "skip",
+        explicit=options.model_fields_set & OF_PROMPTS,
     )

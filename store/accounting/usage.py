@@ -43,7 +43,10 @@ _KEY = ("batch_id", "model", "day")
 
 @dataclass(frozen=True)
 class UsageEntry:
-    """Usage of one day, model, project and key, as far as it is listed by them. `cost` is None without a tariff."""
+    """Usage of one day, model, project and key, as far as it is listed by them.
+
+    `cost` is None without a tariff.
+    """
 
     day: int | None
     model: str | None
@@ -60,14 +63,14 @@ def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
     prices = None if price is None else Tariff.model_validate(price).prices()
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     of_job = select(Job.created_by).where(Job.id == segment.job_id).scalar_subquery()
-    own = select(func.coalesce(Batch.created_by, of_job)).where(Batch.id == segment.batch_id).scalar_subquery()
+    key_id = select(func.coalesce(Batch.created_by, of_job)).where(Batch.id == segment.batch_id).scalar_subquery()
     new = insert(DailyUsage).values(
         batch_id=segment.batch_id,
         model=segment.model["name"],
         day=day_of(time.time()),
         project_id=segment.project_id,
         job_id=segment.job_id,
-        key_id=own,
+        key_id=key_id,
         **amounts._asdict(),
         **dict(zip((column.key for column in _PRICES), prices or (None,) * len(_PRICES), strict=True)),
     )
@@ -76,7 +79,7 @@ def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
 
 
 def costs(session: Session, batch_ids: Collection[str]) -> dict[str, TotalCost]:
-    """Return what each batch has cost so far, by its id; nothing of one of which nothing was answered."""
+    """Return what each batch has cost so far, by its id, without those that have no answer."""
     return _by_owner(session.execute(_sums(DailyUsage.batch_id).where(DailyUsage.batch_id.in_(batch_ids))))
 
 
@@ -90,12 +93,15 @@ def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, TotalCost
 
 def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[str, TotalCost]:
     """Return what each of these projects has spent in a month, by its id."""
-    own = and_(DailyUsage.project_id.in_(project_ids), _within(month))
-    return _by_owner(session.execute(_sums(DailyUsage.project_id).where(own)))
+    of_projects = and_(DailyUsage.project_id.in_(project_ids), _within(month))
+    return _by_owner(session.execute(_sums(DailyUsage.project_id).where(of_projects)))
 
 
 def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:
-    """Return the usage of a month, sorted, of one project or of all (None); one line for each currency of the same."""
+    """Return the usage of a month, sorted, of one project or of all (None).
+
+    There is a line for each currency.
+    """
     columns = [_COLUMNS[dimension] for dimension in by]
     statement = _sums(*columns).where(_within(month))
     if project_id is not None:
@@ -104,8 +110,8 @@ def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: 
     for keys, prices, amounts in _parsed(session.execute(statement), len(by)):
         group = (*keys, prices.currency if prices else None)
         before, cost = merged.get(group, (tariffs.NOTHING, Fraction(0)))
-        own = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
-        merged[group] = before.plus(amounts), cost + own
+        more = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
+        merged[group] = before.plus(amounts), cost + more
     lines = []
     for (*group_keys, currency), (amounts, cost) in merged.items():
         names = {_ATTRIBUTES[dimension]: key for dimension, key in zip(by, group_keys, strict=True)}
@@ -123,10 +129,10 @@ def _keys(line: UsageEntry) -> tuple[str | None, ...]:
 
 def recent(session: Session, project_id: str, model: str, limit: int) -> list[Amounts]:
     """Return what the project's newest batches of a model that an engine computed have used, at most `limit`."""
-    own = and_(DailyUsage.project_id == project_id, DailyUsage.model == model, DailyUsage.bytes > 0)
+    computed = and_(DailyUsage.project_id == project_id, DailyUsage.model == model, DailyUsage.bytes > 0)
     statement = (
         _amounts(DailyUsage.batch_id)
-        .where(own)
+        .where(computed)
         .group_by(DailyUsage.batch_id)
         .order_by(DailyUsage.batch_id.desc())
         .limit(limit)
@@ -159,4 +165,4 @@ def _by_owner(rows: Iterable[Row[Any]]) -> dict[str, TotalCost]:
     lines: dict[str, list[tuple[Prices | None, Amounts]]] = {}
     for (owner,), prices, amounts in _parsed(rows, 1):
         lines.setdefault(owner, []).append((prices, amounts))
-    return {owner: tariffs.total(own) for owner, own in lines.items()}
+    return {owner: tariffs.total(amounts) for owner, amounts in lines.items()}

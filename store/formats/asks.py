@@ -62,10 +62,10 @@ def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) 
         UnavailableError, BatchyardError: as `read`.
     """
     table = read(artifacts, sha256, row_group)
-    own = table.filter(pc.equal(table["position"], position))
-    leaders = pc.index_in(own["same_as"], value_set=table["line"].combine_chunks())
-    bodies = pc.if_else(pc.is_null(own["same_as"]), own["body"], table["body"].take(leaders))
-    return own.set_column(own.schema.get_field_index("body"), "body", bodies)
+    rows = table.filter(pc.equal(table["position"], position))
+    leaders = pc.index_in(rows["same_as"], value_set=table["line"].combine_chunks())
+    bodies = pc.if_else(pc.is_null(rows["same_as"]), rows["body"], table["body"].take(leaders))
+    return rows.set_column(rows.schema.get_field_index("body"), "body", bodies)
 
 
 def _complete(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -106,7 +106,7 @@ class PlanWriter:
         Args:
             model: None for a line that is no valid request; it counts among the requests of the plan's first model.
             body: the request body as JSON.
-            answer: the output line if the request is refused; refused requests form segments of their own.
+            answer: the output line if the request is refused; refused requests form separate segments.
             output_limit: most tokens of the answer; None if the request sets no limit.
             order_key: see inference.requests.ordering.
             fingerprint: see inference.requests.fingerprint.
@@ -114,7 +114,7 @@ class PlanWriter:
         queue = self._queues.setdefault((model, answer is not None), len(self._queues))
         refused = None if answer is None else answer.encode()
         tokens = ORDINARY_OUTPUT if output_limit is None else output_limit
-        fingerprint = fingerprint if answer is None else None  # each refusal has its own custom_id
+        fingerprint = fingerprint if answer is None else None  # each refusal names its custom_id
         self._sorter.add((queue, order_key, fingerprint, line, tokens, custom_id.encode(), body, refused))
 
     def close(self) -> None:

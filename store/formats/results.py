@@ -40,7 +40,7 @@ class ResultRow:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """The error of a request that failed: the line's own, or the one in its response body."""
+        """The error of a request that failed: that of the line, or the one in its response body."""
         return self.error or (self.response or {}).get("error")
 
     @property
@@ -95,7 +95,10 @@ def readable(raw: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> ResultRow | None:
-    """Return the request on an input line with its answer, taken from its reader. None if no reader has it next."""
+    """Return the request on an input line with its answer, taken from its reader.
+
+    None if no reader has it next.
+    """
     invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
     if invalid is not None:
         answer = invalid.take()

@@ -44,7 +44,7 @@ def usage(session: Session, job_ids: Sequence[str]) -> dict[str, Tokens]:
     for owner in (Job.id, Job.parent_id):
         statement = select(owner, *sums).join(Batch, Batch.job_id == Job.id).where(owner.in_(job_ids)).group_by(owner)
         for job_id, *tokens in session.execute(statement):
-            by_job[job_id] = Tokens(*(total + int(own) for total, own in zip(by_job[job_id], tokens, strict=True)))
+            by_job[job_id] = Tokens(*(total + int(more) for total, more in zip(by_job[job_id], tokens, strict=True)))
     return by_job
 
 
@@ -72,7 +72,10 @@ def same(session: Session, project_id: str, config_sha256: str) -> str | None:
 
 
 class PlanGroup(NamedTuple):
-    """A segment of a stage, and the row group of the plan file that has its requests. `number` is the stage's."""
+    """A segment of a stage, and the row group of the plan file that has its requests.
+
+    `number` is the stage's.
+    """
 
     number: int
     stage: str

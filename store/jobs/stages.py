@@ -37,7 +37,7 @@ def of_job(session: Session, job_id: str) -> list[JobStage]:
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create the batch of a stage, in progress and open, and the stage if there is none with that number.
+    """Create the open batch of a stage, in progress, and the stage if there is none with that number.
 
     It is paused if the job is.
     """
@@ -69,17 +69,13 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
     )
     session.add(batch)
     session.flush()
-    stage = session.get(JobStage, (job.id, number))
-    if stage is None:
-        session.add(JobStage(job_id=job.id, number=number, name=name, batch_id=batch.id))
-    else:
-        stage.batch_id = batch.id
+    session.merge(JobStage(job_id=job.id, number=number, name=name, batch_id=batch.id))
     session.flush()
     return batch
 
 
 def extend(session: Session, batch_id: str, planned: Sequence[PlannedJobSegment]) -> None:
-    """Add segments to an open batch, numbered on from its last one. It takes over the configurations of their models.
+    """Add segments to an open batch, numbered on from its last one, with the configurations of their models.
 
     Raises:
         ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
@@ -93,15 +89,19 @@ def extend(session: Session, batch_id: str, planned: Sequence[PlannedJobSegment]
     session.add_all(
         Segment(batch_id=batch_id, number=number, **segment._asdict()) for number, segment in enumerate(planned, first)
     )
-    models, configurations = session.execute(
+    _add_models(session, batch_id, [segment.model for segment in planned])
+    session.flush()
+
+
+def _add_models(session: Session, batch_id: str, names: Sequence[str]) -> None:
+    """Copy the configurations of models from a job to its batch. The batch keeps those that it has."""
+    of_batch, of_job = session.execute(
         select(Batch.models, Job.models).join(Job, Job.id == Batch.job_id).where(Batch.id == batch_id)
     ).one()
-    new = {segment.model: configurations[segment.model] for segment in planned if segment.model not in models}
-    if new:
-        models = models | new
-        values = {"models": models, "model": next(iter(models)) if len(models) == 1 else None}
+    models = of_batch | {name: of_job[name] for name in names if name not in of_batch}
+    if models != of_batch:
+        values = {"models": models, "model": batches.only_model(models)}
         session.execute(update(Batch).where(Batch.id == batch_id).values(**values))
-    session.flush()
 
 
 def seal(session: Session, batch_id: str) -> None:
@@ -110,6 +110,9 @@ def seal(session: Session, batch_id: str) -> None:
 
 
 def cancel_batches(session: Session, job_id: str) -> None:
-    """Request that all batches of a job in progress stop. Their answers are kept. Those that end anyway go on to."""
+    """Request that all batches of a job in progress stop.
+
+    Their answers are kept. Those that end anyway do so.
+    """
     for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status == "in_progress")).all():
         batches.request_cancel(session, batch)

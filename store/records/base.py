@@ -83,9 +83,10 @@ class AnswerAmounts:
 
 
 class Pausable:
-    """Columns of a batch or a job that a client can pause. `paused_by` is what people call the client's key.
+    """Columns of a batch or a job that a client can pause.
 
-    While `paused_at` is set, none of its segments starts. One that ends is not paused any more.
+    `paused_by` is what people call the client's key. While `paused_at` is set, none of its segments starts. One that
+    ends is not paused any more.
     """
 
     paused_at: Mapped[int | None]

@@ -27,7 +27,7 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
-    segments. Such a batch has no input file before it is merged, and no plan of its own.
+    segments. Such a batch has no input file before it is merged, and no plan: its segments name the job's plans.
     """
 
     __tablename__ = "batches"
@@ -93,7 +93,7 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
 class Segment(Leased, Base):
     """A run of a batch's requests that is executed as one task.
 
-    `number` is its row group in the batch's plan, unless it names a plan and a `row_group` of its own. `bytes` counts
+    `number` is its row group in the batch's plan, unless it names another plan and a `row_group`. `bytes` counts
     its request bodies. `answered` counts the requests in its result chunks.
     """
 

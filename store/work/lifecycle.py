@@ -61,7 +61,7 @@ class Lifecycle(ABC, Generic[Record]):
         due_after: int | None = None,
         idempotency: tuple[str, str] | None = None,
     ) -> Record:
-        """Create work from its unsaved record: `waiting` if it depends on others, else `validating`.
+        """Create work from its unsaved record, `waiting` if it depends on others, else `validating`.
 
         `expires_at` and `due_at`, if the record has none, follow from its window.
 
@@ -177,19 +177,22 @@ class Lifecycle(ABC, Generic[Record]):
         Raises:
             ConflictError: it has ended.
         """
-        first = False
         while work.status not in ("cancelling", "cancelled"):
             if work.status in TERMINAL:
-                message = f"Cannot cancel a {self.noun} with status '{work.status}'."
-                raise ConflictError(message, param=f"{self.noun}_id")
+                raise self._conflict("cancel", work)
             # Validation continues under its lease, since only it knows what the work is. Work that is all done keeps
             # its outcome.
             outcome = {} if work.outcome == "completed" else {"outcome": "cancelled"}
             first = self.transition(session, work.id, work.status, "cancelling", **values, **outcome)
-            session.refresh(work)
-        if first:
-            events.act(session, by, cast(events.Action, f"{self.noun}.cancelling"), work)
-        return first
+            session.refresh(work)  # if it is not the first, its status is another by now
+            if first:
+                events.act(session, by, cast(events.Action, f"{self.noun}.cancelling"), work)
+                return True
+        return False
+
+    def _conflict(self, verb: Verb, work: Record) -> ConflictError:
+        """Return the refusal of an action that the work's status does not allow."""
+        return ConflictError(f"Cannot {verb} a {self.noun} with status '{work.status}'.", param=f"{self.noun}_id")
 
     def pause(self, session: Session, by: Principal, work_id: str) -> Record:
         """Let no more of the work's requests be sent. Its window goes on. Pausing it twice changes nothing.
@@ -223,8 +226,7 @@ class Lifecycle(ABC, Generic[Record]):
             events.act(session, by, cast(events.Action, f"{self.noun}.{verb}d"), work)
         session.refresh(work)
         if work.status not in self.pausable:
-            message = f"Cannot {verb} a {self.noun} with status '{work.status}'."
-            raise ConflictError(message, param=f"{self.noun}_id")
+            raise self._conflict(verb, work)
         return values if done else {}
 
     def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
@@ -328,5 +330,5 @@ def refuse_stage(work: Batch | Job, action: str) -> None:
 
 
 def _is_stage(work: Batch | Job) -> bool:
-    """True for a batch of a job, which alone decides what becomes of it and what is told of it."""
+    """True for a batch of a job. Only the job decides what becomes of it, and has its events."""
     return isinstance(work, Batch) and work.job_id is not None

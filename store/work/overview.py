@@ -1,4 +1,4 @@
-"""Overview: a project's jobs that no other has started, and its batches that are no stage of one, in one list."""
+"""Overview: one list of a project's batches and jobs, without stages of jobs and children of composites."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def unfinished(session: Session, project_id: str) -> int:
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Return the input bytes of the project's unfinished work. What a job has started has the input of that job."""
+    """Return the input bytes of the project's unfinished work.
+
+    What a job has started has the input of that job.
+    """
     sizes = 0
     for record, top in ((Batch, true()), (Job, Job.parent_id.is_(None))):
         statement = (

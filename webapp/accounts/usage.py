@@ -55,7 +55,7 @@ class Listed:
 
 
 def read(params: UsageQuery) -> Listed:
-    """Return what was used in the caller's project, or for an admin key in the one that is asked for, or in all.
+    """Return the usage of the caller's project. An admin key gets that of any project, or of all.
 
     Raises:
         RequestError: there is no such month.

@@ -201,7 +201,7 @@ def retry(batch_id: str) -> ResponseReturnValue:
 
 
 def retry_once(original: Batch) -> Batch:
-    """Return a new batch of the requests of `original` without a successful answer, the same if a form is sent twice.
+    """Return a new batch of the unanswered and failed requests of `original`, one if a form is sent twice.
 
     Raises:
         ConflictError: the batch has not ended, or all its requests succeeded.

@@ -1,6 +1,6 @@
 """Charts: the blocks of a job's view (batchyard.recipes.Report) as shapes of an SVG, drawn without a script.
 
-A chart has a size in units of its own, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
+A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,10 @@ class Box:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A series of a chart of lines: its path, its points, and the path of its band. `index` chooses its look."""
+    """A series of a chart of lines: its path, its points, and the path of its band.
+
+    `index` chooses its look.
+    """
 
     index: int
     name: str
@@ -130,9 +133,10 @@ class ChartLine:
 
 @dataclass
 class Chart:
-    """A block to be drawn. Its values stand in a table, too: all of it if it has no shapes.
+    """A block to be drawn.
 
-    `more` says what is not shown, `problem` why nothing is.
+    Its values stand in a table, too: all of it if it has no shapes. `more` says what is not shown, `problem` why
+    nothing is.
     """
 
     title: str

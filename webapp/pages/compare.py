@@ -131,7 +131,7 @@ def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping
 
 
 def _change(first: float | None, second: float | None) -> str:
-    """Return by how much the second number is more than the first: in percent, or how many times from ten times on."""
+    """Return the change from the first number to the second, in percent, or as a factor from ten on."""
     if first is None or second is None:
         return ""
     if first == second:

@@ -167,7 +167,7 @@ def _outcome(judgement: Judgement) -> tuple[str, list[Passage], bool]:
 
 
 def _mark(turns: Sequence[TurnView], item: ItemDetails) -> None:
-    """Set what a reward said of each answer, where the result has a sample for each request in their order."""
+    """Set the reward of each answer, if the result has a sample for each request, in their order."""
     samples = item.result.get("samples") if isinstance(item.result, dict) else None
     by_place: dict[tuple[int, int, int], list[AnswerView]] = {}
     for view in turns:

@@ -37,7 +37,7 @@ routes.add_app_template_filter(rendered)
 
 ROWS = 25
 FIRST_ROWS = 10
-"""Requests on the batch's own page."""
+"""Requests on the page of their batch."""
 TEXT = 400
 """The number of characters shown of a request or an answer in the list."""
 SHOWN_BYTES = 32 * 1024
@@ -212,7 +212,7 @@ def _usage(row: ResultRow) -> dict[str, Any]:
 
 
 def _shown(content: bytes) -> str | None:
-    """Return a line as JSON for people, one that is no JSON as it is; None if it is too long for the page."""
+    """Return a line for people, indented if it is JSON; None if it is too long for the page."""
     if len(content) > SHOWN_BYTES:
         return None
     try:

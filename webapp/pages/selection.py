@@ -1,6 +1,6 @@
 """/selected: cancel, retry, pause or resume several batches and jobs of the list at once, after a question.
 
-Two batches can be compared, too, on a page of their own.
+Two batches can be compared, too, on another page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ MOST = 100
 
 @dataclass(frozen=True)
 class SelectedWork:
-    """A batch or a job that was selected. `refusal` says why the action cannot be done; None if it can."""
+    """A batch or a job that was selected.
+
+    `refusal` says why the action cannot be done; None if it can.
+    """
 
     id: str
     name: str

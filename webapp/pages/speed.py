@@ -23,7 +23,10 @@ PLAIN_POINTS = 40
 
 @dataclass(frozen=True)
 class Rates:
-    """Requests and tokens a second; None if not known. `seconds` is what an average is over; None: they are recent."""
+    """Requests and tokens a second; None if not known.
+
+    `seconds` is the time of an average; None if they are recent.
+    """
 
     rows: float | None
     tokens: float | None

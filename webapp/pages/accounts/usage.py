@@ -1,4 +1,7 @@
-"""/usage: what was used in a month and what it has cost; for administrators of all projects, with their budgets."""
+"""/usage: what was used in a month and what it has cost.
+
+Administrators see all projects, and their budgets.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class UsageParams(BaseModel):
 
 
 class UsageTableRow(NamedTuple):
-    """A row of a table: what it is about, and what that has used. `project` is set where it is a project."""
+    """A row of a table: what it is about, and what that has used.
+
+    `project` is set where it is a project.
+    """
 
     label: str
     total: UsageTotal
@@ -140,7 +146,7 @@ def _table(title: str, column: str, lines: Iterable[UsageEntry], label: Callable
     groups: dict[str, list[UsageEntry]] = {}
     for line in lines:
         groups.setdefault(label(line), []).append(line)
-    rows = [UsageTableRow(name, total_of(own)) for name, own in groups.items()]
+    rows = [UsageTableRow(name, total_of(lines)) for name, lines in groups.items()]
     if column == "Day":
         rows.sort()
     else:

@@ -12,7 +12,7 @@ import flask
 from batchyard.errors import RequestError
 from batchyard.tables.formats import Format
 from store.records import Schedule
-from tasks.intake import prompts
+from tasks.intake import inputs, prompts
 from tasks.recurring import run_templates
 from webapp import start
 from webapp.pages import forms
@@ -67,8 +67,9 @@ def _requests(fields: Mapping[str, str]) -> str:
     options = validated(Start, forms.prompt_options(fields, "system", *PARAMETERS))
     text = io.BytesIO(fields.get("text", "").encode())
     kind: Format = "prompts" if fields.get("format") == "prompts" else "txt"
-    writer = start.requests_of(options, prompts.of_file(text, kind, None))
-    return current_context().artifacts.read(writer.sha256).decode()
+    context = current_context()
+    writer = inputs.of_prompts(context, start.input_options(options), prompts.of_file(text, kind, None))
+    return context.artifacts.read(writer.sha256).decode()
 
 
 def problem_of(error: RequestError) -> Problem:

@@ -47,7 +47,7 @@ def show() -> ResponseReturnValue:
         runs=runs,
         has_more=has_more,
         limit=params.limit,
-        **_of_runs([run for own in runs.values() for run in own]),
+        **_of_runs([run for of_schedule in runs.values() for run in of_schedule]),
     )
 
 
@@ -188,7 +188,7 @@ def _form(
     problem: Problem | None = None,
     preview: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Render the form of a new schedule, or of one to change, with the fields that were sent if there are any."""
+    """Render the form of a new schedule, or of one to change, with the fields that were sent."""
     with current_context().database.read() as session:
         records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose="batch")
     fields: Mapping[str, str] = flask.request.form
