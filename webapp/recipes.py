@@ -10,8 +10,8 @@ from batchyard.recipes import Recipe
 from tasks.jobs import options as job_options
 from tasks.jobs.identity import judgement_fields
 from webapp.document import operation
-from webapp.job_wire import GateObject, RecipeObject, RecipePage, RewardObject
 from webapp.requests import caller, current_context
+from webapp.wire.recipes import GateObject, RecipeObject, RecipePage, RewardObject
 
 routes = Blueprint("recipes", __name__)
 

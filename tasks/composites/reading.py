@@ -11,8 +11,7 @@ from batchyard.errors import ArtifactMissing
 from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats import job_chunks
-from store.jobs import composites
-from store.jobs import stages as stage_records
+from store.jobs import chunk_records, composites
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finish import NEVER_ENDED
@@ -43,7 +42,7 @@ class ChildRow(NamedTuple):
 def recorded(context: AppContext, job_id: str) -> dict[str, Entry]:
     """Return the children of a composite that are recorded as ended, by key. Raises UnavailableError."""
     with context.database.read() as session:
-        stored = stage_records.chunks(session, job_id, "result")
+        stored = chunk_records.of_job(session, job_id, "result")
     return {key: entry for chunk in stored for key, entry in _entries(context.artifacts, chunk.sha256)}
 
 

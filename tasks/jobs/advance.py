@@ -23,7 +23,7 @@ from batchyard.recipes import Answer, Item, Options, Recipe, Reply, Stage
 from store import events
 from store.formats import chunks, job_chunks
 from store.formats import items as items_file
-from store.jobs import lifecycle, replies
+from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
 from store.leases import Lease
 from store.records import ChunkKind, Job, JobReply, JobStage
@@ -185,7 +185,7 @@ def _rebuilt(context: AppContext, job: Job, step: Step) -> State:
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
     with context.database.read() as session:
         records = replay.stage_records(session, job.id)
-        own = stage_records.chunks(session, job.id)
+        own = chunk_records.of_job(session, job.id)
     results = [sha256 for _, kind, sha256, _ in own if kind == "result"]
     judgements = [sha256 for _, kind, sha256, _ in own if kind == "judgement"]
     recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
@@ -279,7 +279,7 @@ def _recipe(context: AppContext, job: Job) -> Recipe[Any]:
         raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
 
 
-def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
+def item_of(job: Job, options: Options, row: items_file.StoredItem) -> Item:
     """Return the item of a row of the items file."""
     return Item(
         number=row.number,
@@ -292,18 +292,18 @@ def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
     )
 
 
-def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.Row]:
+def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.StoredItem]:
     for position in positions:
         yield from reader.read(position, 1)
 
 
-def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Row]:
+def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.StoredItem]:
     while rows := reader.read(first, READ_ITEMS):
         yield from rows
         first += len(rows)
 
 
-def _size(row: items_file.Row) -> int:
+def _size(row: items_file.StoredItem) -> int:
     return sum(len(value) if isinstance(value, str) else 64 for value in row.columns.values())
 
 
@@ -315,8 +315,8 @@ def _send_verdicts(state: State) -> None:
 def _send_answers(context: AppContext, state: State) -> None:
     with context.database.read() as session:
         new = {
-            stage.name: stage_records.new_chunks(session, stage.batch_id, state.cursors.get(stage.name, 0))
-            for stage in stage_records.stages(session, state.job.id)
+            stage.name: chunk_records.of_batch(session, stage.batch_id, state.cursors.get(stage.name, 0))
+            for stage in stage_records.of_job(session, state.job.id)
             if stage.batch_id is not None
         }
     for stage, own in new.items():
@@ -413,13 +413,13 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[stages.C
         record = session.get_one(Job, job.id)
         if record.status != "in_progress" or record.outcome is not None:
             raise _Ending
-        existing = {own.name: own for own in stage_records.stages(session, job.id)} if cuts else {}
+        existing = {own.name: own for own in stage_records.of_job(session, job.id)} if cuts else {}
         for number, stage in enumerate(specs):
             own = [segment for cut, segment in zip(cuts, planned, strict=True) if cut.stage == stage.name]
             if own:
                 stage_records.extend(session, _batch_of(session, record, number, stage, existing), own)
         for kind, sha256, rows in new_chunks:
-            stage_records.add_chunk(session, job.id, kind, sha256, rows)
+            chunk_records.add(session, job.id, kind, sha256, rows)
         for event in told:
             events.record(session, record, event.pop("type"), **event)
         record.admitted = state.admitted
@@ -452,12 +452,12 @@ def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: d
     if number in taken:  # the recipe's file has changed, and so have the numbers of its stages
         number = max(taken) + 1
     batch = stage_records.open_batch(session, job, number, stage.name, stage.endpoint)
-    existing.update({own.name: own for own in stage_records.stages(session, job.id)})
+    existing.update({own.name: own for own in stage_records.of_job(session, job.id)})
     return batch.id
 
 
 def _seal(session: Session, job_id: str) -> None:
-    for stage in stage_records.stages(session, job_id):
+    for stage in stage_records.of_job(session, job_id):
         if stage.batch_id is not None:
             stage_records.seal(session, stage.batch_id)
 

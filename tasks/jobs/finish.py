@@ -21,15 +21,14 @@ from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report
 from batchyard.statuses import TERMINAL
-from batchyard.tariffs import Cost
+from batchyard.tariffs import TotalCost
 from store.accounting import usage as accounts
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import items as items_file
 from store.formats import job_chunks
-from store.formats.results import Row
-from store.jobs import lifecycle, replies
+from store.formats.results import ResultRow
+from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import reading as job_records
-from store.jobs import stages as stage_records
 from store.jobs.reading import Tokens
 from store.records import Job, JobReply
 from tasks import messages
@@ -93,7 +92,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         with context.database.read() as session:
             job = session.get_one(Job, job_id)
-            own = stage_records.chunks(session, job_id)
+            own = chunk_records.of_job(session, job_id)
             stages = replay.stage_records(session, job_id)
             usage = job_records.usage(session, [job_id])[job_id]
             cost = accounts.job_costs(session, [job_id]).get(job_id)
@@ -192,7 +191,7 @@ def _run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str,
 
 
 def _write_manifest(
-    results: Results, job: Job, outcome: str, usage: Tokens, cost: Cost | None, deaths: Mapping[str, int]
+    results: Results, job: Job, outcome: str, usage: Tokens, cost: TotalCost | None, deaths: Mapping[str, int]
 ) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
@@ -362,12 +361,12 @@ class _StepResults:
     _artifacts: Artifacts
     _results: Results
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ResultRow]:
         """Stream a row for each item in the order of the input: its columns as body, its result's text as answer."""
         for item in self._results.items():
             text = item.result.get("text")
             completed = item.state == "completed"
-            yield Row(
+            yield ResultRow(
                 line=item.number + 1,
                 custom_id=item.custom_id,
                 body=dict(item.columns),
@@ -376,7 +375,7 @@ class _StepResults:
                 error=None if completed else dict(item.error or {"code": item.state, "message": None}),
             )
 
-    def create(self) -> Writer:
+    def create(self) -> ArtifactWriter:
         return self._artifacts.create()
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:

@@ -22,9 +22,10 @@ from batchyard.statuses import ITEM_STATES, TERMINAL
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
 from store.formats.items import Reader
+from store.jobs import chunk_records, replies
 from store.jobs import reading as records
-from store.jobs import replies
-from store.jobs.reading import Chunk, PlanGroup
+from store.jobs.chunk_records import JobChunkEntry
+from store.jobs.reading import PlanGroup
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finish import NEVER_ENDED, EndedItem
@@ -187,9 +188,9 @@ def _read(
     return _lines(context.artifacts, stored, after, stop, line)
 
 
-def _result_chunks(context: AppContext, job: Job) -> list[Chunk]:
+def _result_chunks(context: AppContext, job: Job) -> list[JobChunkEntry]:
     with context.database.read() as session:
-        stored = records.chunks(session, job.id, "result")
+        stored = chunk_records.of_job(session, job.id, "result")
     if job.status in TERMINAL and not stored and job.completed + job.failed + job.stuck:
         raise _collected(job)
     return stored
@@ -203,7 +204,7 @@ def _collected(job: Job) -> ConflictError:
 
 def _lines(
     artifacts: Artifacts,
-    stored: Sequence[Chunk],
+    stored: Sequence[JobChunkEntry],
     start: int,
     stop: int,
     line: Callable[[int, dict[str, Any]], bytes],
@@ -397,7 +398,7 @@ def mixed(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[M
     return page, stop if stop < end else None
 
 
-def _ended(artifacts: Artifacts, stored: Sequence[Chunk], start: int, stop: int) -> Iterator[dict[str, Any]]:
+def _ended(artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int) -> Iterator[dict[str, Any]]:
     first = 0
     for chunk in stored:
         begin, end = max(start - first, 0), min(stop - first, chunk.rows)
@@ -422,7 +423,7 @@ def _add_stages(context: AppContext, job: Job, positions: Sequence[int], page: S
     if not live:
         return
     with context.database.read() as session:
-        groups = records.plans(session, job.id, unfinished=True)
+        groups = records.plan_groups(session, job.id, unfinished=True)
     for group in groups:
         asking = _asking(context.artifacts, group.plan_sha256, group.row_group)
         for position in live.keys() & set(asking.tolist()):
@@ -532,7 +533,7 @@ def _judgements(context: AppContext, job: Job, position: int, end: ItemDetails) 
     until = None if end.ended_at is None else end.ended_at + SLACK_SECONDS
     since = None if end.started_at is None or end.life > 1 else end.started_at - SLACK_SECONDS
     with context.database.read() as session:
-        stored = records.chunks(session, job.id, "judgement", since=since, until=until)
+        stored = chunk_records.of_job(session, job.id, "judgement", since=since, until=until)
     for chunk in stored:
         places = _judged(context.artifacts, chunk.sha256) == position
         if places.any():
@@ -545,7 +546,7 @@ def _judgements(context: AppContext, job: Job, position: int, end: ItemDetails) 
 def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
     """Yield life, turn (None if it is not known), number of the stage, and each request of an item with its answer."""
     with context.database.read() as session:
-        groups = records.plans(session, job.id)
+        groups = records.plan_groups(session, job.id)
     for group in groups:
         if position not in _asking(context.artifacts, group.plan_sha256, group.row_group):
             continue
@@ -573,7 +574,7 @@ def _requests(context: AppContext, job: Job, position: int) -> Iterator[tuple[in
 def _answers(context: AppContext, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:
     """Return the output lines, and seconds, of these lines of a segment."""
     with context.database.read() as session:
-        stored = records.answer_chunks(session, group.segment_id)
+        stored = chunk_records.of_segment(session, group.segment_id)
     answers: dict[int, tuple[str, float | None]] = {}
     for sha256 in stored:
         for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):

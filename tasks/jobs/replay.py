@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy.orm import Session
 
+from store import segments
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
-from store.jobs import stages
+from store.jobs import chunk_records, stages
 from tasks.jobs.live import Issued, Life
 
 Positions = npt.NDArray[np.int64]
@@ -88,10 +89,10 @@ def stage_records(session: Session, job_id: str) -> list[StageRecords]:
     return [
         StageRecords(
             stage.name,
-            stages.plans(session, stage.batch_id) if stage.batch_id else [],
-            stages.new_chunks(session, stage.batch_id, 0) if stage.batch_id else [],
+            segments.plans(session, stage.batch_id) if stage.batch_id else [],
+            chunk_records.of_batch(session, stage.batch_id, 0) if stage.batch_id else [],
         )
-        for stage in stages.stages(session, job_id)
+        for stage in stages.of_job(session, job_id)
     ]
 
 

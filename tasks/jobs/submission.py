@@ -17,7 +17,7 @@ from recipes.tune import recipe as tune
 from recipes.tune.cells import Cell
 from recipes.tune.recipe import Tune
 from store import files
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.formats import items as items_file
 from store.jobs import dependencies as records
 from store.jobs import lifecycle
@@ -292,7 +292,7 @@ def _identify(job: Job, recipe: Recipe[Any]) -> None:
         setattr(job, name, sha256)
 
 
-def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer:
+def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> ArtifactWriter:
     """Store the items of an ended job that are in one of these states. Raises ConflictError, RequestError."""
     if not job.total:
         raise _nothing(job, "it has no items. Create a new job.")
@@ -301,7 +301,7 @@ def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer
         wanted = " or ".join(states)
         raise _nothing(job, f"none of its {job.total} items is {wanted}. Name other 'states', or create a new job.")
     with context.artifacts.create() as content:
-        target = items_file.Writer(content)
+        target = items_file.ItemsWriter(content)
         reader.copy(positions, target)
         target.close()
     return content

@@ -107,7 +107,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
 def write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     """Write the items file of a tune: its cells. Return its SHA-256 and their number."""
     with context.artifacts.create() as target:
-        writer = items_file.Writer(target)
+        writer = items_file.ItemsWriter(target)
         for number, cell in enumerate(cells):
             writer.add(number, cell.name, orjson.dumps(cell.model_dump(mode="json")))
         writer.close()
@@ -117,7 +117,7 @@ def write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
 def _write_children(context: AppContext, children: Sequence[Child]) -> tuple[str, int]:
     """Write the items file of a composite: its children. Return its SHA-256 and their number."""
     with context.artifacts.create() as target:
-        writer = items_file.Writer(target)
+        writer = items_file.ItemsWriter(target)
         for number, child in enumerate(children):
             columns = {name: getattr(child, name) for name in ("variant", "repeat", "round", "recipe", "options")}
             writer.add(number, child.key, orjson.dumps(columns))
@@ -128,7 +128,7 @@ def _write_children(context: AppContext, children: Sequence[Child]) -> tuple[str
 def _write(context: AppContext, job: Job, checker: Checker, report: Report) -> tuple[str, int]:
     """Write the items file of a job. Return its SHA-256 and the number of items."""
     with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
-        writer = items_file.Writer(target)
+        writer = items_file.ItemsWriter(target)
         try:
             checker.write(source, job.input_name, writer)
         except RequestError as error:
@@ -157,7 +157,7 @@ class Checker:
         self._hashes: list[int] = []
         self._first: dict[str, int] = {}
 
-    def write(self, source: Any, name: str, writer: items_file.Writer) -> None:
+    def write(self, source: Any, name: str, writer: items_file.ItemsWriter) -> None:
         """Add every row to the items file, or its error to the report.
 
         Raises:
