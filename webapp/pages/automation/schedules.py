@@ -76,13 +76,13 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
     """Return the variables of templates that show runs: the batches and jobs that these made, and names of jobs."""
     project_id = caller().project_id
     with current_context().database.read() as session:
-        made: list[Batch | Job] = [
-            *batches.some(session, project_id, {run.batch_id for run in runs if run.batch_id}),
-            *lifecycle.some(session, project_id, {run.job_id for run in runs if run.job_id}),
+        works: list[Batch | Job] = [
+            *batches.by_ids(session, project_id, {run.batch_id for run in runs if run.batch_id}),
+            *lifecycle.by_ids(session, project_id, {run.job_id for run in runs if run.job_id}),
         ]
     return {
-        "made": {work.id: work for work in made},
-        "names": {work.id: _name(work) for work in made},
+        "made": {work.id: work for work in works},
+        "names": {work.id: _name(work) for work in works},
         "local": _local,
         "words": cron_words.words,
     }
