@@ -74,7 +74,7 @@ def starting(context: AppContext, model: str) -> Iterator[None]:
             log.warning("start of an engine not published: %s", error)
 
 
-def read(context: AppContext) -> list[ResidentStatus]:
+def read(context: AppContext) -> list[EngineStatus]:
     """Return the engines that are not known to be gone, nor must have stopped themselves. Raises redis.RedisError."""
     now = time.time()
     values = cast(dict[str, str], context.redis.hgetall(ENGINES))
