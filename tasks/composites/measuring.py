@@ -15,6 +15,7 @@ import redis
 from batchyard import config
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
+from inference.residents.status import EngineStatus
 from recipes.tune.cells import Cell
 from recipes.tune.results import CellResult, Repeat, State
 from store.formats import job_chunks
@@ -22,7 +23,6 @@ from store.jobs import chunk_records, composites
 from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import engine_status
-from tasks.execution.engine_status import EngineState
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Wave:
         return tuple(lines)[:EVIDENCE]
 
 
-def engines(context: AppContext, model: str) -> list[EngineState]:
+def engines(context: AppContext, model: str) -> list[EngineStatus]:
     """Return the engines of a model as they were seen last; none if Redis is away."""
     try:
         return [engine for engine in engine_status.read(context) if engine.model == model]

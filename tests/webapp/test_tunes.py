@@ -18,7 +18,7 @@ from tasks import derived, messages
 from tasks.composites import measuring
 from tasks.composites.measuring import Wave
 from tasks.context import AppContext
-from tasks.execution.engine_status import EngineState
+from tasks.execution.engine_status import EngineStatus
 from tasks.jobs import finish
 from tasks.scheduling import deadlines, dispatch
 from tests.support.ended_jobs import EndedComposites
@@ -257,7 +257,7 @@ def test_the_next_cell_waits_until_the_engines_of_the_last_one_are_stopped(
     tunes: Tunes, stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: dict[str, Any] = {"capacity": 4, "start_seconds": 1.5, "peak_memory_bytes": 1000}
-    alive = [EngineState("engine:x", "x", "idle", 9, 0, 1.0, time.time(), **known)]
+    alive = [EngineStatus(name="engine:x", model="x", state="idle", answered=9, seen_at=time.time(), **known)]
     monkeypatch.setattr(measuring, "engines", lambda *_: alive)
     tune = tunes.started(repeats=1)
     for _ in range(3):
