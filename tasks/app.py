@@ -20,7 +20,6 @@ from celery.worker import state
 from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from tasks import advance, housekeeping, messages, metrics
-from tasks.composites import advance as composites
 from tasks.context import context
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
@@ -29,6 +28,7 @@ from tasks.heartbeat import holder
 from tasks.intake import budgets
 from tasks.jobs import finish as job_finish
 from tasks.jobs import validation as job_validation
+from tasks.jobs.kinds import composite as composites
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
 from tasks.steps import registry

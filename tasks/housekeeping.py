@@ -17,8 +17,9 @@ from tasks.advance import advance
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
-from tasks.jobs import dependencies, finish
+from tasks.jobs import finish
 from tasks.jobs import progress as job_progress
+from tasks.jobs.submission import dependencies
 
 log = logging.getLogger(__name__)
 

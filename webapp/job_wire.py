@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, St
 
 from batchyard.statuses import RETRIABLE_STATES, ItemState, JobStatus, RetriableState
 from store.records import Sla
-from tasks.jobs.dependencies import MOST, When
+from tasks.jobs.submission.dependencies import MOST, When
 from webapp import wire
 
 MAX_INLINE = 1000

@@ -21,10 +21,10 @@ from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
 from store.records import Batch, File, Job, JobStage
 from store.work.artifacts import AnyArtifact
-from tasks.jobs import dry_run, reading, submission
-from tasks.jobs.dry_run import Outlook
-from tasks.jobs.replies import posting
-from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
+from tasks.jobs.items import item_replies, reading
+from tasks.jobs.submission import creation, dry_run
+from tasks.jobs.submission.creation import ArtifactName, JobDraft, JobRequest
+from tasks.jobs.submission.dry_run import Outlook
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp import idempotency, job_wire, wire, work
@@ -122,7 +122,7 @@ def _object(
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job. `waits`: a model of its requests is on hold."""
     held = None if job.status in TERMINAL else job.attempt_error
-    expected = submission.expected(current_context(), job) if stages else {}
+    expected = creation.expected(current_context(), job) if stages else {}
     return job_wire.JobObject(
         **{name: getattr(job, name) for name in _COPIED},
         errors=None if job.errors is None else wire.BatchErrors.model_validate({"data": job.errors}),
@@ -150,7 +150,7 @@ def _object(
             retries=list(retries),
             schedule_id=schedule_id,
             cost=work.cost(cost),
-            warnings=_warnings(submission.job_warnings(current_context(), job)),
+            warnings=_warnings(creation.job_warnings(current_context(), job)),
         ),
     )
 
@@ -188,7 +188,7 @@ def create() -> job_wire.JobObject | job_wire.DryRun:
     request = replace(request_of(body), admin=owner.admin)
     if params.dry_run:
         return _dry_run(dry_run.run(context, owner.project_id, request))
-    created = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
+    created = create_once(idempotency.of_request(body), lambda: creation.draft(context, owner.project_id, request))
     if created.draft is None:
         return to_wire([created.record])[0]
     return _object(created.record)  # nothing is read: the answer cannot fail after the commit
@@ -203,11 +203,11 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     context = current_context()
 
     def submit(session: Session, new: JobDraft) -> Job:
-        return submission.submit(context, session, new, key)
+        return creation.submit(context, session, new, key)
 
     created = idempotency.once(key, lifecycle.repeated, draft, submit)
     if created.draft is not None:
-        after_response(lambda: submission.send(created.record))
+        after_response(lambda: creation.send(created.record))
     return created
 
 
@@ -317,7 +317,7 @@ def rescore(job_id: str) -> job_wire.JobObject:
     body = parse_body(job_wire.Rescore, bulk=True)
     created = create_once(
         idempotency.of_request(body, job_id),
-        lambda: submission.rescore(context, owner.project_id, job_id, body.options),
+        lambda: creation.rescore(context, owner.project_id, job_id, body.options),
     )
     return to_wire([created.record])[0]
 
@@ -335,7 +335,7 @@ def retry(job_id: str) -> job_wire.JobObject:
     body = parse_body(job_wire.RetryJob, bulk=True, optional=True)
     created = create_once(
         idempotency.of_request(body, job_id),
-        lambda: submission.retry(
+        lambda: creation.retry(
             context,
             owner.project_id,
             job_id,
@@ -424,11 +424,11 @@ def post(job_id: str, number: int, body: job_wire.ItemReply) -> None:
     owner, context = caller(), current_context()
     place = (context, owner, job_id, number)
     if body.verdict is not None:
-        posting.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
+        item_replies.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
     elif body.requeue is not None:
-        posting.put_back(*place, body.requeue.hint)
+        item_replies.put_back(*place, body.requeue.hint)
     else:
-        posting.resolve(*place, body.text or "", body.by)
+        item_replies.resolve(*place, body.text or "", body.by)
 
 
 @routes.get("/v1/jobs/<job_id>/events")

@@ -7,8 +7,8 @@ from typing import Any
 from flask import Blueprint
 
 from batchyard.recipes import Recipe
-from tasks.jobs import options as job_options
-from tasks.jobs.identity import judgement_fields
+from tasks.jobs.intake import options as job_options
+from tasks.jobs.intake.identity import judgement_fields
 from webapp.document import operation
 from webapp.job_wire import GateObject, RecipeObject, RecipePage, RewardObject
 from webapp.requests import caller, current_context

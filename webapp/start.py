@@ -24,8 +24,8 @@ from tasks.intake.estimate import Part
 from tasks.intake.lines import LineError
 from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import Draft, NewInput
-from tasks.jobs import submission as job_submission
-from tasks.jobs.submission import JobRequest
+from tasks.jobs.submission import creation as job_submission
+from tasks.jobs.submission.creation import JobRequest
 from tasks.steps import registry as steps
 from webapp import batches, wire, work
 from webapp.document import operation

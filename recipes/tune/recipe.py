@@ -1,7 +1,7 @@
 """Recipe `tune`: configurations of models, its cells, are measured one after the other, and the best one is named.
 
 A cell is a derived model (tasks.derived) under `concurrency` equal jobs of recipe `batch` side by side.
-`tasks.composites.tuning` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
+`tasks.jobs.kinds.tune` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
 """
 
 from __future__ import annotations

@@ -35,8 +35,11 @@ from store.records import Job, JobReply
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
-from tasks.jobs import identity, journal, progress, replay
-from tasks.jobs.rows import tables
+from tasks.jobs import progress
+from tasks.jobs.finishing import journal
+from tasks.jobs.intake import identity
+from tasks.jobs.intake.rows import tables
+from tasks.jobs.running import replay
 from tasks.steps import registry
 
 log = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ def count_items(context: AppContext, recipe: str, ends: Mapping[str, int], count
 
 
 def count_tick(context: AppContext, seconds: float, hungry: Mapping[str, float]) -> None:
-    """Count a tick, and the seconds before it in which models were hungry (tasks.jobs.stages), for /metrics."""
+    """Count a tick, and the seconds before it in which models were starving, for /metrics."""
     bucket = bisect.bisect_left(TICK_SECONDS, seconds)
     amounts: dict[tuple[str, ...], int] = {("tick", str(bucket)): 1, ("tick_ms",): round(1000 * seconds)}
     _count(context, amounts | {("hungry_ms", model): round(1000 * waited) for model, waited in hungry.items()})

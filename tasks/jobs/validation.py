@@ -30,9 +30,11 @@ from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.intake.lines import LineError
 from tasks.intake.validation import Report
-from tasks.jobs import item_events, progress, submission
-from tasks.jobs.requests import Preparer
-from tasks.jobs.rows import RowError, rows
+from tasks.jobs import progress
+from tasks.jobs.finishing import item_events
+from tasks.jobs.intake.requests import Preparer
+from tasks.jobs.intake.rows import RowError, rows
+from tasks.jobs.submission import creation
 from tasks.steps import registry
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
         recipe = context.recipes.recipe(job.recipe)
         if recipe.cells is not None:
             options = recipe.options.model_validate(job.options)
-            items_sha256, total = write_cells(context, submission.cells(recipe, options, job.models))
+            items_sha256, total = write_cells(context, creation.cells(recipe, options, job.models))
         elif recipe.children is not None:
             items_sha256, total = _write_children(context, recipe.children(recipe.options.model_validate(job.options)))
         else:

@@ -27,8 +27,8 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import Draft, Outlook
-from tasks.jobs import submission as job_submission
-from tasks.jobs.submission import JobDraft, JobRequest
+from tasks.jobs.submission import creation as job_submission
+from tasks.jobs.submission.creation import JobDraft, JobRequest
 from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)

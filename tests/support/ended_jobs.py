@@ -14,9 +14,9 @@ from flask.testing import FlaskClient
 from store.formats import items, job_chunks
 from store.jobs import lifecycle, stages
 from store.records import Job
-from tasks.composites import advance
 from tasks.context import AppContext
 from tasks.jobs import finish, validation
+from tasks.jobs.kinds import composite
 from tests.support.webapps import upload
 
 
@@ -101,7 +101,7 @@ class EndedComposites(EndedJobs):
         return error["param"], error["message"]
 
     def tick(self, job: dict[str, Any]) -> dict[str, Any]:
-        advance.run(self.context, job["id"], "here/1/task")
+        composite.run(self.context, job["id"], "here/1/task")
         return self.look(job)
 
     def children(self, job: dict[str, Any]) -> dict[str, dict[str, Any]]:

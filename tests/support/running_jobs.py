@@ -17,7 +17,9 @@ from store.jobs import lifecycle
 from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs import advance, finish, reading
+from tasks.jobs import finish
+from tasks.jobs.items import reading
+from tasks.jobs.running import tick
 from tests.support.jobs import create_job
 
 HEAD = """
@@ -49,11 +51,11 @@ class Running:
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
-            advance.run(self.context, self.id, "here/1/task")
+            tick.run(self.context, self.id, "here/1/task")
 
     def crash(self, context: AppContext | None = None) -> None:
         """Lose what is in memory. `context`: with which the job goes on."""
-        advance._states.clear()
+        tick._states.clear()
         self.context = context or self.context
 
     def answer(self, stage: str, *numbers: int) -> None:

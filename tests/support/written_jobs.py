@@ -17,7 +17,7 @@ from store.jobs import lifecycle, stages
 from store.jobs.stages import PlannedJobSegment
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs import reading
+from tasks.jobs.items import reading
 from tests.support.jobs import create_job
 
 NUMBERS = [3, 0, 1, 2, 5, 4]  # shuffled: row of the input, by position

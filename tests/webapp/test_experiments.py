@@ -15,7 +15,8 @@ from store.jobs import lifecycle
 from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import finish, submission
+from tasks.jobs import finish
+from tasks.jobs.submission import creation
 from tests.support.ended_jobs import EndedComposites
 from tests.support.webapps import client_of, context_in, upload
 
@@ -168,7 +169,7 @@ def test_a_tick_that_dies_anywhere_starts_no_child_twice(
 
     for name, started in (("submit", 0), ("send", 2)):  # before and after the commit
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(submission, name, dies)
+            patch.setattr(creation, name, dies)
             experiments.tick(job)
         assert len(experiments.children(job)) == started
         with experiments.context.database.write() as session:

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
-from tasks.jobs import reading
-from tasks.jobs.reading import ItemDetails, Judgement, RequestRow, Turn
-from tasks.jobs.replies.posting import MENDABLE
+from tasks.jobs.items import reading
+from tasks.jobs.items.item_replies import MENDABLE
+from tasks.jobs.items.reading import ItemDetails, Judgement, RequestRow, Turn
 from webapp.job_wire import ItemReply
 from webapp.jobs import get_job, post
 from webapp.pages import answers

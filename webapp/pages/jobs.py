@@ -20,9 +20,10 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.records import Batch, Job
-from tasks.composites import reading as composites
-from tasks.jobs import reading, submission
 from tasks.jobs.finish import RESULTS
+from tasks.jobs.items import reading
+from tasks.jobs.kinds import children as composites
+from tasks.jobs.submission import creation
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.job_wire import JobObject
@@ -262,7 +263,7 @@ def retry_once(job_id: str) -> Job:
         RequestError: all its items completed.
     """
     context, project_id = current_context(), caller().project_id
-    return create_once(forms.idempotency("retry", job_id), lambda: submission.retry(context, project_id, job_id)).record
+    return create_once(forms.idempotency("retry", job_id), lambda: creation.retry(context, project_id, job_id)).record
 
 
 def _redirect(job: Job) -> ResponseReturnValue:

@@ -10,7 +10,7 @@ import pytest
 
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import stages
+from tasks.jobs.running import segments
 from tests.support.running_jobs import HEAD
 
 
@@ -19,7 +19,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No message leaves the test, and a hungry job waits for nothing."""
     for name in ("advance_job", "finish_job", "segment"):
         monkeypatch.setattr(messages, name, lambda *_: None)
-    monkeypatch.setattr(stages, "Release", functools.partial(stages.Release, pause=0.0))
+    monkeypatch.setattr(segments, "Release", functools.partial(segments.Release, pause=0.0))
 
 
 @pytest.fixture
