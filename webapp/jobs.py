@@ -21,10 +21,12 @@ from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
 from store.records import Batch, File, Job, JobStage
 from store.work.artifacts import AnyArtifact
+from tasks.jobs.intake.drafts import JobDraft
 from tasks.jobs.items import item_replies, reading
-from tasks.jobs.submission import creation, dry_run
-from tasks.jobs.submission.creation import ArtifactName, JobDraft, JobRequest
-from tasks.jobs.submission.dry_run import Outlook
+from tasks.jobs.kinds import registry as kinds
+from tasks.jobs.submission import again, creation, dry_run
+from tasks.jobs.submission.creation import ArtifactName, JobRequest
+from tasks.jobs.submission.dry_run import JobOutlook
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp import idempotency, job_wire, wire, work
@@ -122,7 +124,7 @@ def _object(
 ) -> job_wire.JobObject:
     """Return the job object; the defaults are those of a new job. `waits`: a model of its requests is on hold."""
     held = None if job.status in TERMINAL else job.attempt_error
-    expected = creation.expected(current_context(), job) if stages else {}
+    expected = kinds.expected(current_context(), job) if stages else {}
     return job_wire.JobObject(
         **{name: getattr(job, name) for name in _COPIED},
         errors=None if job.errors is None else wire.BatchErrors.model_validate({"data": job.errors}),
@@ -241,18 +243,18 @@ def request_of(body: job_wire.CreateJob) -> JobRequest:
     )
 
 
-def _dry_run(outlook: Outlook) -> job_wire.DryRun:
+def _dry_run(outlook: JobOutlook) -> job_wire.DryRun:
     return job_wire.DryRun(
-        items=outlook.items,
-        stages=[job_wire.DryRunStage(**stage._asdict()) for stage in outlook.stages],
-        eta_seconds=outlook.seconds,
+        items=outlook.estimate.items,
+        stages=[job_wire.DryRunStage(**stage._asdict()) for stage in outlook.estimate.stages],
+        eta_seconds=outlook.estimate.seconds,
         config_sha256=outlook.config_sha256,
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,
         warnings=_warnings(outlook.warnings),
         cells=[
             job_wire.CellObject(**cell.model_dump(include=set(job_wire.CellObject.model_fields)))
-            for cell in outlook.cells
+            for cell in outlook.estimate.cells
         ],
     )
 
@@ -317,7 +319,7 @@ def rescore(job_id: str) -> job_wire.JobObject:
     body = parse_body(job_wire.Rescore, bulk=True)
     created = create_once(
         idempotency.of_request(body, job_id),
-        lambda: creation.rescore(context, owner.project_id, job_id, body.options),
+        lambda: again.rescore(context, owner.project_id, job_id, body.options),
     )
     return to_wire([created.record])[0]
 
@@ -335,7 +337,7 @@ def retry(job_id: str) -> job_wire.JobObject:
     body = parse_body(job_wire.RetryJob, bulk=True, optional=True)
     created = create_once(
         idempotency.of_request(body, job_id),
-        lambda: creation.retry(
+        lambda: again.retry(
             context,
             owner.project_id,
             job_id,

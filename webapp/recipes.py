@@ -7,7 +7,6 @@ from typing import Any
 from flask import Blueprint
 
 from batchyard.recipes import Recipe
-from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake.identity import judgement_fields
 from webapp.document import operation
 from webapp.job_wire import GateObject, RecipeObject, RecipePage, RewardObject
@@ -20,7 +19,7 @@ def to_wire(recipe: Recipe[Any], sha256: str) -> RecipeObject:
     return RecipeObject(
         name=recipe.name,
         summary=recipe.summary,
-        stages=job_options.default_stages(recipe),
+        stages=recipe.default_stages(),
         options=recipe.options.model_json_schema(),
         judgement=judgement_fields(recipe.options),
         main=recipe.main,

@@ -27,8 +27,10 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import Draft, Outlook
+from tasks.jobs.intake.drafts import JobDraft
+from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.submission import creation as job_submission
-from tasks.jobs.submission.creation import JobDraft, JobRequest
+from tasks.jobs.submission.creation import JobRequest
 from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)
@@ -272,6 +274,6 @@ def define(
 def _check_job(context: AppContext, job: Mapping[str, Any]) -> None:
     """Raise RequestError for a job that could not be created, with the place in the schedule."""
     try:
-        job_submission.check(context, job["recipe"], job["options"], completion_window=job["completion_window"])
+        kinds.check(context, job["recipe"], job["options"], job["completion_window"])
     except RequestError as error:
         raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None

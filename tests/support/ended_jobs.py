@@ -15,8 +15,7 @@ from store.formats import items, job_chunks
 from store.jobs import lifecycle, stages
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs import finish, validation
-from tasks.jobs.kinds import composite
+from tasks.jobs import advance, finish, validation
 from tests.support.webapps import upload
 
 
@@ -101,7 +100,7 @@ class EndedComposites(EndedJobs):
         return error["param"], error["message"]
 
     def tick(self, job: dict[str, Any]) -> dict[str, Any]:
-        composite.run(self.context, job["id"], "here/1/task")
+        advance.run(self.context, job["id"], "here/1/task")
         return self.look(job)
 
     def children(self, job: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from store.jobs import lifecycle
 from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs import finish
+from tasks.jobs import advance, finish
 from tasks.jobs.items import reading
 from tasks.jobs.running import tick
 from tests.support.jobs import create_job
@@ -51,7 +51,7 @@ class Running:
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
-            tick.run(self.context, self.id, "here/1/task")
+            advance.run(self.context, self.id, "here/1/task")
 
     def crash(self, context: AppContext | None = None) -> None:
         """Lose what is in memory. `context`: with which the job goes on."""

@@ -20,10 +20,11 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.records import Batch, Job
-from tasks.jobs.finish import RESULTS
+from tasks.jobs.finishing.artifacts import RESULTS
 from tasks.jobs.items import reading
-from tasks.jobs.kinds import children as composites
-from tasks.jobs.submission import creation
+from tasks.jobs.kinds import registry as kinds
+from tasks.jobs.kinds.kind import ChildRow
+from tasks.jobs.submission import again
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.job_wire import JobObject
@@ -92,7 +93,7 @@ def show(job_id: str) -> ResponseReturnValue:
         stage_batches = [batch for _, batch in job_records.stages(session, [job.id])[job.id] if batch is not None]
     data = to_wire([job])[0]
     stages = _stages(data, stage_batches)
-    children = composites.children(context, job)
+    children = kinds.children(context, job)
     variables: dict[str, Any] = {
         "now": time.time(),
         "job": data,
@@ -128,7 +129,7 @@ def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject
     return [(stage, by_id.get(stage.batch_id or "")) for stage in job.batchyard.stages]
 
 
-def _common_metrics(children: list[composites.ChildRow]) -> list[str]:
+def _common_metrics(children: list[ChildRow]) -> list[str]:
     """Return the names of the first metrics that children have: means before deviations, and these before counts."""
     names = {
         name: value for child in children for name, value in child.metrics.items() if isinstance(value, int | float)
@@ -263,7 +264,7 @@ def retry_once(job_id: str) -> Job:
         RequestError: all its items completed.
     """
     context, project_id = current_context(), caller().project_id
-    return create_once(forms.idempotency("retry", job_id), lambda: creation.retry(context, project_id, job_id)).record
+    return create_once(forms.idempotency("retry", job_id), lambda: again.retry(context, project_id, job_id)).record
 
 
 def _redirect(job: Job) -> ResponseReturnValue:

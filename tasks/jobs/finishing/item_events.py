@@ -1,28 +1,17 @@
-"""What clients are told of items: of each that has ended the events of its recipe, or one of ours; and which need help.
-
-Events of items that are stuck, or wait for a verdict, are of the job: the first at once, then all later ones together.
-"""
+"""The events of an item that has ended: those of its recipe, or one that every item has."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from batchyard.recipes import Item, Options, Recipe
-from store import events
-from store.formats.job_chunks import WAITING
-from tasks.jobs.finish import EndedItem
-from tasks.jobs.running.live import Change, LiveItems
+from batchyard.recipes import Options, Recipe
+from tasks.jobs.finishing.results import EndedItem
 
 log = logging.getLogger(__name__)
 
-HELP_SECONDS = 10.0
-"""At most one event of items that are stuck, and one of items that wait, in so many seconds."""
-MOST_LISTED = 100
-"""Items in one such event."""
 MOST_NOTIFIED = 1000
 """Items of a job with the option `notify`: each of them is an event of the project, sent to every webhook."""
 
@@ -42,82 +31,3 @@ def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequenc
 def notifies(options: Options) -> bool:
     """True if each item that ends is to be an event of the project."""
     return bool(getattr(options, "notify", False))
-
-
-def of_project(recipe: Recipe[Any], options: Options, ended: Sequence[Change]) -> list[dict[str, Any]]:
-    """Return those events of items that webhooks can subscribe to, if the options ask for them."""
-    if not notifies(options):
-        return []
-    items = (EndedItem.of(asdict(item)) for item in ended)
-    told = (dict(event) for item in items for event in events_of(recipe, options, item))
-    return [event for event in told if event.get("type") in events.TYPES]
-
-
-@dataclass(frozen=True)
-class Notice:
-    """An event that is due: `count` items are stuck or wait for the gate, and these are new."""
-
-    type: str
-    count: int
-    gate: str | None
-    items: list[dict[str, Any]]
-
-    @property
-    def data(self) -> dict[str, Any]:
-        gate = {} if self.gate is None else {"gate": self.gate}
-        return {"count": self.count, **gate, "items": self.items}
-
-
-@dataclass
-class Notices:
-    """The items of a job that need a person or a CI, and that no event has named yet."""
-
-    _stuck: list[dict[str, Any]] = field(default_factory=list)
-    _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _sent_at: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def resumed(cls, items: LiveItems, now: float) -> Notices:
-        """Return those of a job that is built from its records: perhaps no event has named those that wait."""
-        waiting = {position: _named(items.item(position)) for position in items.waiting}
-        return cls(_waiting=waiting, _sent_at={"job.stuck": now, "job.gate_pending": now})
-
-    def add(self, items: LiveItems) -> None:
-        """Take in the items that are stuck, or wait, since `items.taken`."""
-        stuck = [_named(change) for change in items.ended if change.state == "stuck"]
-        self._stuck = (self._stuck + stuck)[:MOST_LISTED]
-        self._waiting |= {change.position: _named(change) for change in items.moved if change.state == WAITING}
-
-    def due(self, items: LiveItems, stuck: int, now: float) -> Iterator[Notice]:
-        """Yield the events that are due. They count as sent.
-
-        Args:
-            stuck: the job's items that are stuck.
-            now: in Unix seconds.
-        """
-        if self._stuck and self._may("job.stuck", now):
-            yield Notice("job.stuck", stuck, None, self._stuck)
-            self._stuck = []
-        self._waiting = {position: item for position, item in self._waiting.items() if position in items.waiting}
-        if self._waiting and self._may("job.gate_pending", now):
-            gates = {position: wait.data["gate"] for position, wait in items.waiting.items()}
-            gate = gates[next(iter(self._waiting))]
-            new = {position: item for position, item in self._waiting.items() if gates[position] == gate}
-            count = sum(other == gate for other in gates.values())
-            yield Notice("job.gate_pending", count, gate, list(new.values())[:MOST_LISTED])
-            self._waiting = {position: item for position, item in self._waiting.items() if position not in new}
-
-    def next_in(self, now: float) -> float | None:
-        """Return the seconds until an event is due, None if none is to come."""
-        types = ["job.stuck"] * bool(self._stuck) + ["job.gate_pending"] * bool(self._waiting)
-        return min((max(0.0, self._sent_at.get(name, 0.0) + HELP_SECONDS - now) for name in types), default=None)
-
-    def _may(self, name: str, now: float) -> bool:
-        if now - self._sent_at.get(name, 0.0) < HELP_SECONDS:
-            return False
-        self._sent_at[name] = now
-        return True
-
-
-def _named(item: Change | Item) -> dict[str, Any]:
-    return {"number": item.number, "custom_id": item.custom_id}

@@ -28,7 +28,7 @@ from store.formats import asks, chunks, job_chunks, parquet
 from store.formats.spill import Spill
 from store.records import JobReply
 from tasks.jobs.intake.requests import answer_of
-from tasks.jobs.running.replay import StageRecords
+from tasks.jobs.stage_records import StageRecords
 
 NAME = "journal.parquet"
 SCHEMA = pa.schema(

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from batchyard.errors import RequestError, value_code
 from batchyard.models import ModelSpec
-from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, Item, Options, Recipe, Stage
+from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
 from batchyard.recipes.program import Request
 from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
@@ -104,7 +104,7 @@ def called(recipe: Recipe[Any], name: str, function: Any, options: Any) -> Any:
         raise RequestError(message, code="recipe_error", param=ROOT) from error
 
 
-def stages(recipe: Recipe[Any], options: Options) -> list[Stage]:
+def stages(recipe: FlowRecipe[Any], options: Options) -> list[Stage]:
     """Return the stages of a job. Raises RequestError if the recipe has none for these options."""
     stages: list[Stage] = called(recipe, "stages", recipe.stages_of, options)
     unknown = [stage.endpoint for stage in stages if stage.endpoint not in CONTENT]
@@ -115,14 +115,14 @@ def stages(recipe: Recipe[Any], options: Options) -> list[Stage]:
     return stages
 
 
-def expected(recipe: Recipe[Any], options: Options, stages: Sequence[Stage]) -> list[float | None]:
+def expected(recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage]) -> list[float | None]:
     """Return how many requests an item makes in each stage, None where the recipe does not say. Raises RequestError."""
     counts: list[float | None] = list(called(recipe, "expected", recipe.expected, options) or ())
     return (counts + [None] * len(stages))[: len(stages)]
 
 
 def shares(
-    recipe: Recipe[Any], options: Options, stages: Sequence[Stage], models: Iterable[str]
+    recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage], models: Iterable[str]
 ) -> list[dict[str, float]]:
     """Return the share of each model in the requests of each stage, as the recipe's example requests say.
 
@@ -139,17 +139,8 @@ def shares(
     return by_stage
 
 
-def default_stages(recipe: Recipe[Any]) -> list[str] | None:
-    """Return the names of a recipe's stages with the defaults of its options, None if one without a default decides."""
-    try:
-        return [stage.name for stage in recipe.stages_of(recipe.options.model_construct())]
-    except Exception:
-        log.debug("stages depend on an option without a default", extra={"recipe": recipe.name}, exc_info=True)
-        return None
-
-
 def models(
-    context: AppContext, catalogue: Catalogue, recipe: Recipe[Any], options: Options, stages: Iterable[Stage]
+    context: AppContext, catalogue: Catalogue, recipe: FlowRecipe[Any], options: Options, stages: Iterable[Stage]
 ) -> dict[str, ModelSpec]:
     """Return the models that a job names in its options or in its recipe's example requests; all if it names none.
 

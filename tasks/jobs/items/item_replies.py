@@ -26,6 +26,7 @@ from tasks.context import AppContext
 from tasks.jobs import progress
 from tasks.jobs.items import reading
 from tasks.jobs.items.reading import Place
+from tasks.jobs.kinds.registry import kind_of_job
 
 MENDABLE = ("stuck", "failed")
 """The states of items that a person can resolve or put back."""
@@ -130,9 +131,7 @@ def resolve(
 def _find(context: AppContext, project_id: str, job_id: str, number: int) -> tuple[Job, Place]:
     with context.database.read() as session:
         job = lifecycle.get(session, project_id, job_id)
-    if context.recipes.is_composite(job.recipe):
-        message = f"Item {number} of job '{job_id}' is a job itself; look at its items, or create '{job_id}' again."
-        raise ConflictError(message, param="number")
+    kind_of_job(context, job).check_repliable(job, number)
     return job, reading.place(context, job, number)
 
 

@@ -27,8 +27,8 @@ from store.jobs import replies
 from store.jobs.reading import Chunk, PlanGroup
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs.finish import NEVER_ENDED, EndedItem
 from tasks.jobs.finishing.item_events import events_of
+from tasks.jobs.finishing.results import NEVER_ENDED, EndedItem
 
 _REASONS = {"waiting_for_verdict": ("result", "gate"), "failed": ("error", "code"), "stuck": ("error", "code")}
 """Where a result row says why an item is in its state."""

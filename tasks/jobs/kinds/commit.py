@@ -17,9 +17,9 @@ from store.leases import Lease
 from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import finish, progress
-from tasks.jobs.submission import creation
-from tasks.jobs.submission.creation import JobDraft
+from tasks.jobs import progress
+from tasks.jobs.finishing import ready
+from tasks.jobs.intake.drafts import JobDraft
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def commit(
             if taken:
                 record.counters = dict(Counter(record.counters) + Counter(taken=taken))
             if record.paused_at is None:
-                new = [creation.submit(context, session, draft) for draft in drafts]
+                new = [lifecycle.create(session, draft.job) for draft in drafts]
             all_begun = {
                 *begun,
                 *(str(row["custom_id"]) for row in rows),
@@ -84,13 +84,13 @@ def commit(
             if done:
                 lease.release(session, attempts=0, attempt_error=None)
     for child in new:
-        creation.send(child)
+        messages.validate_job(child.id)
         log.info("child started", extra={"job_id": child.id, "parent_id": job.id, "key": child.child_key})
     if not changed:
         counters = {"taken": taken} if taken else {}
         progress.count_items(context, job.recipe, Counter(row["state"] for row in rows), counters)
     progress.publish(context, job.id)
     if not lease.held:
-        finish.start_ready(context)
+        ready.start_ready(context)
     elif rows or changed:  # what was recorded may let others start, and what has changed may end it
         messages.wake_job(context.redis, job.id)

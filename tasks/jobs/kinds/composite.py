@@ -1,4 +1,4 @@
-"""One tick of a composite: children that have ended are recorded as its items, and those whose turn has come start.
+"""The kind of recipes whose items are jobs: those that have ended are recorded, and those whose turn has come start.
 
 A child is found again by its composite and its key, which are unique together, so nothing starts twice, whatever is
 killed. All that a tick decides is committed in one transaction, which the epoch of the composite's lease guards.
@@ -11,38 +11,126 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchyard.errors import RequestError, UnavailableError
-from batchyard.recipes import Child, CompositeOptions
+import orjson
+
+from batchyard.errors import ArtifactMissing, RequestError, UnavailableError
+from batchyard.models import ModelSpec
+from batchyard.recipes import Child, CompositeOptions, CompositeRecipe
 from batchyard.statuses import TERMINAL
+from store.formats import items as items_file
 from store.jobs import composites, lifecycle
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs.intake import identity
-from tasks.jobs.kinds import tune
-from tasks.jobs.kinds.children import Entry, recorded
+from tasks.intake.validation import Report
+from tasks.jobs.finishing.results import NEVER_ENDED
+from tasks.jobs.intake import identity, rows
+from tasks.jobs.intake import options as job_options
+from tasks.jobs.intake.drafts import Configuration, JobDraft
+from tasks.jobs.kinds import child_drafts
+from tasks.jobs.kinds.child_drafts import ChildInput
 from tasks.jobs.kinds.commit import commit
+from tasks.jobs.kinds.ends import RecordedEnd, recorded
+from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
 from tasks.jobs.kinds.plan import Start, plan
-from tasks.jobs.running import tick
-from tasks.jobs.submission import creation
-from tasks.jobs.submission.creation import ChildInput, JobDraft
 
 ENDED_BY_THE_PARENT = ("expired", "cancelled")
 """Statuses of children that a composite has ended: they have no end of their own, and get that of the composite."""
+UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
 
 
-def run(context: AppContext, job_id: str, holder: str) -> None:
-    """Advance a job in progress, if nobody else does: any recipe's."""
-    tick.run(context, job_id, holder, _tick)
+class CompositeKind(OfJobs[CompositeRecipe[Any]]):
+    """Jobs whose items are jobs."""
+
+    def check(
+        self,
+        context: AppContext,
+        recipe: CompositeRecipe[Any],
+        values: Mapping[str, Any],
+        completion_window: str,
+        *,
+        admin: bool = False,
+    ) -> Configuration:
+        options: Any = job_options.parse(recipe, values)
+        models = _check_children(context, recipe.children(options), options, completion_window)
+        return Configuration(recipe, options, models)
+
+    def estimate(self, context: AppContext, recipe: CompositeRecipe[Any], draft: JobDraft) -> JobEstimate:
+        children = recipe.children(recipe.options.model_validate(draft.job.options))
+        return JobEstimate(len(children), warnings=UNKNOWN_END)
+
+    def write_items(
+        self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: Report
+    ) -> tuple[str, int]:
+        with context.artifacts.create() as target:
+            writer = items_file.Writer(target)
+            for number, child in enumerate(recipe.children(recipe.options.model_validate(job.options))):
+                columns = {name: getattr(child, name) for name in ("variant", "repeat", "round", "recipe", "options")}
+                writer.add(number, child.key, orjson.dumps(columns))
+            writer.close()
+        return target.sha256, writer.total
+
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        recipe: Any = context.recipes.recipe(job.recipe)
+        _tick(context, recipe, lease, job)
+
+    def children(self, context: AppContext, recipe: CompositeRecipe[Any], job: Job) -> list[ChildRow]:
+        with context.database.read() as session:
+            jobs = composites.children(session, job.id)
+        try:
+            ends = recorded(context, job.id)
+        except ArtifactMissing:  # the composite has ended long ago, and only its artifacts have them
+            ends = {}
+        unended = NEVER_ENDED[job.status] if job.status in TERMINAL else "pending"
+        rows = []
+        for child in recipe.children(recipe.options.model_validate(job.options)):
+            child_job, end = jobs.get(child.key), ends.get(child.key)
+            if child_job is None and end is None and job.status == "completed":
+                continue
+            result = end.result if end is not None else {}
+            rows.append(
+                ChildRow(
+                    *(child.key, child.variant, child.repeat, child.round),
+                    status=child_job.status if child_job is not None else result.get("status", unended),
+                    job_id=child_job.id if child_job is not None else result.get("job_id"),
+                    taken=bool(result.get("taken")),
+                    metrics=(child_job.metrics if child_job is not None else result.get("metrics")) or {},
+                    problem=(end.error or {}).get("message") if end is not None else None,
+                )
+            )
+        return rows
 
 
-def _tick(context: AppContext, lease: Lease, job: Job) -> None:
-    recipe = context.recipes.recipe(job.recipe)
+def _check_children(
+    context: AppContext, children: Sequence[Child], options: Any, completion_window: str
+) -> dict[str, ModelSpec]:
+    """Check each variant of a composite as a job. Return the models of all. Raises RequestError."""
+    variants: dict[bytes, str] = {}
+    models: dict[str, ModelSpec] = {}
+    for child in {child.variant: child for child in children}.values():
+        if child.recipe in context.recipes.recipes:
+            child_drafts.flow_recipe(context.recipes.recipes[child.recipe])
+        try:
+            configuration = child_drafts.check(context, child.recipe, child.options, completion_window)
+        except RequestError as error:
+            param = options.place(child.variant, error.param or "")
+            raise RequestError(f"Variant '{child.variant}': {error.message}", code=error.code, param=param) from None
+        if child.artifact is not None:
+            rows.check_name(child.artifact, "options.round_input")
+        other = variants.setdefault(identity.canonical(configuration.options.model_dump(mode="json")), child.variant)
+        if other != child.variant:
+            raise RequestError(
+                f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out.",
+                code="same_configuration",
+                param=f"options.variants.{child.variant}",
+            )
+        models |= configuration.models
+    return models
+
+
+def _tick(context: AppContext, recipe: CompositeRecipe[Any], lease: Lease, job: Job) -> None:
     options = recipe.options.model_validate(job.options)
-    if recipe.cells is not None:
-        tune.tick(context, lease, job, options)
-        return
-    children = list(recipe.children(options)) if recipe.children else []
+    children = list(recipe.children(options))
     with context.database.read() as session:
         jobs = composites.children(session, job.id)
     ends = recorded(context, job.id)
@@ -102,7 +190,7 @@ def _prepared(
     options: CompositeOptions,
     start: Start,
     jobs: Mapping[str, Job],
-    ends: Mapping[str, Entry],
+    ends: Mapping[str, RecordedEnd],
 ) -> JobDraft | Job | dict[str, Any]:
     """Return the job that a child would be; or a completed one of the same configuration; or why it can never start.
 
@@ -118,7 +206,7 @@ def _prepared(
             if file is None:
                 return {"code": "no_input", "message": f"job '{before}' has no artifact '{child.artifact}'"}
             source = ChildInput(file.id, file.sha256, child.artifact)
-        draft = creation.child(context, job, child, source)
+        draft = child_drafts.draft(context, job, child, source)
         if options.reuse:
             same = composites.completed(session, job.project_id, draft.job.config_sha256)
             if same is not None:
@@ -130,7 +218,7 @@ def _prepared(
     return draft
 
 
-def _job_id(key: str, jobs: Mapping[str, Job], ends: Mapping[str, Entry]) -> str:
+def _job_id(key: str, jobs: Mapping[str, Job], ends: Mapping[str, RecordedEnd]) -> str:
     return jobs[key].id if key in jobs else str(ends[key].result["job_id"])
 
 

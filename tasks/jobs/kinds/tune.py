@@ -1,4 +1,4 @@
-"""One tick of a tune: the cell that runs goes on, and when it has ended the next one begins.
+"""The kind of recipe `tune`: the cell that runs goes on, and when it has ended the next one begins.
 
 Its items are cells. A cell's jobs are one job to warm up, and then, for each repeat, so many equal ones side by side.
 Each repeat begins when the one before has ended, and each cell when the engines of the one before are stopped. All
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import orjson
+
 from batchyard import durations
-from batchyard.errors import ConfigurationError, RequestError
+from batchyard.errors import ConfigurationError, PermissionDeniedError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.statuses import TERMINAL
 from recipes.tune import recipe as tune
 from recipes.tune.cells import Cell
-from recipes.tune.recipe import Tune
+from recipes.tune.recipe import Tune, TuneRecipe
 from recipes.tune.results import CellResult
 from recipes.tune.search import next_cell
 from store.formats import items as items_file
@@ -28,13 +30,16 @@ from store.leases import Lease
 from store.records import Job
 from tasks import derived, messages
 from tasks.context import AppContext
-from tasks.jobs import validation
-from tasks.jobs.kinds import measuring
-from tasks.jobs.kinds.children import recorded
+from tasks.intake.validation import Report
+from tasks.jobs.intake import options as job_options
+from tasks.jobs.intake.drafts import Configuration, JobDraft
+from tasks.jobs.kinds import child_drafts, measuring
+from tasks.jobs.kinds.child_drafts import ChildInput
 from tasks.jobs.kinds.commit import commit
+from tasks.jobs.kinds.composite import UNKNOWN_END
+from tasks.jobs.kinds.ends import recorded
+from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs
 from tasks.jobs.kinds.measuring import Wave
-from tasks.jobs.submission import creation
-from tasks.jobs.submission.creation import ChildInput, JobDraft
 
 STOP_SECONDS = 60.0
 """The next cell begins after so long, even if nobody has said that the engines of the one before are gone."""
@@ -44,9 +49,87 @@ LEAST_SECONDS = 2
 """Less time of its budget is not enough to begin a job."""
 
 
-def tick(context: AppContext, lease: Lease, job: Job, options: Tune) -> None:
-    """Let a tune go on. Raises LeaseLost, UnavailableError."""
-    _Tick(context, lease, job, options).run()
+class TuneKind(OfJobs[TuneRecipe]):
+    """Jobs whose items are cells."""
+
+    def check(
+        self,
+        context: AppContext,
+        recipe: TuneRecipe,
+        values: Mapping[str, Any],
+        completion_window: str,
+        *,
+        admin: bool = False,
+    ) -> Configuration:
+        if not admin:
+            message = f"Recipe '{recipe.name}' starts and stops engines, so it needs an admin key, and has no schedule."
+            raise PermissionDeniedError(message, param="recipe")
+        options: Any = job_options.parse(recipe, values)
+        return Configuration(recipe, options, _check_cells(context, recipe, options, completion_window))
+
+    def estimate(self, context: AppContext, recipe: TuneRecipe, draft: JobDraft) -> JobEstimate:
+        cells = _known_cells(recipe, recipe.options.model_validate(draft.job.options), draft.job.models)
+        return JobEstimate(len(cells), warnings=UNKNOWN_END, cells=cells)
+
+    def write_items(self, context: AppContext, recipe: TuneRecipe, job: Job, report: Report) -> tuple[str, int]:
+        return _write_cells(context, _known_cells(recipe, recipe.options.model_validate(job.options), job.models))
+
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        options: Any = context.recipes.recipe(job.recipe).options.model_validate(job.options)
+        _Tick(context, lease, job, options).run()
+
+    def children(self, context: AppContext, recipe: TuneRecipe, job: Job) -> list[ChildRow]:
+        with context.database.read() as session:
+            jobs = composites.children(session, job.id)
+        return [_row_of(key, child) for key, child in jobs.items()]
+
+
+def _row_of(key: str, child: Job) -> ChildRow:
+    """Return a job of a tune's cell: `round` says which of those that run side by side."""
+    variant, repeat, copy = key.rsplit("/", 2)
+    problem = next((error["message"] for error in child.errors or ()), None)
+    return ChildRow(key, variant, int(repeat), int(copy), child.status, child.id, False, child.metrics or {}, problem)
+
+
+def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a tune that are known before it begins. `models`: configurations. Raises RequestError."""
+    bases = derived.bases(models, options.models)
+    chosen: list[Cell] = job_options.called(recipe, "cells", lambda own: recipe.cells(own, bases), options)
+    return chosen
+
+
+def _check_cells(
+    context: AppContext, recipe: TuneRecipe, options: Tune, completion_window: str
+) -> dict[str, ModelSpec]:
+    """Check each cell of a tune as a job on its derived model. Return the models that it tunes. Raises RequestError."""
+    for index, name in enumerate(options.models):
+        job_options.check_model(context, name, f"options.models.{index}")
+    models = {name: context.models[name] for name in options.models}
+    configurations = {name: spec.model_dump(mode="json") for name, spec in models.items()}
+    bases = {base.name: base for base in derived.bases(configurations, options.models)}
+    for cell in _known_cells(recipe, options, configurations):
+        try:
+            spec = derived.spec_of(cell, bases[cell.model])
+        except ConfigurationError as error:
+            message = f"Cell '{cell.name}': {error.message}"
+            raise RequestError(message, code="invalid_value", param="options.set") from None
+        values = tune.requests(options, spec.name)
+        try:
+            child_drafts.check(derived.knowing(context, spec), tune.RECIPE, values, completion_window)
+        except RequestError as error:
+            place = (error.param or "").replace("options.", "options.options.", 1)
+            raise RequestError(f"Cell '{cell.name}': {error.message}", code=error.code, param=place) from None
+    return models
+
+
+def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
+    """Write the items file of a tune. Return its SHA-256 and the number of cells."""
+    with context.artifacts.create() as target:
+        writer = items_file.Writer(target)
+        for number, cell in enumerate(cells):
+            writer.add(number, cell.name, orjson.dumps(cell.model_dump(mode="json")))
+        writer.close()
+    return target.sha256, writer.total
 
 
 class _Tick:
@@ -124,7 +207,7 @@ class _Tick:
         for copy in range(cell.concurrency if repeat else 1):
             child = tune.job(self.options, cell, spec.name, repeat, copy)
             try:
-                draft = creation.child(knowing, job, child, source)
+                draft = child_drafts.draft(knowing, job, child, source)
             except RequestError as error:
                 self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
                 return
@@ -178,7 +261,7 @@ class _Tick:
         if following is not None and following.name not in {*known, cell.name}:
             new.append(following)
         self.cells += new
-        items = validation.write_cells(self.context, self.cells) if new else None
+        items = _write_cells(self.context, self.cells) if new else None
         self._commit(rows=[self._row(cell, result)], items=items)
         if result.derived is not None:
             messages.stop_engine(result.derived)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from batchyard.recipes import Answer, Check, Checked, Item, Options, Peer, Recipe, Reply, Score, Scored, Wait
+from batchyard.recipes import Answer, Check, Checked, FlowRecipe, Item, Options, Peer, Reply, Score, Scored, Wait
 from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
 from store.formats.job_chunks import LIVE, RECIPE, WAITING
 from tasks.jobs.intake.requests import Pending, answer_of, may_better
@@ -185,7 +185,7 @@ class LiveItems:
 
     def __init__(
         self,
-        recipe: Recipe[Any],
+        recipe: FlowRecipe[Any],
         options: Options,
         prepare: Callable[[Item, int, Request, int], Pending | Answer],
         *,

@@ -13,29 +13,14 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy.orm import Session
 
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
-from store.jobs import stages
 from tasks.jobs.running.live import Issued, Life
+from tasks.jobs.stage_records import StageRecords
 
 Positions = npt.NDArray[np.int64]
 _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
-
-
-@dataclass
-class StageRecords:
-    """The records of one stage: its plan files, and its result chunks up to a cursor, in order."""
-
-    name: str
-    plans: list[tuple[str, int]]
-    chunks: list[tuple[int, str]]
-
-    @property
-    def cursor(self) -> int:
-        """The id of the last of these result chunks, 0 if there is none."""
-        return self.chunks[-1][0] if self.chunks else 0
 
 
 @dataclass
@@ -81,18 +66,6 @@ class Recorded:
     @cached_property
     def _counts(self) -> Counter[int]:
         return Counter(place[0] for places in (self._requests, self._judgements) for place in places)
-
-
-def stage_records(session: Session, job_id: str) -> list[StageRecords]:
-    """Return the records of a job's stages, by number."""
-    return [
-        StageRecords(
-            stage.name,
-            stages.plans(session, stage.batch_id) if stage.batch_id else [],
-            stages.new_chunks(session, stage.batch_id, 0) if stage.batch_id else [],
-        )
-        for stage in stages.stages(session, job_id)
-    ]
 
 
 def read(

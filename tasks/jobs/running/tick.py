@@ -12,14 +12,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError, UnavailableError
 from batchyard.models import ModelSpec
-from batchyard.recipes import Answer, Item, Options, Recipe, Reply, Stage
+from batchyard.recipes import Answer, FlowRecipe, Item, Options, Reply, Stage
 from store import events
 from store.formats import chunks, job_chunks
 from store.formats import items as items_file
@@ -30,24 +30,23 @@ from store.records import ChunkKind, Job, JobReply, JobStage
 from tasks import messages
 from tasks.context import AppContext
 from tasks.finishing import finalize
-from tasks.heartbeat import hold_job
 from tasks.intake.validation import segment_sizes
 from tasks.jobs import progress
-from tasks.jobs.finishing import item_events, journal
+from tasks.jobs.finishing import journal
 from tasks.jobs.intake.requests import Pending, Preparer
-from tasks.jobs.running import replay, segments
+from tasks.jobs.running import notices, replay, segments
 from tasks.jobs.running.judging import Judges, Verdict, has_failed, is_quick, judge
 from tasks.jobs.running.live import Call, LiveItems, NotDeterministic, Step
+from tasks.jobs.running.notices import Notices
 from tasks.jobs.running.turns import Turns
 from tasks.jobs.running.watchdog import watchdog
+from tasks.jobs.stage_records import records_of
 from tasks.scheduling import dispatch
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 """Ticks of one job begin at least so far apart: what comes meanwhile is taken together."""
-PAUSE_SECONDS = 2.0
-"""Housekeeping wakes a job that nothing has woken for so long."""
 WAITING_SECONDS = 60.0
 """It wakes a job that only waits for verdicts after so long: a reply wakes it, too."""
 READ_ITEMS = 64
@@ -69,7 +68,7 @@ class State:
 
     epoch: int
     job: Job
-    recipe: Recipe[Any]
+    recipe: FlowRecipe[Any]
     options: Options
     items: LiveItems
     reader: items_file.Reader
@@ -81,7 +80,7 @@ class State:
     at: float = 0.0
     hungry: list[str] = field(default_factory=list)
     verdicts: deque[tuple[int, int, int, Verdict]] = field(default_factory=deque)
-    notices: item_events.Notices = field(default_factory=item_events.Notices)
+    notices: Notices = field(default_factory=Notices)
 
 
 _states: dict[str, State] = {}
@@ -99,35 +98,23 @@ class _Ending(Exception):
     """The job is cancelled or its window has passed since the tick began: nothing of it is committed."""
 
 
-def run(
-    context: AppContext, job_id: str, holder: str, composite: Callable[[AppContext, Lease, Job], None] | None = None
-) -> None:
-    """Advance a job in progress, if nobody else does; one whose recipe is a composite by `composite`."""
-    messages.woken(context.redis, job_id)
-    with hold_job(context, job_id, holder, PAUSE_SECONDS) as lease:
-        if lease is None:
-            messages.wake_job(context.redis, job_id, TICK_SECONDS)
-            return
-        with context.database.read() as session:
-            job = session.get_one(Job, job_id)
-        try:
-            if composite is not None and context.recipes.is_composite(job.recipe):
-                if job.status in ("in_progress", "cancelling"):
-                    composite(context, lease, job)
-            elif job.status == "cancelling" or (job.status == "in_progress" and job.outcome is not None):
-                _stop(context, lease, job)
-            elif job.status == "in_progress":
-                with watchdog(context.settings.judge_seconds).tick(job_id, lease.epoch) as step:
-                    _tick(context, lease, job, step)
-        except (NotDeterministic, RecipeHangs) as error:
-            _states.pop(job_id, None)
-            _fail(context, lease, job, error.code, str(error))
-        except _Ending:
-            _states.pop(job_id, None)
-            messages.wake_job(context.redis, job_id, 0.0)
-        except BaseException:
-            _states.pop(job_id, None)
-            raise
+def run(context: AppContext, lease: Lease, job: Job) -> None:
+    """Advance a job that is in progress, or stop one that is being cancelled. Raises LeaseLost, UnavailableError."""
+    try:
+        if job.status == "cancelling" or job.outcome is not None:
+            _stop(context, lease, job)
+        else:
+            with watchdog(context.settings.judge_seconds).tick(job.id, lease.epoch) as step:
+                _tick(context, lease, job, step)
+    except (NotDeterministic, RecipeHangs) as error:
+        _states.pop(job.id, None)
+        _fail(context, lease, job, error.code, str(error))
+    except _Ending:
+        _states.pop(job.id, None)
+        messages.wake_job(context.redis, job.id, 0.0)
+    except BaseException:
+        _states.pop(job.id, None)
+        raise
 
 
 def _tick(context: AppContext, lease: Lease, job: Job, step: Step) -> None:
@@ -186,7 +173,7 @@ def _rebuilt(context: AppContext, job: Job, step: Step) -> State:
     options = recipe.options.model_validate(job.options)
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
     with context.database.read() as session:
-        records = replay.stage_records(session, job.id)
+        records = records_of(session, job.id)
         own = stage_records.chunks(session, job.id)
     results = [sha256 for _, kind, sha256, _ in own if kind == "result"]
     judgements = [sha256 for _, kind, sha256, _ in own if kind == "judgement"]
@@ -229,7 +216,7 @@ def _rebuilt(context: AppContext, job: Job, step: Step) -> State:
     for row in _rows(state.reader, recorded.positions.tolist()):
         state.items.begin(row.position, item_of(job, options, row), _size(row), recorded)
     if job.admitted:
-        state.notices = item_events.Notices.resumed(state.items, time.time())
+        state.notices = Notices.resumed(state.items, time.time())
     with context.database.read() as session:
         earlier = replies.after(session, job.id, 0)
     for reply in earlier:
@@ -274,9 +261,9 @@ def _reuse(context: AppContext, job: Job) -> Callable[[Item, Pending], Answer | 
     return reuse
 
 
-def _recipe(context: AppContext, job: Job) -> Recipe[Any]:
+def _recipe(context: AppContext, job: Job) -> FlowRecipe[Any]:
     try:
-        return context.recipes.recipe(job.recipe)
+        return cast("FlowRecipe[Any]", context.recipes.recipe(job.recipe))
     except RequestError as error:
         raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
 
@@ -408,7 +395,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[segments
         if table.num_rows
     ]
     states = Counter(ended.state for ended in items.ended)
-    told = item_events.of_project(state.recipe, state.options, items.ended)
+    item_events = notices.of_project(state.recipe, state.options, items.ended)
     specs = state.recipe.stages_of(state.options)
     with context.database.write() as session:
         lease.guard(session)
@@ -422,7 +409,7 @@ def _commit(context: AppContext, lease: Lease, state: State, cuts: list[segments
                 stage_records.extend(session, _batch_of(session, record, number, stage, existing), own)
         for kind, sha256, rows in new_chunks:
             stage_records.add_chunk(session, job.id, kind, sha256, rows)
-        for event in told:
+        for event in item_events:
             events.record(session, record, event.pop("type"), **event)
         record.admitted = state.admitted
         record.completed += states["completed"]

@@ -1,178 +1,46 @@
-"""The outlook of a job before it is made: its items, the requests of its stages, and when it would be done."""
+"""The outlook of a job before it is made: what it would do, and how long that would take."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from batchyard import durations
-from batchyard.errors import RequestError
-from recipes.tune.cells import Cell
 from store.jobs import reading
-from store.queue import BacklogEntry
-from store.records import File
-from store.speeds import Throughput
 from tasks.context import AppContext
-from tasks.execution import engine_status
-from tasks.jobs.intake import options as job_options
-from tasks.jobs.intake import rows
+from tasks.jobs.kinds.kind import JobEstimate
+from tasks.jobs.kinds.registry import kind_of
 from tasks.jobs.submission import creation
-from tasks.jobs.submission.creation import JobDraft, JobRequest
-from tasks.scheduling import deadlines, dispatch, forecast
-from tasks.scheduling.states import Engines
-from tasks.scheduling.throughput import expected_finish, measured_throughputs
-
-Warnings = list[tuple[str, str]]
-"""Code and message of each."""
-_JOB = "dry run"
-"""The id of the job in its forecast."""
-
-
-class StageOutlook(NamedTuple):
-    """A stage of a job. `expected` counts its requests, None if nobody can know."""
-
-    name: str
-    endpoint: str
-    expected: int | None
+from tasks.jobs.submission.creation import JobRequest
 
 
 @dataclass(frozen=True)
-class Outlook:
+class JobOutlook:
     """What a job would be.
 
     Attributes:
-        items: rows of the input that it would take; None if the input cannot be read, or is not there yet.
-        seconds: until it would be done; None if nobody can know, and `warnings` say why.
         same: the id of the newest job of the project with this `config_sha256`.
-        cells: of a tune, those that are known before it begins.
+        warnings: code and message of what makes it slow, and of why nobody knows its end.
     """
 
-    items: int | None
-    stages: Sequence[StageOutlook]
-    seconds: float | None
+    estimate: JobEstimate
     config_sha256: str
     work_sha256: str
     same: str | None
-    warnings: Warnings
-    cells: Sequence[Cell] = ()
+    warnings: Sequence[tuple[str, str]]
 
 
-def run(context: AppContext, project_id: str, request: JobRequest) -> Outlook:
-    """Check a job as `submission.draft` does, and return what it would be. Nothing is created. Raises RequestError."""
-    new = creation.draft(context, project_id, request)
+def run(context: AppContext, project_id: str, request: JobRequest) -> JobOutlook:
+    """Check a job as `creation.draft` does, and return what it would be. Nothing is created. Raises RequestError."""
+    draft = creation.draft(context, project_id, request)
+    job = draft.job
+    recipe = context.recipes.recipe(job.recipe)
     with context.database.read() as session:
-        same = reading.same(session, project_id, new.job.config_sha256)
-    cells = _cells(context, new)
-    items = len(cells) or _count(context, new)
-    stages = [
-        StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
-        for stage, each in zip(new.stages, new.expected, strict=True)
-    ]
-    seconds, unknown = (None, []) if items is None else _seconds(context, new, stages)
-    return Outlook(
-        items=items,
-        stages=stages,
-        seconds=seconds,
-        config_sha256=new.job.config_sha256,
-        work_sha256=new.job.work_sha256,
+        same = reading.same(session, project_id, job.config_sha256)
+    estimate = kind_of(recipe).estimate(context, recipe, draft)
+    return JobOutlook(
+        estimate=estimate,
+        config_sha256=job.config_sha256,
+        work_sha256=job.work_sha256,
         same=same,
-        warnings=[*creation.warnings(context, new.job.models), *unknown],
-        cells=cells,
+        warnings=[*creation.warnings(context, job.models), *estimate.warnings],
     )
-
-
-def _cells(context: AppContext, new: JobDraft) -> list[Cell]:
-    recipe, job = context.recipes.recipe(new.job.recipe), new.job
-    if recipe.cells is None:
-        return []
-    return creation.cells(recipe, recipe.options.model_validate(job.options), job.models)
-
-
-def _count(context: AppContext, new: JobDraft) -> int | None:
-    recipe = context.recipes.recipe(new.job.recipe)
-    if recipe.children is not None:
-        return len(recipe.children(recipe.options.model_validate(new.job.options)))
-    source = new.source
-    if source is None:
-        return None
-    name, sha256 = (
-        (source.filename, source.sha256) if isinstance(source, File) else (source.name, source.content.sha256)
-    )
-    with context.artifacts.open(sha256) as file:
-        try:
-            count = sum(1 for _ in rows.rows(file, name, context.settings))
-        except RequestError:
-            return None
-    limit = new.job.options.get("limit")
-    return count if limit is None else min(count, limit)
-
-
-def _seconds(context: AppContext, new: JobDraft, stages: Sequence[StageOutlook]) -> tuple[float | None, Warnings]:
-    """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
-    recipe = context.recipes.recipe(new.job.recipe)
-    options = recipe.options.model_validate(new.job.options)
-    if recipe.children is not None:
-        return None, [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
-    if new.job.answers_from:
-        return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
-    shares = job_options.shares(recipe, options, new.stages, new.job.models)
-    for stage, by_model in zip(stages, shares, strict=True):
-        if stage.expected is None or not by_model:
-            depends = "which model it asks" if stage.expected is not None else "how many requests it makes"
-            message = f"No ETA: recipe {recipe.name!r} cannot say of stage {stage.name!r} {depends}."
-            return None, [("eta_unknown", message)]
-    with context.database.read() as session:
-        throughputs = measured_throughputs(context, session)
-        limits = dispatch.limits(context, session)
-        recent_usage = dispatch.recent_usage(session, {new.job.project_id}, now := time.time())
-        finish = expected_finish(session, [], sum(stage.expected or 0 for stage in stages))
-    speeds = {model: forecast.throughput_of(model, "decode", throughputs) for own in shares for model in own}
-    unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
-    if unmeasured:
-        return None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]
-    due_at = math.ceil(now) + durations.seconds(new.job.completion_window)
-    lanes = [_lanes(new, stage, own, due_at) for stage, own in zip(stages, shares, strict=True)]
-    engines = engine_status.known(context) or Engines(frozenset(context.models), {})
-
-    def duration(entries: Sequence[BacklogEntry]) -> float:
-        ends = forecast.forecast(entries, {}, throughputs, limits, recent_usage, now)
-        return forecast.with_ends(ends, entries, throughputs, engines, now)[_JOB].at - now if entries else 0.0
-
-    by_stage = [duration(entries) for entries in lanes]
-    seconds = sum(by_stage)
-    if options.streaming:  # all engines are busy at once; but every item passes all stages one after the other
-        latencies = [max(_latency(speeds[model]) for model in own) for own in shares]
-        passage = sum(map(min, by_stage, latencies))
-        seconds = max(passage, duration([entry for entries in lanes for entry in entries]))
-    before = [at for model in speeds for due, at in deadlines.work_due(context, model) if due <= due_at]
-    return max(before, default=0.0) + seconds + finish.seconds, []
-
-
-def _lanes(new: JobDraft, stage: StageOutlook, shares: Mapping[str, float], due_at: int) -> list[BacklogEntry]:
-    """Return the requests of a stage as pending segments, for each model."""
-    counts = {model: math.ceil(share * (stage.expected or 0)) for model, share in shares.items()}
-    return [
-        BacklogEntry(
-            batch_id=_JOB,
-            project_id=new.job.project_id,
-            infeasible=False,
-            due_at=due_at,
-            model=model,
-            request_class="decode",
-            active=False,
-            segments=math.ceil(requests / deadlines.JOB_SEGMENT),
-            requests=requests,
-            bytes=0,
-            answered=0,
-        )
-        for model, requests in counts.items()
-        if requests
-    ]
-
-
-def _latency(speed: Throughput | None) -> float:
-    """Return how long a request takes in a full engine, by Little's law."""
-    return 0.0 if speed is None else speed.limit * speed.work_per_request / speed.speed(speed.limit)[0]

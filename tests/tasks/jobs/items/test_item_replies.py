@@ -19,9 +19,9 @@ from store.records import Event, Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import finish
-from tasks.jobs.finishing import item_events
+from tasks.jobs.finishing import ready
 from tasks.jobs.items import item_replies, reading
-from tasks.jobs.running import tick
+from tasks.jobs.running import notices, tick
 from tasks.jobs.running.segments import Release
 from tests.support.running_jobs import Running
 
@@ -198,7 +198,7 @@ def test_items_that_wait_or_are_stuck_are_told_of_once_in_ten_seconds(
     judged.tick()
     assert (len(judged.events("job.gate_pending")), len(judged.events("job.stuck"))) == (1, 1)
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + item_events.HELP_SECONDS)
+    monkeypatch.setattr(time, "time", lambda: now + notices.HELP_SECONDS)
     judged.tick(2)
     monkeypatch.undo()
     assert [event.data for event in judged.events("job.gate_pending")[1:]] == [
@@ -303,10 +303,10 @@ def test_an_item_that_is_completed_after_the_jobs_end_has_new_files(
     monkeypatch.setattr(messages, "finish_job", sent.append)
     judged.resolve(0, "late")
     judged.update(lease_expires_at=0.0)
-    finish.start_ready(judged.context)  # should the message be lost
+    ready.start_ready(judged.context)  # should the message be lost
     assert sent == [judged.id] * 2
     judged.finish()
-    finish.start_ready(judged.context)
+    ready.start_ready(judged.context)
     assert len(sent) == 2 and not finish.run(judged.context, judged.id, "here/1/task")
     job, after = judged.job, judged.files()
     assert (job.status, job.completed, job.stuck, job.amendments, job.unwritten) == ("completed", 3, 0, 1, 0)
