@@ -22,7 +22,8 @@ from store.jobs.reading import NO_TOKENS, Tokens
 from store.records import Batch, File, Job, JobStage
 from store.work.artifacts import AnyArtifact
 from tasks.jobs.intake.drafts import JobDraft
-from tasks.jobs.items import item_replies, reading
+from tasks.jobs.items import detail, item_replies, listing
+from tasks.jobs.items import results as item_results
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.submission import again, creation, dry_run
 from tasks.jobs.submission.creation import ArtifactName, JobRequest
@@ -359,7 +360,9 @@ def results(job_id: str) -> Response:
     """
     job = get_job(job_id)
     params = query(ListResults)
-    return Response(reading.results(current_context(), job, params.after, params.limit), mimetype="application/jsonl")
+    return Response(
+        item_results.lines(current_context(), job, params.after, params.limit), mimetype="application/jsonl"
+    )
 
 
 @routes.get("/v1/jobs/<job_id>/item_events")
@@ -372,7 +375,7 @@ def item_events(job_id: str) -> Response:
     """
     job = get_job(job_id)
     params = query(ListResults)
-    lines = reading.item_events(current_context(), job, params.after, params.limit)
+    lines = item_results.event_lines(current_context(), job, params.after, params.limit)
     return Response(lines, mimetype="application/jsonl")
 
 
@@ -382,7 +385,7 @@ def items(job_id: str) -> job_wire.ItemPage:
     """List the items of a job by number. There are none before it was validated."""
     job = get_job(job_id)
     params = query(ListItems)
-    page, has_more = reading.items(
+    page, has_more = listing.page(
         current_context(),
         job,
         state=params.state,
@@ -406,7 +409,7 @@ def item(job_id: str, number: int) -> job_wire.ItemDetail:
 
 
 def _detail(job_id: str, number: int) -> job_wire.ItemDetail:
-    details = reading.item(current_context(), get_job(job_id), number)
+    details = detail.item(current_context(), get_job(job_id), number)
     return job_wire.ItemDetail.model_validate(details, from_attributes=True)
 
 

@@ -18,7 +18,7 @@ from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.jobs import advance, finish
-from tasks.jobs.items import reading
+from tasks.jobs.items import listing
 from tasks.jobs.running import tick
 from tests.support.jobs import create_job
 
@@ -100,7 +100,7 @@ class Running:
 
     def states(self) -> list[str]:
         """The states of the items by number."""
-        listed, _ = reading.items(self.context, self.job, state=None, custom_id=None, after=None, limit=100)
+        listed, _ = listing.page(self.context, self.job, state=None, custom_id=None, after=None, limit=100)
         return [item.state for item in listed]
 
     def finish(self) -> None:

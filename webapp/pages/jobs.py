@@ -21,7 +21,8 @@ from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.records import Batch, Job
 from tasks.jobs.finishing.artifacts import RESULTS
-from tasks.jobs.items import reading
+from tasks.jobs.items import listing
+from tasks.jobs.items import mixed as mixed_items
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.kinds.kind import ChildRow
 from tasks.jobs.submission import again
@@ -172,9 +173,9 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     context = current_context()
     try:
         if chosen.state == MIXED:
-            mixed, after = reading.mixed(context, job, chosen.after or 0, ROWS)
+            mixed, after = mixed_items.page(context, job, chosen.after or 0, ROWS)
             return ItemList(mixed, after)
-        items, has_more = reading.items(
+        items, has_more = listing.page(
             context, job, state=chosen.state, custom_id=chosen.custom_id, after=chosen.after, limit=ROWS
         )
     except ConflictError as error:

@@ -24,8 +24,8 @@ from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import progress
-from tasks.jobs.items import reading
-from tasks.jobs.items.reading import Place
+from tasks.jobs.items import states
+from tasks.jobs.items.states import ItemCursor
 from tasks.jobs.kinds.registry import kind_of_job
 
 MENDABLE = ("stuck", "failed")
@@ -128,11 +128,11 @@ def resolve(
         progress.publish(context, job_id)
 
 
-def _find(context: AppContext, project_id: str, job_id: str, number: int) -> tuple[Job, Place]:
+def _find(context: AppContext, project_id: str, job_id: str, number: int) -> tuple[Job, ItemCursor]:
     with context.database.read() as session:
         job = lifecycle.get(session, project_id, job_id)
     kind_of_job(context, job).check_repliable(job, number)
-    return job, reading.place(context, job, number)
+    return job, states.cursor(context, job, number)
 
 
 def _check_in_progress(job: Job, otherwise: str) -> None:
@@ -141,13 +141,13 @@ def _check_in_progress(job: Job, otherwise: str) -> None:
         raise ConflictError(f"Job '{job.id}' is {status}; {otherwise}.", param="job_id")
 
 
-def _check_mendable(number: int, place: Place, done: str) -> None:
+def _check_mendable(number: int, place: ItemCursor, done: str) -> None:
     if place.state not in MENDABLE:
         message = f"Item {number} is {place.state}; only items that are stuck or failed can be {done}."
         raise ConflictError(message, code="not_stuck")
 
 
-def _check_untouched(session: Session, job: Job, number: int, place: Place) -> None:
+def _check_untouched(session: Session, job: Job, number: int, place: ItemCursor) -> None:
     """Raise ConflictError if a reply has changed the state of the item since it was read."""
     for reply in replies.of_item(session, job.id, place.position):
         if reply.life == place.life and reply.kind != "verdict":
@@ -155,7 +155,7 @@ def _check_untouched(session: Session, job: Job, number: int, place: Place) -> N
             raise ConflictError(f"Item {number} was {done} already.", code="already_replied")
 
 
-def _completed(place: Place, result: Mapping[str, Any]) -> pa.Table:
+def _completed(place: ItemCursor, result: Mapping[str, Any]) -> pa.Table:
     row = {
         "position": place.position,
         "number": place.number,

@@ -14,11 +14,11 @@ from tasks.intake.validation import Report
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake.drafts import Configuration, JobDraft
 from tasks.jobs.kinds import flow_estimate, item_checks
-from tasks.jobs.kinds.kind import JobEstimate, Kind
+from tasks.jobs.kinds.kind import JobEstimate, JobKind
 from tasks.jobs.running import tick
 
 
-class FlowKind(Kind[FlowRecipe[Any]]):
+class FlowKind(JobKind[FlowRecipe[Any]]):
     """Jobs whose items are rows."""
 
     has_journal = True

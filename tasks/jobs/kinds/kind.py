@@ -63,7 +63,7 @@ class ChildRow(NamedTuple):
     problem: str | None
 
 
-class Kind(ABC, Generic[R]):
+class JobKind(ABC, Generic[R]):
     """A kind of recipe. Its methods get recipes of this kind, and jobs of such recipes."""
 
     has_journal: ClassVar[bool]
@@ -113,7 +113,7 @@ class Kind(ABC, Generic[R]):
         """Raise ConflictError if nobody can reply to the items of a job."""
 
 
-class OfJobs(Kind[R]):
+class OfJobs(JobKind[R]):
     """A kind whose items are jobs, or are measured by jobs."""
 
     has_journal = False

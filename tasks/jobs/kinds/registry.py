@@ -13,22 +13,22 @@ from tasks.intake import submission
 from tasks.jobs.intake.drafts import Configuration
 from tasks.jobs.kinds.composite import CompositeKind
 from tasks.jobs.kinds.flow import FLOW
-from tasks.jobs.kinds.kind import ChildRow, Kind
+from tasks.jobs.kinds.kind import ChildRow, JobKind
 from tasks.jobs.kinds.tune import TuneKind
 
-KINDS: Mapping[type[Recipe[Any]], Kind[Any]] = {
+KINDS: Mapping[type[Recipe[Any]], JobKind[Any]] = {
     FlowRecipe: FLOW,
     CompositeRecipe: CompositeKind(),
     TuneRecipe: TuneKind(),
 }
 
 
-def kind_of(recipe: Recipe[Any]) -> Kind[Any]:
+def kind_of(recipe: Recipe[Any]) -> JobKind[Any]:
     """Return the kind of a recipe."""
     return KINDS[type(recipe)]
 
 
-def kind_of_job(context: AppContext, job: Job) -> Kind[Any]:
+def kind_of_job(context: AppContext, job: Job) -> JobKind[Any]:
     """Return the kind of a job's recipe; that of rows for a recipe that is not there any more."""
     recipe = context.recipes.recipes.get(job.recipe)
     return FLOW if recipe is None else kind_of(recipe)
@@ -37,7 +37,7 @@ def kind_of_job(context: AppContext, job: Job) -> Kind[Any]:
 def check(
     context: AppContext, recipe_name: str, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
 ) -> Configuration:
-    """Return what a job of this recipe with these options runs. Raises as `Kind.check`."""
+    """Return what a job of this recipe with these options runs. Raises as `JobKind.check`."""
     submission.check_window(context.settings, completion_window)
     recipe = context.recipes.recipe(recipe_name)
     return kind_of(recipe).check(context, recipe, values, completion_window, admin=admin)

@@ -16,7 +16,7 @@ from tasks.context import AppContext
 from tasks.jobs.finishing import journal
 from tasks.jobs.intake import identity
 from tasks.jobs.intake.drafts import JobDraft, configured, identify
-from tasks.jobs.items import reading
+from tasks.jobs.items.states import select
 from tasks.jobs.kinds.registry import check, kind_of_job
 from tasks.steps import registry
 
@@ -132,7 +132,7 @@ def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer
     """Store the items of an ended job that are in one of these states. Raises ConflictError, RequestError."""
     if not job.total:
         raise _nothing(job, "it has no items. Create a new job.")
-    reader, positions = reading.select(context, job, states)
+    reader, positions = select(context, job, states)
     if not positions.size:
         wanted = " or ".join(states)
         raise _nothing(job, f"none of its {job.total} items is {wanted}. Name other 'states', or create a new job.")

@@ -20,7 +20,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import finish
 from tasks.jobs.finishing import ready
-from tasks.jobs.items import item_replies, reading
+from tasks.jobs.items import detail, item_replies
 from tasks.jobs.running import notices, tick
 from tasks.jobs.running.segments import Release
 from tests.support.running_jobs import Running
@@ -79,8 +79,8 @@ class Judged(Running):
         with self.context.database.write() as session:
             return lifecycle.claim_advanceable(session, 5.0) == [self.id]
 
-    def page(self, number: int) -> reading.ItemDetails:
-        return reading.item(self.context, self.job, number)
+    def page(self, number: int) -> detail.ItemDetails:
+        return detail.item(self.context, self.job, number)
 
 
 @pytest.fixture

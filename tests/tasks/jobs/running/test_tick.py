@@ -28,7 +28,7 @@ from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
 from tasks.jobs import progress, validation
-from tasks.jobs.items import reading
+from tasks.jobs.items import detail
 from tasks.jobs.running import tick, watchdog
 from tasks.jobs.running.judging import Judges
 from tests.support.rows import until
@@ -141,7 +141,7 @@ def test_the_journal_says_of_each_request_in_which_life_and_turn_it_was(
     for stage in ("draft", "check", "final"):
         running.answer(stage)
         running.tick()
-    page = reading.item(running.context, running.job, 1)
+    page = detail.item(running.context, running.job, 1)
     assert [(turn.life, turn.turn, [one.stage for one in turn.requests]) for turn in page.turns] == [
         (1, 1, ["draft"]),
         (1, 2, ["final"]),

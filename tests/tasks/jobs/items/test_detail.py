@@ -16,7 +16,8 @@ from store.artifacts import Artifacts
 from store.database import Database
 from store.records import JobChunk
 from tasks.context import AppContext
-from tasks.jobs.items import reading
+from tasks.jobs.items import detail, results
+from tasks.jobs.items import mixed as mixed_items
 from tests.support.written_jobs import NUMBERS, TOTAL, Written
 
 
@@ -47,7 +48,7 @@ def test_item_events_are_what_the_recipe_tells_and_a_reader_goes_on_by_the_last_
     written.end((0, "failed"), error={"code": "recipe_hangs", "message": None})
 
     def told(after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-        lines = b"".join(reading.item_events(written.context, written.job, after, limit)).splitlines()
+        lines = b"".join(results.event_lines(written.context, written.job, after, limit)).splitlines()
         return [json.loads(line) for line in lines]
 
     assert [(event["sequence"], event["type"], event["task_id"]) for event in told()] == [
@@ -63,7 +64,7 @@ def test_item_events_are_what_the_recipe_tells_and_a_reader_goes_on_by_the_last_
 def test_an_item_of_a_recipe_without_events_is_told_by_its_state(written: Written) -> None:
     written.update(recipe="rollout", options={"model": "echo"})
     written.end((4, "failed"), error={"code": "no_answer", "message": None})
-    (line,) = b"".join(reading.item_events(written.context, written.job, 0, None)).splitlines()
+    (line,) = b"".join(results.event_lines(written.context, written.job, 0, None)).splitlines()
     event = json.loads(line)
     assert (event["sequence"], event["type"], event["number"], event["custom_id"]) == (1, "item.failed", 5, "id-5")
     assert event["error"] == {"code": "no_answer", "message": None}
@@ -210,19 +211,19 @@ def test_items_that_are_sometimes_right_are_found_some_lines_at_a_time(
     written.end((5, "completed"))
 
     def mixed(after: int, limit: int = 10) -> tuple[list[int], int | None]:
-        found, following = reading.mixed(written.context, written.job, after, limit)
+        found, following = mixed_items.page(written.context, written.job, after, limit)
         return [item.number for item in found], following
 
     assert mixed(0) == ([NUMBERS[0], NUMBERS[4]], None)
     assert mixed(0, limit=1) == ([NUMBERS[0]], 1)
     assert mixed(1) == ([NUMBERS[4]], None)
-    monkeypatch.setattr(reading, "MIXED_ROWS", 3)
+    monkeypatch.setattr(mixed_items, "MIXED_ROWS", 3)
     assert mixed(1) == ([], 4)
     assert mixed(4) == ([NUMBERS[4]], None)
-    monkeypatch.setattr(reading, "MIXED_BYTES", 1)
+    monkeypatch.setattr(mixed_items, "MIXED_BYTES", 1)
     assert mixed(0) == ([NUMBERS[0]], 1)
     assert mixed(1) == ([], 2)
-    found, _ = reading.mixed(written.context, written.job, 4, 1)
+    found, _ = mixed_items.page(written.context, written.job, 4, 1)
     assert found[0].scores == [0.0, 1.0]
 
 
@@ -235,7 +236,7 @@ def test_items_that_had_not_ended_have_the_end_of_their_job(written: Written) ->
 @pytest.mark.parametrize("number", [TOTAL, 2**70])
 def test_there_is_no_item_beyond_the_last(written: Written, number: int) -> None:
     with pytest.raises(NotFoundError, match=f"no item {number}"):
-        reading.item(written.context, written.job, number)
+        detail.item(written.context, written.job, number)
 
 
 def test_long_after_its_end_a_job_refers_to_its_artifacts(written: Written, database: Database) -> None:
