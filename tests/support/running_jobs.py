@@ -19,7 +19,7 @@ from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.jobs import advance, finish
 from tasks.jobs.items import listing
-from tasks.jobs.running import tick
+from tasks.jobs.kinds.flow import FLOW
 from tests.support.jobs import create_job
 
 HEAD = """
@@ -55,7 +55,7 @@ class Running:
 
     def crash(self, context: AppContext | None = None) -> None:
         """Lose what is in memory. `context`: with which the job goes on."""
-        tick._states.clear()
+        FLOW.jobs.clear()
         self.context = context or self.context
 
     def answer(self, stage: str, *numbers: int) -> None:

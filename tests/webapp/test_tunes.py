@@ -290,14 +290,14 @@ def test_cancelling_it_cancels_its_jobs_and_stops_the_engine(tunes: Tunes, stopp
 def test_equal_requests_are_all_computed(tunes: Tunes) -> None:
     from batchyard.recipes import Item
     from batchyard.recipes.program import Request
-    from tasks.jobs.intake.requests import Pending, Preparer
+    from tasks.jobs.intake.requests import PreparedRequest, Preparer
 
     body = {"model": "echo", "messages": [{"role": "user", "content": "1"}], "temperature": 0}
     request = Request("answer", "/v1/chat/completions", 1, 0, "echo", body, {}, None)
     prints = []
     for shares in (True, False):
         prepared = Preparer(tunes.context.models, 9, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
-        assert isinstance(prepared, Pending)
+        assert isinstance(prepared, PreparedRequest)
         prints.append(prepared.fingerprint)
     assert prints[0] is not None and prints[1] is None
 

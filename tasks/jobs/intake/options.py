@@ -239,7 +239,7 @@ def _check_ask(
         content = [{"role": "user", "content": content}]
     body = {"model": ask.model, CONTENT[endpoint]: content, **ask.sampling}
     request = Request(ask.stage, endpoint, 1, 0, ask.model, body, ask.structure, None)
-    refused = Preparer(context.models, 1).prepare(Item(0, "probe", {}), 0, request)
+    refused = Preparer(context.models).prepare(Item(0, "probe", {}), 0, request)
     if isinstance(refused, Answer):
         error = refused.error or {}
         name = str(error.get("param") or "").removeprefix("body.").partition(".")[0]

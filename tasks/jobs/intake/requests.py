@@ -26,7 +26,7 @@ NOT_AGAIN = frozenset({"engine_died", "engine_unavailable"})
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PreparedRequest:
     """A request that stands in no segment yet.
 
     `ask` is what a request recorded before must equal: a digest of stage, endpoint and body.
@@ -51,12 +51,12 @@ class Pending:
 class Preparer:
     """Makes the core's requests of a recipe's, for one job."""
 
-    def __init__(self, models: Mapping[str, ModelSpec], max_requests: int, *, shares_answers: bool = True) -> None:
+    def __init__(self, models: Mapping[str, ModelSpec], *, shares_answers: bool = True) -> None:
         self._models = dict(models)
         self._shares_answers = shares_answers
         self._checker = RequestChecker(self._models)
 
-    def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> Pending | Answer:
+    def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> PreparedRequest | Answer:
         """Return the request for a segment, or the answer that says why no engine will run it."""
         body = dict(request.body)
         try:
@@ -76,7 +76,7 @@ class Preparer:
         if isinstance(prepared, Refusal):
             details = (prepared.body or {}).get("error", {})
             return _refused(str(details.get("message")), details.get("code"), details.get("param"))
-        return Pending(
+        return PreparedRequest(
             position=position,
             life=item.life,
             turn=request.turn,

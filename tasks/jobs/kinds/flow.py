@@ -16,12 +16,16 @@ from tasks.jobs.intake.drafts import Configuration, JobDraft
 from tasks.jobs.kinds import flow_estimate, item_checks
 from tasks.jobs.kinds.kind import JobEstimate, JobKind
 from tasks.jobs.running import tick
+from tasks.jobs.running.memory import LiveJobs
 
 
 class FlowKind(JobKind[FlowRecipe[Any]]):
     """Jobs whose items are rows."""
 
     has_journal = True
+
+    def __init__(self) -> None:
+        self.jobs = LiveJobs()
 
     def check(
         self,
@@ -44,7 +48,7 @@ class FlowKind(JobKind[FlowRecipe[Any]]):
         return item_checks.write(context, recipe, job, report)
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
-        tick.run(context, lease, job)
+        tick.run(context, lease, job, self.jobs)
 
     def expected(self, context: AppContext, recipe: FlowRecipe[Any], job: Job) -> dict[int, int | None]:
         try:

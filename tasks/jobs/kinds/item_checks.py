@@ -93,7 +93,7 @@ class ItemChecker:
         self._step_seconds = context.settings.judge_seconds
         self._hangs = False
         specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
-        self._preparer = Preparer(specs, context.settings.max_requests)
+        self._preparer = Preparer(specs)
         self._step_checks = registry.checks(job.post_process)
         self._hashes: list[int] = []
         self._first: dict[str, int] = {}

@@ -14,7 +14,8 @@ from store import events
 from store.formats.job_chunks import WAITING
 from tasks.jobs.finishing.item_events import events_of, notifies
 from tasks.jobs.finishing.results import EndedItem
-from tasks.jobs.running.live import Change, LiveItems
+from tasks.jobs.running.live import LiveItems
+from tasks.jobs.running.records import Change
 
 HELP_SECONDS = 10.0
 """At most one event of items that are stuck, and one of items that wait, in so many seconds."""
@@ -61,10 +62,11 @@ class Notices:
         return cls(_waiting=waiting, _sent_at={"job.stuck": now, "job.gate_pending": now})
 
     def add(self, items: LiveItems) -> None:
-        """Take in the items that are stuck, or wait, since `items.taken`."""
-        stuck = [_named(change) for change in items.ended if change.state == "stuck"]
+        """Take in the items that are stuck, or wait, since the last commit."""
+        new = items.uncommitted
+        stuck = [_named(change) for change in new.ended if change.state == "stuck"]
         self._stuck = (self._stuck + stuck)[:MOST_LISTED]
-        self._waiting |= {change.position: _named(change) for change in items.moved if change.state == WAITING}
+        self._waiting |= {change.position: _named(change) for change in new.moved if change.state == WAITING}
 
     def due(self, items: LiveItems, stuck: int, now: float) -> Iterator[Notice]:
         """Yield the events that are due. They count as sent.

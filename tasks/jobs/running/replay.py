@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
-from tasks.jobs.running.live import Issued, Life
+from tasks.jobs.running.records import Issued, Life
 from tasks.jobs.stage_records import StageRecords
 
 Positions = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
 
 @dataclass
 class Recorded:
-    """What was recorded of the items that have begun and not ended (tasks.jobs.running.live.Records).
+    """What was recorded of the items that have begun and not ended (tasks.jobs.running.records.Records).
 
     What earlier lives of an item have asked is no part of it: nobody waits for their answers.
 

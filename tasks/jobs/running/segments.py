@@ -12,7 +12,7 @@ from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
 from store.jobs.stages import PlannedJobSegment
-from tasks.jobs.intake.requests import Pending
+from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.running.live import LiveItems
 
 LEAD_SECONDS = 2.0
@@ -26,10 +26,10 @@ class Cut:
     stage: str
     model: str
     first_line: int
-    requests: list[Pending]
+    requests: list[PreparedRequest]
 
 
-class Release:
+class SegmentCutter:
     """Decides which requests become segments.
 
     Beyond what its engines hold, a model has requests out for the next LEAD_SECONDS, at its speed since its segments
@@ -56,7 +56,7 @@ class Release:
         self._answered: dict[str, int] = {}
         self._speeds: dict[str, float] = {}
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return how many requests a job should have out and in its buffers, so that no engine waits for it."""
         segments = 2 if self._one_stage else 0
         return sum(
@@ -73,7 +73,7 @@ class Release:
         """
         cuts = []
         for model in sorted({model for (_, model), buffer in items.buffers.items() if buffer}):
-            if not self._hungry(items, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
+            if not self._is_starving(items, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
                 continue
             self._measure(items, model, now)
             unanswered = items.unanswered[model]
@@ -98,21 +98,21 @@ class Release:
                 return cuts
         return []
 
-    def hungry(self, items: LiveItems) -> list[str]:
+    def starving(self, items: LiveItems) -> list[str]:
         """Return the models that have less than half of what they hold out, though the job has requests to them."""
         models = {model for (_, model), buffer in items.buffers.items() if buffer}
         return [model for model in models if items.unanswered[model] < self._fills.get(model, 0) / 2]
 
     def next_in(self, items: LiveItems, now: float) -> float | None:
-        """Return the seconds after which a hungry model may have its next segment; None if none waits for that."""
+        """Return the seconds after which a starving model may have its next segment; None if none waits for that."""
         waits = [
             self._cut_at[model] + self._pause - now
             for (_, model), buffer in items.buffers.items()
-            if buffer and model in self._cut_at and self._hungry(items, model)
+            if buffer and model in self._cut_at and self._is_starving(items, model)
         ]
         return max(0.0, min(waits)) if waits else None
 
-    def _hungry(self, items: LiveItems, model: str) -> bool:
+    def _is_starving(self, items: LiveItems, model: str) -> bool:
         return self._one_stage or items.unanswered[model] < self._fills[model] + self._ahead(model) // 2
 
     def _ahead(self, model: str) -> int:
@@ -127,7 +127,7 @@ class Release:
 
     def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int], most: float = math.inf) -> Cut:
         buffer, size = items.buffers[stage, model], self._sizes[model]
-        requests: list[Pending] = []
+        requests: list[PreparedRequest] = []
         taken = 0
         number = min(size.requests, most)
         while buffer and len(requests) < number and taken < size.bytes:
@@ -164,7 +164,7 @@ def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[PlannedJobSegment]:
     return planned
 
 
-def _tokens(request: Pending) -> int:
+def _tokens(request: PreparedRequest) -> int:
     return ORDINARY_OUTPUT if request.output_tokens is None else request.output_tokens
 
 
@@ -196,5 +196,5 @@ def _table(cut: Cut) -> pa.Table:
     return pa.table([pa.array(columns[field.name], field.type) for field in asks.SCHEMA], schema=asks.SCHEMA)
 
 
-def _column(requests: Iterable[Pending], name: str) -> list[object]:
+def _column(requests: Iterable[PreparedRequest], name: str) -> list[object]:
     return [getattr(request, name) for request in requests]

@@ -22,7 +22,7 @@ from tasks.jobs import finish
 from tasks.jobs.finishing import ready
 from tasks.jobs.items import detail, item_replies
 from tasks.jobs.running import notices, tick
-from tasks.jobs.running.segments import Release
+from tasks.jobs.running.segments import SegmentCutter
 from tests.support.running_jobs import Running
 
 GATED = """
@@ -161,7 +161,7 @@ def test_a_job_that_only_waits_rests_until_a_reply_a_cancellation_or_the_end_of_
 def test_items_begin_as_verdicts_come_while_those_that_wait_fill_the_window(
     deployed: Callable[[str], AppContext], project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Release, "room", lambda release: 20)
+    monkeypatch.setattr(SegmentCutter, "capacity", lambda cutter: 20)
     context = deployed(GATED)
     context = dataclasses.replace(context, settings=context.settings.model_copy(update={"job_window_bytes": 10_000}))
     judged = Judged(context, project, ["prompt"] * 60)

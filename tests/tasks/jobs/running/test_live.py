@@ -35,8 +35,10 @@ from batchyard.recipes import (
     recipe,
 )
 from store.formats.job_chunks import RECIPE, UNENDED, WAITING
-from tasks.jobs.intake.requests import Pending, Preparer
-from tasks.jobs.running.live import MOST_LIVES, NO_RECORDS, PEERS, Issued, Life, LiveItems, NotDeterministic
+from tasks.jobs.intake.requests import PreparedRequest, Preparer
+from tasks.jobs.running.live import PEERS, LiveItems
+from tasks.jobs.running.programs import MOST_LIVES, NotDeterministic, Programs
+from tasks.jobs.running.records import NO_RECORDS, Issued, Life
 
 MODELS = {"echo": ModelSpec(name="echo", engine="echo")}
 
@@ -88,8 +90,8 @@ FILES = {"a": three, "b": changed}
 
 
 def items_of(flow: Recipe[Any] = three, recipe_sha256: str = "a", **options: Any) -> LiveItems:
-    prepare = Preparer(MODELS, 100).prepare
-    return LiveItems(flow, Options(**options), prepare, recipe_sha256=recipe_sha256, created_sha256="a")
+    prepare = Preparer(MODELS).prepare
+    return LiveItems(Programs(flow, Options(**options), prepare, recipe_sha256=recipe_sha256, created_sha256="a"))
 
 
 def asking(words: Iterator[str]) -> Recipe[Any]:
@@ -118,7 +120,7 @@ class Core:
     """Keeps what is committed, as the store does: requests by line, answers, judgements and ended items."""
 
     def __init__(self) -> None:
-        self.requests: dict[str, list[Pending]] = {}
+        self.requests: dict[str, list[PreparedRequest]] = {}
         self.answers: dict[tuple[str, int], str] = {}
         self.judgements: dict[tuple[int, int, int, int], tuple[str, Mapping[str, Any]]] = {}
         self.lives: dict[int, Life] = {}
@@ -135,7 +137,7 @@ class Core:
             items.issue(list(buffer), len(lines))
             lines.extend(buffer)
             buffer.clear()
-        for judged in items.judged:
+        for judged in items.uncommitted.outcomes:
             key, value = (judged.position, judged.life, judged.turn, judged.index), orjson.loads(judged.value)
             if judged.kind == RECIPE:
                 life = Life(judged.life, value["recipe_sha256"], value["hint"], value["restarts"])
@@ -143,16 +145,16 @@ class Core:
                 continue
             assert key not in self.judgements
             self.judgements[key] = (judged.kind, value)
-        self.restarted += items.restarted
-        for change in [*items.moved, *items.ended]:
+        self.restarted += items.uncommitted.restarted
+        for change in [*items.uncommitted.moved, *items.uncommitted.ended]:
             state, life, _ = self.states.get(change.position, ("live", 0, 0))
             assert state in UNENDED or change.life > life, "an item ended twice"
             self.states[change.position] = (change.state, change.life, change.turns)
             self.ended.pop(change.position, None)
-        for ended in items.ended:
+        for ended in items.uncommitted.ended:
             self.ended[ended.position] = (ended.state, ended.result)
             assert ended.life == self.life(ended.position).number
-        items.taken()
+        items.clear_committed()
 
     def life(self, position: int) -> Life:
         return self.lives.get(position, Life(1, "a"))
@@ -266,10 +268,8 @@ def run_gated(draws: random.Random, *, crashes: float) -> Core:
 
 
 def judge_calls(items: LiveItems) -> None:
-    calls, items.calls = items.calls, []
-    for position, turn, index, call, _ in calls:
-        items.judging += 1
-        items.judge(position, turn, index, judged(call))
+    for call in items.take_calls():
+        items.judge(call.position, call.turn, call.index, judged(call.call))
 
 
 def answer(core: Core, items: LiveItems, places: list[tuple[str, int]]) -> None:
@@ -372,13 +372,13 @@ def test_a_peer_is_one_of_the_last_texts_of_completed_other_items() -> None:
     items = items_of(curious)
     for position in range(PEERS + 3):
         items.begin(position, an_item(position), 0)
-    peers = [orjson.loads(ended.result)["peer"] for ended in items.ended]
+    peers = [orjson.loads(ended.result)["peer"] for ended in items.uncommitted.ended]
     assert peers[:3] == [None, "text 0", "text 0"]
     assert {*peers[3:]} <= {f"text {position}" for position in range(PEERS + 2) if position != 1}
     assert len({*peers}) > PEERS // 4
     first, last = [next(iter(items._accepted))[0], items._accepted[-1][0]]
     assert (first, last, len(items._accepted)) == (3, PEERS + 2, PEERS)
-    assert [judged.kind for judged in items.judged] == ["peer"] * (PEERS + 3)
+    assert [judged.kind for judged in items.uncommitted.outcomes] == ["peer"] * (PEERS + 3)
 
 
 def test_a_verdict_for_another_turn_or_life_is_ignored() -> None:
@@ -389,7 +389,7 @@ def test_a_verdict_for_another_turn_or_life_is_ignored() -> None:
     assert core.states[0] == (WAITING, 1, 4)
     for place in ((1, 1, 4), (0, 2, 4), (0, 1, 3)):
         items.reply(*place, Reply(passed=True))
-    assert (list(items.waiting), items.judged) == ([0], [])
+    assert (list(items.waiting), items.uncommitted.outcomes) == ([0], [])
     items.reply(0, 1, 4, Reply(passed=True))
     items.reply(0, 1, 4, Reply(passed=False))
     core.commit(items, 1)
@@ -415,7 +415,7 @@ def test_an_item_whose_changed_recipe_waits_no_more_is_live_again() -> None:
     resumed = items_of(without, "b")
     resumed.begin(0, an_item(0), 0, core)
     core.commit(resumed, 1)
-    assert (core.states[0][0], resumed.restarted, resumed.waiting) == ("live", 0, {})
+    assert (core.states[0][0], resumed.uncommitted.restarted, resumed.waiting) == ("live", 0, {})
     assert len(core.requests["final"]) == 1
 
 
@@ -424,7 +424,7 @@ def test_an_item_goes_on_in_its_life_if_the_change_makes_no_difference_to_it() -
     for position in range(12):
         items.begin(position, an_item(position), 0)
     core.commit(items, 12)
-    assert core.rebuild("b").restarted == 0
+    assert core.rebuild("b").uncommitted.restarted == 0
 
 
 def test_an_item_whose_recorded_requests_the_changed_recipe_does_not_ask_begins_again_without_them() -> None:
@@ -436,7 +436,7 @@ def test_an_item_whose_recorded_requests_the_changed_recipe_does_not_ask_begins_
     assert [request.stage for request in core.requests["review"]] == ["review"]
     resumed = items_of(changed, "b")
     resumed.begin(position, an_item(position), 0, core)
-    assert resumed.restarted == 1 and not any(resumed.out.values())
+    assert resumed.uncommitted.restarted == 1 and not any(resumed.out.values())
     drafts = resumed.buffers["draft", "echo"]
     assert [request.custom_id for request in drafts] == [f"item-{position}#2/draft.1.{n}" for n in range(3)]
     assert {request.ask for request in drafts}.isdisjoint(request.ask for request in core.requests["draft"])
@@ -471,11 +471,11 @@ def test_an_item_that_hangs_fails_without_another_step() -> None:
         yield [Ask("only", "x", model="echo")]
         return Result()
 
-    items = LiveItems(slow, Options(), Preparer(MODELS, 100).prepare, hung={(1, 1): (3, "took too long")})
+    items = LiveItems(Programs(slow, Options(), Preparer(MODELS).prepare, hung={(1, 1): (3, "took too long")}))
     for position in range(3):
         items.begin(position, an_item(position), 0)
     assert begun == ["item-0", "item-2"]
-    (ended,) = items.ended
+    (ended,) = items.uncommitted.ended
     assert (ended.custom_id, ended.state, ended.life, ended.turns) == ("item-1", "failed", 1, 3)
     assert orjson.loads(ended.error or b"") == {"code": "recipe_hangs", "message": "took too long"}
 
@@ -489,7 +489,7 @@ def test_every_step_of_a_recipe_is_watched() -> None:
         yield
 
     core, items = Core(), items_of()
-    items.step = step
+    items.programs.watch = step
     items.begin(0, an_item(0), 0)
     while len(items):
         finish_turns(core, items, 1)
@@ -498,7 +498,7 @@ def test_every_step_of_a_recipe_is_watched() -> None:
     assert turns > 1 and steps == once + once  # the first item that ends is run again
     steps.clear()
     resumed = items_of(three, "b")
-    resumed.step = step
+    resumed.programs.watch = step
     resumed.begin(0, an_item(0), 0, core)
     assert steps == [*once, *once, *once]  # whether its recipe has changed, its replay, and the check again
 
@@ -530,11 +530,11 @@ def test_a_body_that_the_engine_refuses_is_never_issued_and_the_recipe_hears_why
 
     items = items_of(wrong)
     items.begin(0, an_item(0), 0)
-    (ended,) = items.ended
+    (ended,) = items.uncommitted.ended
     assert items.pending() == 0
     assert ended.state == "failed"
     assert "temperature" in orjson.loads(ended.error or b"")["message"]
-    assert [judged.kind for judged in items.judged] == ["refused"]
+    assert [judged.kind for judged in items.uncommitted.outcomes] == ["refused"]
 
 
 def test_a_recipe_that_depends_on_chance_is_named_with_item_and_turn() -> None:
@@ -571,8 +571,8 @@ def test_a_result_that_is_no_json_fails_its_item() -> None:
     items.begin(0, an_item(0), 0)
     core.commit(items, 1)
     items.answer("only", 0, output_line("x"), None)
-    assert items.ended[0].state == "failed"
-    assert orjson.loads(items.ended[0].error or b"")["code"] == "recipe_error"
+    assert items.uncommitted.ended[0].state == "failed"
+    assert orjson.loads(items.uncommitted.ended[0].error or b"")["code"] == "recipe_error"
 
 
 def test_an_answer_that_came_before_is_ignored() -> None:

@@ -15,7 +15,8 @@ from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
 from store.formats.plan import SegmentSize
 from tasks.jobs.intake.requests import Preparer
 from tasks.jobs.running.live import LiveItems
-from tasks.jobs.running.segments import Release
+from tasks.jobs.running.programs import Programs
+from tasks.jobs.running.segments import SegmentCutter
 
 MODELS = {"echo": ModelSpec(name="echo", engine="echo")}
 STAGES = ("first", "second", "third")
@@ -53,8 +54,8 @@ class Played:
     def __init__(self, number: int) -> None:
         draws = random.Random(number)
         lengths = [[max(1, round(24 * draws.lognormvariate(0, 1))) for _ in STAGES] for _ in range(number)]
-        self._items = LiveItems(chain, Options(), Preparer(MODELS, 1000).prepare)
-        self._release = Release(STAGES, {"echo": SegmentSize(500)}, {"echo": 2 * SLOTS})
+        self._items = LiveItems(Programs(chain, Options(), Preparer(MODELS).prepare))
+        self._cutter = SegmentCutter(STAGES, {"echo": SegmentSize(500)}, {"echo": 2 * SLOTS})
         self._waiting: deque[tuple[float, str, int, int, int]] = deque()
         self._decoding: list[tuple[float, str, int, int]] = []
         self._coming: deque[tuple[float, str, int]] = deque()
@@ -69,17 +70,17 @@ class Played:
             while self._coming and self._coming[0][0] <= now:
                 _, stage, line = self._coming.popleft()
                 self._items.answer(stage, line, answer(), 1.0)
-            while admitted < number and self._out() < self._release.room():
+            while admitted < number and self._out() < self._cutter.capacity():
                 item = Item(admitted, f"item-{admitted}", {"lengths": lengths[admitted]})
                 self._items.begin(admitted, item, 0)
                 admitted += 1
-            for cut in self._release.cuts(self._items, lines, now):
+            for cut in self._cutter.cuts(self._items, lines, now):
                 self._items.issue(cut.requests, cut.first_line)
                 self.segments.append(len(cut.requests))
                 for line, request in enumerate(cut.requests, cut.first_line):
                     tokens = orjson.loads(request.body)["max_tokens"]
                     self._waiting.append((now + ON_THE_WAY, cut.stage, line, request.position, tokens))
-            self._items.taken()
+            self._items.clear_committed()
             self._decode(now, now + TICK)
             now += TICK
         self.dry = self._dry * STEP / (SLOTS * now)
@@ -121,14 +122,14 @@ def test_no_slot_is_free_while_requests_wait_and_items_go_on_soon() -> None:
 
 
 def test_segments_grow_with_the_speed_of_the_engines() -> None:
-    items = LiveItems(chain, Options(), Preparer(MODELS, 1000).prepare)
-    release = Release(STAGES, {"echo": SegmentSize(20_000)}, {"echo": 8})
+    items = LiveItems(Programs(chain, Options(), Preparer(MODELS).prepare))
+    cutter = SegmentCutter(STAGES, {"echo": SegmentSize(20_000)}, {"echo": 8})
     lines: dict[str, int] = {}
     sizes = []
     for position in range(1500):
         items.begin(position, Item(position, f"item-{position}", {"lengths": [1, 1, 1]}), 0)
     for moment in range(7):  # the engine answers all that it has within a second
-        for cut in release.cuts(items, lines, float(moment)):
+        for cut in cutter.cuts(items, lines, float(moment)):
             items.issue(cut.requests, cut.first_line)
             sizes.append(len(cut.requests))
             for line in range(cut.first_line, cut.first_line + len(cut.requests)):
@@ -138,32 +139,32 @@ def test_segments_grow_with_the_speed_of_the_engines() -> None:
 
 
 def test_without_streaming_a_stage_waits_for_the_one_before() -> None:
-    items = LiveItems(chain, Options(), Preparer(MODELS, 1000).prepare)
-    release = Release(STAGES, {"echo": SegmentSize(4)}, {"echo": 8})
+    items = LiveItems(Programs(chain, Options(), Preparer(MODELS).prepare))
+    cutter = SegmentCutter(STAGES, {"echo": SegmentSize(4)}, {"echo": 8})
     for position in range(6):
         items.begin(position, Item(position, f"item-{position}", {"lengths": [1, 1, 1]}), 0)
-    cuts = release.all(items, {})
+    cuts = cutter.all(items, {})
     assert [(cut.stage, len(cut.requests)) for cut in cuts] == [("first", 4), ("first", 2)]
 
 
 def test_a_job_of_one_stage_holds_back_no_request() -> None:
-    items = LiveItems(once, Options(), Preparer(MODELS, 1000).prepare)
-    release = Release(["only"], {"echo": SegmentSize(30)}, {"echo": 8})
-    assert release.room() == 60, "two segments, however few an engine holds"
+    items = LiveItems(Programs(once, Options(), Preparer(MODELS).prepare))
+    cutter = SegmentCutter(["only"], {"echo": SegmentSize(30)}, {"echo": 8})
+    assert cutter.capacity() == 60, "two segments, however few an engine holds"
     for position in range(50):
         items.begin(position, Item(position, f"item-{position}", {}), 0)
-    assert [len(cut.requests) for cut in release.cuts(items, {}, 0.0)] == [30, 20]
+    assert [len(cut.requests) for cut in cutter.cuts(items, {}, 0.0)] == [30, 20]
 
 
 def test_a_model_is_hungry_while_its_next_segment_has_to_wait() -> None:
-    items = LiveItems(chain, Options(), Preparer(MODELS, 1000).prepare)
-    release = Release(STAGES, {"echo": SegmentSize(500)}, {"echo": 2 * SLOTS}, pause=1.0)
+    items = LiveItems(Programs(chain, Options(), Preparer(MODELS).prepare))
+    cutter = SegmentCutter(STAGES, {"echo": SegmentSize(500)}, {"echo": 2 * SLOTS}, pause=1.0)
     lines: dict[str, int] = {}
     hungry = []
     for number, now in enumerate((0.0, 0.5, 1.0)):
         if now < 1.0:
             items.begin(number, Item(number, f"q{number}", {"lengths": [1, 1, 1]}), 100)
-        for cut in release.cuts(items, lines, now):
+        for cut in cutter.cuts(items, lines, now):
             items.issue(cut.requests, cut.first_line)
-        hungry.append(release.hungry(items))
+        hungry.append(cutter.starving(items))
     assert hungry == [[], ["echo"], []]

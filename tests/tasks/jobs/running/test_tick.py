@@ -29,7 +29,8 @@ from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
 from tasks.jobs import progress, validation
 from tasks.jobs.items import detail
-from tasks.jobs.running import tick, watchdog
+from tasks.jobs.kinds.flow import FLOW
+from tasks.jobs.running import rebuild, watchdog
 from tasks.jobs.running.judging import Judges
 from tests.support.rows import until
 from tests.support.running_jobs import HEAD, Running
@@ -260,7 +261,7 @@ def test_a_reward_that_raises_is_counted_by_its_name(
     deployed: Callable[[str], AppContext], project: str, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = counting(deployed(SCORED), broker)
-    monkeypatch.setattr(tick, "_judges", pool := Judges(context.settings.recipes, processes=1, seconds=30.0))
+    monkeypatch.setattr(FLOW.jobs, "_judges", pool := Judges(context.settings.recipes, processes=1, seconds=30.0))
     try:
         Running(context, project, ["1", "one", "2", "two", "3"]).tick()
         until(lambda: execution_progress.totals(context) == {("judgement_errors", "odd"): 2}, seconds=30)
@@ -301,11 +302,11 @@ def test_items_that_end_with_their_job_are_counted_once(
 
 
 def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:
-    running = Running(deployed(HANGING), project, ["a"] * (tick.MOST_HUNG + 1))
-    hang(running, *range(tick.MOST_HUNG - 1))
+    running = Running(deployed(HANGING), project, ["a"] * (rebuild.MOST_HUNG + 1))
+    hang(running, *range(rebuild.MOST_HUNG - 1))
     running.tick()
-    assert (running.job.status, running.job.failed) == ("in_progress", tick.MOST_HUNG - 1)
-    hang(running, tick.MOST_HUNG - 1)
+    assert (running.job.status, running.job.failed) == ("in_progress", rebuild.MOST_HUNG - 1)
+    hang(running, rebuild.MOST_HUNG - 1)
     running.tick()
     (error,) = running.job.errors or []
     assert (running.job.outcome, error["code"]) == ("failed", "recipe_hangs")
