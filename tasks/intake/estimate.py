@@ -78,8 +78,8 @@ def estimate(context: AppContext, session: Session, project_id: str, of: Mapping
         if not past:
             return Estimate(currency, None, None, None, 0)
         batches = min(batches, len(past))
-        own = _range(part, prices[model], past)
-        sums = (sums[0] + own[0], sums[1] + own[1], sums[2] + own[2])
+        of_model = _range(part, prices[model], past)
+        sums = (sums[0] + of_model[0], sums[1] + of_model[1], sums[2] + of_model[2])
     return Estimate(currency, *sums, batches)
 
 

@@ -286,12 +286,12 @@ def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | N
     for raw in lines:
         try:
             request = orjson.loads(raw)
-            own, content = _taken_apart(request)
+            request_common, content = _taken_apart(request)
             number = int(request["custom_id"].removeprefix("prompt-"))
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError, AttributeError):
             return None
-        common = common or own
-        if own != common or common.request(Prompt(number, content)) != request:
+        common = common or request_common
+        if request_common != common or common.request(Prompt(number, content)) != request:
             return None
         contents.append(content)
     if common is None:

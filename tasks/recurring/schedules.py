@@ -152,14 +152,14 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
     }
     source = run_templates.source(context, schedule, times, at)
     if schedule.job is None:
-        own = {name: options[name] for name in ("endpoint", "post_process")}
-        own["on_invalid"] = options.get("on_invalid", "fail")  # older schedules say neither
-        own["priority"] = PRIORITIES[options.get("priority", "normal")]
-        return submission.draft(context, schedule.project_id, source, **own, **common)
-    own = {name: options[name] for name in ("recipe", "options", "seed", "name")}
-    own["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
+        values = {name: options[name] for name in ("endpoint", "post_process")}
+        values["on_invalid"] = options.get("on_invalid", "fail")  # older schedules say neither
+        values["priority"] = PRIORITIES[options.get("priority", "normal")]
+        return submission.draft(context, schedule.project_id, source, **values, **common)
+    values = {name: options[name] for name in ("recipe", "options", "seed", "name")}
+    values["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
     try:
-        return job_submission.draft(context, schedule.project_id, JobRequest(input=source, **own, **common))
+        return job_submission.draft(context, schedule.project_id, JobRequest(input=source, **values, **common))
     except RequestError as error:  # the deployment has another recipe by now, or no such model
         return _Outcome("failed", error.message)
 

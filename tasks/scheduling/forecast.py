@@ -367,8 +367,8 @@ def _error(throughput: Throughput, answers: Answered | None, left: float, second
     measured_seconds = throughput.requests * throughput.work_per_request / throughput.work_per_second
     moment = (MOMENT / (MOMENT + measured_seconds)) ** 2
     usual = throughput.spread**2 * (1 / max(1.0, throughput.measurements) + 1 / max(1.0, seconds))
-    single, own = throughput.request_spread**2, answers.requests if answers else 0
+    single, answered = throughput.request_spread**2, answers.requests if answers else 0
     mean = BATCH_SPREAD**2  # of the mean of a batch of which nothing is answered; with each answer it becomes less
-    if own:
-        mean *= single / (single + own * mean)
+    if answered:
+        mean *= single / (single + answered * mean)
     return math.sqrt(DRIFT**2 + counted + moment + usual + mean + single / left)

@@ -125,8 +125,8 @@ def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> It
             table = asks.read(artifacts, plan_sha256, row_group, _PLAN)
             lines = table["line"].to_pylist()
             bodies = dict(zip(lines, table["body"].to_pylist(), strict=True))
-            own = answers.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
-            texts = {line: (answer, seconds) for line, answer, seconds in own}
+            of_group = answers.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
+            texts = {line: (answer, seconds) for line, answer, seconds in of_group}
             for row in table.to_pylist():
                 body = orjson.loads(row["body"] or bodies[row["same_as"]])
                 answer_json, seconds = texts.get(row["line"], (None, None))

@@ -106,9 +106,9 @@ class Results:
         first = 0
         with self._artifacts.open(self._job.input_sha256) as source:
             for table in tables(source, self._job.input_name):
-                own = np.flatnonzero(is_item[first : first + table.num_rows])
-                if own.size:
-                    yield table if own.size == table.num_rows else table.take(pa.array(own))
+                members = np.flatnonzero(is_item[first : first + table.num_rows])
+                if members.size:
+                    yield table if members.size == table.num_rows else table.take(pa.array(members))
                 first += table.num_rows
 
     @contextlib.contextmanager

@@ -176,10 +176,10 @@ def _names(value: Any, path: str) -> Iterator[tuple[str, str, str]]:
     """
     if isinstance(value, BaseModel):
         for key in type(value).model_fields:
-            inner, own, kind = getattr(value, key), f"{path}.{key}", KINDS.get(key)
+            inner, inner_path, kind = getattr(value, key), f"{path}.{key}", KINDS.get(key)
             if kind is not None:
-                yield from ((place, kind, name) for place, name in _named(inner, own))
-            yield from _names(inner, own)
+                yield from ((place, kind, name) for place, name in _named(inner, inner_path))
+            yield from _names(inner, inner_path)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _names(inner, f"{path}.{index}")

@@ -72,12 +72,14 @@ def _seconds(
         limits = dispatch.limits(context, session)
         recent_usage = dispatch.recent_usage(session, {new.job.project_id}, now := time.time())
         finish = expected_finish(session, [], sum(stage.expected or 0 for stage in stages))
-    speeds = {model: forecast.throughput_of(model, "decode", throughputs) for own in shares for model in own}
+    speeds = {
+        model: forecast.throughput_of(model, "decode", throughputs) for stage_shares in shares for model in stage_shares
+    }
     unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
     if unmeasured:
         return None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]
     due_at = math.ceil(now) + durations.seconds(new.job.completion_window)
-    lanes = [_lanes(new, stage, own, due_at) for stage, own in zip(stages, shares, strict=True)]
+    lanes = [_lanes(new, stage, stage_shares, due_at) for stage, stage_shares in zip(stages, shares, strict=True)]
     engines = engine_status.known(context) or Engines(frozenset(context.models), {})
 
     def duration(entries: Sequence[BacklogEntry]) -> float:
@@ -87,7 +89,7 @@ def _seconds(
     by_stage = [duration(entries) for entries in lanes]
     seconds = sum(by_stage)
     if options.streaming:  # all engines are busy at once; but every item passes all stages one after the other
-        latencies = [max(_latency(speeds[model]) for model in own) for own in shares]
+        latencies = [max(_latency(speeds[model]) for model in stage_shares) for stage_shares in shares]
         passage = sum(map(min, by_stage, latencies))
         seconds = max(passage, duration([entry for entries in lanes for entry in entries]))
     before = [at for model in speeds for due, at in deadlines.work_due(context, model) if due <= due_at]

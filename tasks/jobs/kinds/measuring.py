@@ -147,7 +147,7 @@ def result(
     context: AppContext, cell: Cell, spec: ModelSpec, waves: Sequence[Wave], failure: tuple[State, str] | None
 ) -> CellResult:
     """Return what became of a cell. `waves` are those that have ended; the last one is why it failed."""
-    own = engines(context, spec.name)
+    states = engines(context, spec.name)
     completed = waves if failure is None else waves[:-1]
     record = waves[-1].jobs[0]
     entry = record.models[spec.name]
@@ -155,10 +155,12 @@ def result(
         cell=cell,
         state="completed" if failure is None else failure[0],
         repeats=tuple(wave.measured() for wave in completed if wave.repeat),
-        start_seconds=max((engine.start_seconds for engine in own if engine.start_seconds is not None), default=None),
-        capacity=sum(engine.capacity or 0 for engine in own) or None,
-        peak_memory=sum(engine.peak_memory_bytes or 0 for engine in own) or None,
-        peak_gpu_memory=sum(engine.peak_gpu_memory_bytes or 0 for engine in own) or None,
+        start_seconds=max(
+            (engine.start_seconds for engine in states if engine.start_seconds is not None), default=None
+        ),
+        capacity=sum(engine.capacity or 0 for engine in states) or None,
+        peak_memory=sum(engine.peak_memory_bytes or 0 for engine in states) or None,
+        peak_gpu_memory=sum(engine.peak_gpu_memory_bytes or 0 for engine in states) or None,
         error=None if failure is None else failure[1],
         evidence=() if failure is None else waves[-1].evidence(context),
         derived=spec.name,

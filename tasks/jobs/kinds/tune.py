@@ -94,7 +94,7 @@ def _row_of(key: str, child: Job) -> ChildRow:
 def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
     """Return the cells of a tune that are known before it begins. `models`: configurations. Raises RequestError."""
     bases = derived.bases(models, options.models)
-    chosen: list[Cell] = job_options.called(recipe, "cells", lambda own: recipe.cells(own, bases), options)
+    chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.cells(parsed, bases), options)
     return chosen
 
 
@@ -170,8 +170,8 @@ class _Tick:
     def _go_on(self, cell: Cell) -> None:
         """Start the next jobs of a cell, or record what became of it."""
         base = next(base for base in self.bases if base.name == cell.model)
-        own = [child for child in self.jobs if child.variant == cell.name]
-        expires_at = self._expires_at(own)
+        cell_jobs = [child for child in self.jobs if child.variant == cell.name]
+        expires_at = self._expires_at(cell_jobs)
         try:
             spec = derived.spec_of(cell, base)
         except ConfigurationError as error:  # a remedy that the engine refuses
@@ -179,7 +179,7 @@ class _Tick:
             return
         waves: list[Wave] = []
         for repeat in range(self.options.repeats + 1):
-            jobs = [child for child in own if str(child.child_key).split("/")[-2] == str(repeat)]
+            jobs = [child for child in cell_jobs if str(child.child_key).split("/")[-2] == str(repeat)]
             if not jobs:
                 self._start(cell, spec, repeat, waves, expires_at)
                 return
@@ -215,9 +215,9 @@ class _Tick:
             drafts.append(draft)
         self._commit(drafts=drafts)
 
-    def _expires_at(self, own: Sequence[Job]) -> int:
+    def _expires_at(self, cell_jobs: Sequence[Job]) -> int:
         """Return when a cell with these jobs has to end, in Unix seconds."""
-        began_at = min((child.created_at for child in own), default=int(time.time()))
+        began_at = min((child.created_at for child in cell_jobs), default=int(time.time()))
         limits = [self.job.expires_at, began_at + durations.seconds(self.options.cell_budget)]
         if self.options.budget is not None:
             limits.append(self._began_at() + durations.seconds(self.options.budget))
@@ -255,7 +255,7 @@ class _Tick:
 
     def _record(self, cell: Cell, result: CellResult) -> None:
         """Record what became of a cell, and which one there is to come if nobody knew of it."""
-        known = {own.name for own in self.cells}
+        known = {other.name for other in self.cells}
         new = [] if cell.name in known else [cell]
         following = self._next([*self.results, result])
         if following is not None and following.name not in {*known, cell.name}:
@@ -269,10 +269,10 @@ class _Tick:
     def _row(self, cell: Cell, result: CellResult) -> dict[str, Any]:
         """Return the row of results of a cell that has ended."""
         position = next(number for number, other in enumerate(self.cells) if other.name == cell.name)
-        own = [child for child in self.jobs if child.variant == cell.name]
+        cell_jobs = [child for child in self.jobs if child.variant == cell.name]
         base = next(base for base in self.bases if base.name == cell.model)
         value = {
-            **{"text": None, "job_id": own[0].id if own else None, "status": result.state, "taken": False},
+            **{"text": None, "job_id": cell_jobs[0].id if cell_jobs else None, "status": result.state, "taken": False},
             **{"cell": result.model_dump(mode="json"), "base": asdict(base), "run": len(self.ends)},
         }
         message = result.error or "the time of all cells ended before it began"
@@ -282,7 +282,7 @@ class _Tick:
             "state": "completed" if result.state == "completed" else "failed",
             "result": json.dumps(value),
             "error": None if result.state == "completed" else json.dumps({"code": result.state, "message": message}),
-            "started_at": float(own[0].created_at) if own else now,
+            "started_at": float(cell_jobs[0].created_at) if cell_jobs else now,
             "ended_at": now,
         }
 

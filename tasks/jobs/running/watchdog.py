@@ -159,8 +159,8 @@ class Patience:
 
 def place(dump: str, thread: int) -> str | None:
     """Return file and line at which a thread's recipe is, from what faulthandler dumps; None if it is not there."""
-    own = dump.partition(f"hread 0x{thread:016x} ")[2].partition("\n\n")[0]
-    for (file, line), (outer, _) in itertools.pairwise(_FRAME.findall(own)):
+    stack = dump.partition(f"hread 0x{thread:016x} ")[2].partition("\n\n")[0]
+    for (file, line), (outer, _) in itertools.pairwise(_FRAME.findall(stack)):
         if outer.endswith("/batchyard/recipes/program.py"):
             return f"{Path(file).name}, line {line}"
     return None
