@@ -6,11 +6,12 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests of running stacks that are run again on PostgreSQL and S3.
 ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
 
-.PHONY: help install dev demo test chaos chaos-jobs chaos-starts lint bench screenshots clean
+.PHONY: help install dev demo check test chaos chaos-jobs chaos-starts lint bench screenshots clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
+	@echo "make check        lint, type check and the tests that need no service: under three minutes on two cores"
 	@echo "make test         lint, type check and the whole test suite"
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
@@ -29,14 +30,21 @@ dev:
 demo: install
 	@$(BIN)/batchyard demo
 
+# tests/support/stack_marker.py says which tests these are.
+check: dev lint
+	$(BIN)/pytest $(PARALLEL) -m "not stack" --ignore tests/chaos
+
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
-# failure stays in the output; a test that fails twice fails the target.
-AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none
+# failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
+SECOND_TRIES := .pytest_cache/second-tries.txt
+AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none --second-tries $(SECOND_TRIES)
 
 test: dev lint
+	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest $(PARALLEL) --ignore tests/chaos || { $(AGAIN) --ignore tests/chaos; }
 	$(BIN)/pytest $(PARALLEL) --backends servers $(ON_SERVERS) || { $(AGAIN) --backends servers $(ON_SERVERS); }
 	$(BIN)/pytest tests/chaos || { $(AGAIN) tests/chaos; }
+	@[ ! -s $(SECOND_TRIES) ] || { echo "Passed only at the second try:"; cat $(SECOND_TRIES); }
 
 MINUTES ?= 10
 SEED ?= 1

@@ -65,7 +65,7 @@ class Layer(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A value in force: `keys` lead to a text, a number, true, false, null, a list or an empty mapping."""
+    """A value in force: `keys` lead to a scalar, a list or an empty mapping."""
 
     keys: Keys
     value: Any
@@ -97,7 +97,7 @@ class Schema:
         return Layer(DEFAULT, self._defaults(self._document))
 
     def _defaults(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the defaults of an object. An option with a model as its type may have those of the model's fields."""
+        """Return the defaults of an object, those of nested models included."""
         values: dict[str, Any] = {}
         for name, field in schema.get("properties", {}).items():
             if "default" in field:
@@ -305,7 +305,7 @@ def resolve(schema: Schema, layers: Iterable[Layer], *, complete: bool = True) -
 
 
 def options(settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return what a server is sent: the options of which a part is not the default. It knows the others itself."""
+    """Return the options to send: those that differ from their defaults."""
     settings = list(settings)
     changed = {setting.keys[0] for setting in settings if setting.origin.kind != "default"}
     return _nested((setting.keys, setting.value) for setting in settings if setting.keys[0] in changed)
@@ -348,14 +348,14 @@ def _interpolated(settings: Mapping[Keys, Setting]) -> dict[Keys, Setting]:
 
     resolved: dict[Keys, Setting] = {}
     for setting in settings.values():
-        where = _place(setting.origin, setting.keys)
+        where = _where(setting.origin, setting.keys)
         try:
             OmegaConf.create({"value": setting.value})
         except OmegaConfBaseException as error:
             raise ConfigurationError(f"{where}: {_reason(error)}") from error
     tree = OmegaConf.create(_nested((setting.keys, setting.value) for setting in settings.values()))
     for setting in settings.values():
-        where = _place(setting.origin, setting.keys)
+        where = _where(setting.origin, setting.keys)
         try:
             node: Any = tree
             for key in setting.keys:
@@ -384,17 +384,17 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         missing = next(name for name in refusing["required"] if name not in value)
         if not keys:
             return f"{missing} is missing: set it in a file, by a flag, or with {missing}=VALUE"
-        return f"{_place(_origin(keys, settings), keys)}: {_shown(value)} has no {missing}"
+        return f"{_where(_origin(keys, settings), keys)}: {_shown(value)} has no {missing}"
     if error.validator == "additionalProperties":
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
         near = nearest(unknown, known)
         remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
-        return f"{_place(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
-    place = _place(_origin(keys, settings), keys)
+        return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
+    where = _where(_origin(keys, settings), keys)
     if error.validator in _WORDED:
-        return f"{place}: {_shown(value)} is not {schema.wanted(refusing)}"
-    return f"{place}: {error.message}"
+        return f"{where}: {_shown(value)} is not {schema.wanted(refusing)}"
+    return f"{where}: {error.message}"
 
 
 def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
@@ -404,7 +404,7 @@ def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
     return related[-1].origin
 
 
-def _place(origin: Origin, keys: Sequence[str]) -> str:
+def _where(origin: Origin, keys: Sequence[str]) -> str:
     """Return origin and key in words. A flag or an override says its key itself."""
     return f"{origin}: {name_of(keys)}" if origin.kind in ("default", "file") else str(origin)
 
@@ -414,7 +414,7 @@ def _shown(value: Any) -> str:
 
 
 def _expanded(schema: Schema, values: Any, above: Keys) -> Any:
-    """Return a mapping of a file with its dotted keys as paths, unless the schema leaves the mapping's names free.
+    """Return a mapping with dotted keys as paths, unless its names are free.
 
     Raises:
         ValueError: a key is no text, or no path; a value cannot be JSON.

@@ -136,6 +136,6 @@ class EngineDied(EngineError):
 
 
 def value_code(kind: str, value: Any) -> str:
-    """Return OpenAI's code for a value that pydantic refuses with an error of this type: all our literals are texts."""
+    """Return OpenAI's code for pydantic's type of error; all literals are texts."""
     wrong_type = kind.endswith("_type") or kind == "int_from_float"
     return "invalid_type" if wrong_type or (kind == "literal_error" and not isinstance(value, str)) else "invalid_value"

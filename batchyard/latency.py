@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypedDict
+from typing import Any
+
+from pydantic import BaseModel, Field
 
 from batchyard import histogram
 from batchyard.histogram import Histogram
@@ -12,25 +14,27 @@ Latencies = Mapping[str, Mapping[str, Histogram]]
 """Histograms of seconds by model, then request class (store.speeds)."""
 
 
-class Percentiles(TypedDict):
-    """Percentiles in seconds, and the number of measured requests."""
+class Percentiles(BaseModel):
+    """How long requests were in an engine, in seconds, to 2 %. Half of them took at most `p50`."""
 
-    requests: int
+    requests: int = Field(description="how many were measured: those that an engine has answered")
     p50: float
     p95: float
     p99: float
 
 
-class ModelSummary(Percentiles):
-    """The same of one model, and of each request class."""
+class ModelLatency(Percentiles):
+    """The percentiles of one model's requests."""
 
-    classes: dict[str, Percentiles]
+    classes: dict[str, Percentiles] = Field(
+        description="by class: `prefill`, whose work is mostly reading, and `decode`, mostly writing"
+    )
 
 
-class Summary(Percentiles):
-    """The same of all requests, and of each model."""
+class Latency(Percentiles):
+    """The percentiles of all requests of a batch."""
 
-    models: dict[str, ModelSummary]
+    models: dict[str, ModelLatency]
 
 
 def merged(latencies: Iterable[Latencies]) -> dict[str, dict[str, dict[str, int]]]:
@@ -44,28 +48,29 @@ def merged(latencies: Iterable[Latencies]) -> dict[str, dict[str, dict[str, int]
     return total
 
 
-def summary(latencies: Latencies | None) -> Summary | None:
+def summary(latencies: Latencies | None) -> Latency | None:
     """Return the percentiles of all requests, of each model and of each class. None if nothing was measured."""
     if not latencies:
         return None
-    models: dict[str, ModelSummary] = {}
-    for model, of_model in latencies.items():
-        classes = {name: _percentiles(seconds) for name, seconds in of_model.items()}
-        models[model] = {**_joined(classes, of_model.values()), "classes": classes}
-    return {
-        **_joined(models, (seconds for of_model in latencies.values() for seconds in of_model.values())),
-        "models": models,
-    }
+    models = {model: _of_model(classes) for model, classes in latencies.items()}
+    return Latency(
+        **_joined(models, (seconds for classes in latencies.values() for seconds in classes.values())), models=models
+    )
 
 
-def _joined(parts: Mapping[str, Percentiles], histograms: Iterable[Histogram]) -> Percentiles:
+def _of_model(histograms: Mapping[str, Histogram]) -> ModelLatency:
+    classes = {name: Percentiles(**_percentiles(seconds)) for name, seconds in histograms.items()}
+    return ModelLatency(**_joined(classes, histograms.values()), classes=classes)
+
+
+def _joined(parts: Mapping[str, Percentiles], histograms: Iterable[Histogram]) -> dict[str, Any]:
     """Return the percentiles of all histograms, which are those of the only part if there is one."""
     if len(parts) > 1:
         return _percentiles(histogram.merged(histograms))
     (only,) = parts.values()
-    return {"requests": only["requests"], "p50": only["p50"], "p95": only["p95"], "p99": only["p99"]}
+    return {name: getattr(only, name) for name in Percentiles.model_fields}
 
 
-def _percentiles(seconds: Histogram) -> Percentiles:
+def _percentiles(seconds: Histogram) -> dict[str, Any]:
     p50, p95, p99 = histogram.quantiles(seconds, (0.5, 0.95, 0.99))
     return {"requests": histogram.count(seconds), "p50": p50, "p95": p95, "p99": p99}

@@ -11,7 +11,7 @@ STATE_FILE = Path("run", "stack.json")
 
 
 def local_state(data: Path) -> dict[str, Any]:
-    """Return `url`, `flower`, `pid`, `started`, `ray` of the stack that runs on a data folder; empty if none runs."""
+    """Return `url`, `flower`, `pid`, `started`, `ray` of the running stack; empty if none."""
     try:
         state = dict(json.loads((data / STATE_FILE).read_text()))
     except (FileNotFoundError, NotADirectoryError):

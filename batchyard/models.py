@@ -28,7 +28,7 @@ Price = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=PLACES)]
 
 
 class Tariff(BaseModel):
-    """The prices of a model: of a million tokens, and of an hour in which its engines answer, however many run.
+    """The prices of a model: of a million tokens, and of an hour of its engines.
 
     `cached_input` is that of input tokens from the prefix cache, by default that of all input.
     """
@@ -82,12 +82,12 @@ class ModelSpec(BaseModel):
         return value
 
     def in_flight(self, capacity: int = CAPACITY) -> int:
-        """Return the requests to keep in a replica that runs `capacity` at once: twice as many, so that none waits."""
+        """Return the requests to keep in a replica that runs `capacity` at once: twice as many."""
         return self.max_in_flight or 2 * capacity
 
     @property
     def config_sha256(self) -> str:
-        """SHA-256 over all fields but the price as canonical JSON: the key of measured speeds and of cached answers."""
+        """SHA-256 of all fields but the price: the key of measured speeds and cached answers."""
         fields = self.model_dump(mode="json", exclude={"price"})
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -99,7 +99,7 @@ def derived_name(spec: ModelSpec) -> str:
 
 
 def is_derived(name: str) -> bool:
-    """True if a model of that name is derived from another one. No entry of models.toml has such a name."""
+    """True if that is the name of a derived model; models.toml has no such names."""
     return _DERIVED.fullmatch(name) is not None
 
 
@@ -108,7 +108,7 @@ def vllm_installed() -> bool:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries of a models.toml by name. Their keys are those of ModelSpec; their values are not checked.
+    """Return the entries of a models.toml by name, with ModelSpec's keys and unchecked values.
 
     Raises:
         ConfigurationError: the file or a key cannot be used; names the file, the key and the remedy.

@@ -47,7 +47,7 @@ def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, messa
 
 
 def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
-    """Return the output line, as JSON, of an input line that is no valid request. Its id depends on `line` alone.
+    """Return the output line, as JSON, of an invalid input line; its id depends on `line` alone.
 
     Args:
         custom_id: None if it cannot be read.
@@ -63,13 +63,13 @@ def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
 
 
 def invalid_line(answer: Mapping[str, Any]) -> int | None:
-    """Return the number of the input line if a parsed output line says that this is no valid request, else None."""
+    """Return the number of the input line that was no valid request, else None."""
     line = (answer.get("error") or {}).get("line")
     return line if isinstance(line, int) else None
 
 
 def error(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the error of a parsed output line: its own, or the one in its response body. Empty if it has none."""
+    """Return the error of a parsed output line or of its response body; empty if none."""
     response = answer.get("response") or {}
     return answer.get("error") or (response.get("body") or {}).get("error") or {}
 

@@ -1,4 +1,4 @@
-"""OpenAI's names: the endpoints of requests, the statuses of a batch and of a job, and the allowed transitions.
+"""OpenAI's names: endpoints, statuses of batches and jobs, allowed transitions.
 
 Priorities and the states of a job's items are Batchyard's own.
 """

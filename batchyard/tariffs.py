@@ -54,14 +54,14 @@ class Amounts(NamedTuple):
     milliseconds: int
 
     def plus(self, other: Amounts) -> Amounts:
-        return Amounts(*(own + more for own, more in zip(self, other, strict=True)))
+        return Amounts(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 NOTHING = Amounts(*[0] * len(Amounts._fields))
 
 
 @dataclass(frozen=True)
-class Cost:
+class TotalCost:
     """What something has cost, by currency. `unpriced_requests` were answered by models without a tariff."""
 
     amounts: Mapping[str, Fraction]
@@ -86,7 +86,7 @@ def cost(prices: Prices, amounts: Amounts) -> Fraction:
     return Fraction(tokens, MICRO * TOKENS) + Fraction(amounts.milliseconds * prices.hour, MICRO * HOUR)
 
 
-def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> Cost:
+def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> TotalCost:
     """Add up what amounts cost, each with its prices, or without any."""
     sums: dict[str, Fraction] = {}
     unpriced = 0
@@ -95,11 +95,11 @@ def total(lines: Iterable[tuple[Prices | None, Amounts]]) -> Cost:
             unpriced += amounts.requests
         else:
             sums[prices.currency] = sums.get(prices.currency, Fraction(0)) + cost(prices, amounts)
-    return Cost(sums, unpriced)
+    return TotalCost(sums, unpriced)
 
 
 def decimal(amount: Fraction) -> str:
-    """Return an amount as a decimal number of 2 to SHOWN_PLACES places: exact, unless a price of time is in it."""
+    """Return an amount with 2 to SHOWN_PLACES decimals; exact but for prices of time."""
     whole, rest = divmod(round(amount * 10**SHOWN_PLACES), 10**SHOWN_PLACES)
     return f"{whole}.{f'{rest:0{SHOWN_PLACES}d}'.rstrip('0'):0<2}"
 

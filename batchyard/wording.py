@@ -45,7 +45,7 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.0) -> str | 
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """Return the template with each name in braces replaced by its value. Raises KeyError with a name that has none."""
+    """Replace each name in braces by its value. Raises KeyError for one without."""
     return PLACE.sub(lambda match: str(values[match[1]]), template)
 
 

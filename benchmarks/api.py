@@ -30,7 +30,7 @@ import psutil
 from sqlalchemy import insert, select
 from sqlalchemy.orm import DeclarativeBase
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from store.database import Database
 from store.records import Artifact, Batch, File, ResultChunk, Segment, new_id
 
@@ -161,7 +161,7 @@ def kinds(ids: list[str], file_id: str) -> dict[str, Callable[[], Request]]:
     }
 
 
-def measure(server: Client, data: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(server: ApiClient, data: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     folder = data.parent
     sample = harness.submit(server, folder, harness.questions(100, "echo"))
     sample = harness.ended(server, sample["id"])

@@ -19,7 +19,7 @@ from typing import Any
 
 import harness
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 from store import keys
 from store.database import Database
@@ -42,7 +42,7 @@ latency_ms = 200
 URGENT = 10
 
 
-def submit(server: Client, folder: Path, rows: int, model: str, window: str = "24h") -> str:
+def submit(server: ApiClient, folder: Path, rows: int, model: str, window: str = "24h") -> str:
     """Create a batch and return its id."""
     return str(harness.submit(server, folder, harness.questions(rows, model), window=window)["id"])
 
@@ -73,7 +73,7 @@ def eta(batch: dict[str, Any]) -> dict[str, float] | None:
     return {name: now + ours[f"eta{name}_seconds"] for name in ("", "_earliest", "_latest")}
 
 
-def alone(server: Client, data: Path, rows: int) -> list[dict[str, Any]]:
+def alone(server: ApiClient, data: Path, rows: int) -> list[dict[str, Any]]:
     """One batch: its ETA at several shares of its answers, and the error of each."""
     batch_id = submit(server, data.parent, rows, "steady")
     estimates: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def alone(server: Client, data: Path, rows: int) -> list[dict[str, Any]]:
     return estimates
 
 
-def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
+def queue(server: ApiClient, data: Path, number: int) -> list[dict[str, Any]]:
     """A queue of batches of three models with known speeds: the first ETA of each batch, and its error."""
     chance = random.Random(7)
     sizes = {"slow": (100, 900), "steady": (500, 4000), "fast": (1000, 9000)}
@@ -124,7 +124,7 @@ def queue(server: Client, data: Path, number: int) -> list[dict[str, Any]]:
     return sorted(outcomes, key=lambda entry: entry["left_seconds"])
 
 
-def urgent(server: Client, other: Client, data: Path, rows: int) -> dict[str, Any]:
+def urgent(server: ApiClient, other: ApiClient, data: Path, rows: int) -> dict[str, Any]:
     """A big batch alone, and again while another project sends small batches that are due soon."""
     big = harness.ended(server, submit(server, data.parent, rows, "steady"))
     seconds_alone = answered_at(data, big["id"]) - big["in_progress_at"]
@@ -197,7 +197,7 @@ def main() -> None:
     with harness.stack(MODELS, SETTINGS) as (server, data):
         database = Database(f"sqlite:///{data / 'batchyard.db'}")
         with database.write() as session:
-            other = Client(server.url, keys.create(session, "other").key)
+            other = ApiClient(server.url, keys.create(session, "other").key)
         database.close()
         for model, rows in (("slow", 400), ("fast", 4000)):
             harness.ended(server, submit(server, data.parent, rows, model))

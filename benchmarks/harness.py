@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from batchyard.cli import background
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 
 CHAT = "/v1/chat/completions"
@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 @contextmanager
-def stack(models: str, settings: Mapping[str, str]) -> Iterator[tuple[Client, Path]]:
+def stack(models: str, settings: Mapping[str, str]) -> Iterator[tuple[ApiClient, Path]]:
     """Run a stack with these models (TOML) and settings until the block ends. Yield its client and data folder."""
     with tempfile.TemporaryDirectory(prefix="by-") as folder:
         data, file = Path(folder) / "data", Path(folder) / "models.toml"
@@ -65,14 +65,16 @@ def write_requests(path: Path, bodies: Iterable[Body], endpoint: str = CHAT) -> 
             file.write(json.dumps({"custom_id": f"r-{index}", "method": "POST", "url": endpoint, "body": body}) + "\n")
 
 
-def submit(server: Client, folder: Path, bodies: Iterable[Body], *, endpoint: str = CHAT, window: str = "24h") -> Batch:
+def submit(
+    server: ApiClient, folder: Path, bodies: Iterable[Body], *, endpoint: str = CHAT, window: str = "24h"
+) -> Batch:
     """Create a batch of these requests."""
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl") as file:
         write_requests(Path(file.name), bodies, endpoint)
         return server.create(server.upload(Path(file.name)), endpoint=endpoint, window=window)
 
 
-def ended(server: Client, batch_id: str) -> Batch:
+def ended(server: ApiClient, batch_id: str) -> Batch:
     """Wait for a batch to complete, with a delay of a second or 2 % at most. Raises SystemExit if it ends otherwise."""
     started = time.monotonic()
     while (batch := server.batch(batch_id))["status"] not in TERMINAL:

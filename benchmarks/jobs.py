@@ -41,7 +41,7 @@ import pyarrow.parquet as pq
 from decoding import bound
 from job_recipes import turns
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 from store import keys
 from store.database import Database
@@ -100,7 +100,7 @@ def bodies(items: list[dict[str, Any]]) -> Iterator[harness.Body]:
             yield {"model": "sim", **harness.chat(f"{item['prompt']} {stage}", tokens)}
 
 
-def flat(server: Client, folder: Path, items: list[dict[str, Any]]) -> float:
+def flat(server: ApiClient, folder: Path, items: list[dict[str, Any]]) -> float:
     """Return the seconds of one batch of all requests of these items."""
     started = time.monotonic()
     harness.ended(server, str(harness.submit(server, folder, bodies(items))["id"]))
@@ -138,7 +138,9 @@ class JobRun(NamedTuple):
     etas: list[tuple[float, float | None]]
 
 
-def job(server: Client, items: list[dict[str, Any]], log: Path, program: dict[str, Any], *, streaming: bool) -> JobRun:
+def job(
+    server: ApiClient, items: list[dict[str, Any]], log: Path, program: dict[str, Any], *, streaming: bool
+) -> JobRun:
     """Run a job of this recipe and options over these items. Raises SystemExit if it does not complete."""
     calls = Calls(log)
     calls.start()
@@ -156,7 +158,7 @@ def job(server: Client, items: list[dict[str, Any]], log: Path, program: dict[st
     return JobRun(seconds, hops(server, current, calls.times), etas)
 
 
-def hops(server: Client, job: dict[str, Any], calls: dict[str, list[float]]) -> list[float]:
+def hops(server: ApiClient, job: dict[str, Any], calls: dict[str, list[float]]) -> list[float]:
     """Return the seconds from each answer's end in the engine to the same item's next request there."""
     journal = next(one for one in job["batchyard"]["artifacts"] if one["name"] == "journal.parquet")
     rows = pq.read_table(io.BytesIO(server.content(journal["file_id"]))).to_pylist()
@@ -184,7 +186,7 @@ def beside(items: int) -> None:
         server, folder = stack
         database = Database(f"sqlite:///{folder / 'batchyard.db'}")
         with database.write() as session:
-            other = Client(server.url, keys.create(session, "other").key)
+            other = ApiClient(server.url, keys.create(session, "other").key)
         database.close()
         flat(server, folder, rows(300))  # its engine, its worker's first run, and its speed
         for way in ("flat batch", "job"):
@@ -213,7 +215,7 @@ def beside(items: int) -> None:
     harness.write("urgent", {"machine": machine, "seconds": seconds}, harness.table(columns, table), text)
 
 
-def _large(server: Client, folder: Path, items: list[dict[str, Any]], *, as_job: bool) -> str:
+def _large(server: ApiClient, folder: Path, items: list[dict[str, Any]], *, as_job: bool) -> str:
     """Create a job over these items, or a batch of the same requests; return its id."""
     if not as_job:
         return str(harness.submit(server, folder, bodies(items))["id"])
@@ -225,7 +227,7 @@ def _large(server: Client, folder: Path, items: list[dict[str, Any]], *, as_job:
     return str(created["id"])
 
 
-def _urgent(server: Client, folder: Path) -> float:
+def _urgent(server: ApiClient, folder: Path) -> float:
     """Return the seconds of a small batch that is due soon."""
     started = time.monotonic()
     requests = ({"model": "sim", **harness.chat(f"{time.time_ns()} {number}", 10)} for number in range(10))

@@ -29,7 +29,7 @@ import harness
 import psutil
 import pyarrow as pa
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats import chunks
@@ -94,7 +94,7 @@ def busy_seconds() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0)) - time.process_time()
 
 
-def run(server: Client, data: Path, number: int) -> dict[str, Any]:
+def run(server: ApiClient, data: Path, number: int) -> dict[str, Any]:
     """Run a batch of so many requests. Raises SystemExit if its output is not whole and in order."""
     source = data.parent / f"{number}.jsonl"
     harness.write_requests(source, harness.questions(number, "echo"))
@@ -105,7 +105,7 @@ def run(server: Client, data: Path, number: int) -> dict[str, Any]:
     return {"requests": number, **measured.report(number)}
 
 
-def run_job(server: Client, data: Path, number: int) -> dict[str, Any]:
+def run_job(server: ApiClient, data: Path, number: int) -> dict[str, Any]:
     """Run a job of so many items. Raises SystemExit if its results are not whole and in order."""
     source = data.parent / f"{number}.jsonl"
     with source.open("w") as file:
@@ -153,7 +153,7 @@ class Measured:
         }
 
 
-def check(server: Client, file_id: str, data: Path, number: int) -> None:
+def check(server: ApiClient, file_id: str, data: Path, number: int) -> None:
     """Raise SystemExit unless the file has a line for each custom_id, in input order."""
     output = data.parent / "output.jsonl"
     server.download(file_id, output)

@@ -20,7 +20,7 @@ from typing import Any
 import harness
 from rollout import MODELS, problems, prompts
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 
 CHECK, FIX = problems.CHECK_PHRASINGS[1], problems.FIX_PHRASINGS[3][0] + "\n{remark}"
@@ -44,7 +44,7 @@ OPTIONS = {
 }
 
 
-def panel(server: Client, rows: list[dict[str, Any]], rounds: int) -> tuple[float, dict[str, Any]]:
+def panel(server: ApiClient, rows: list[dict[str, Any]], rounds: int) -> tuple[float, dict[str, Any]]:
     """Return a panel's seconds from upload to its files, and its metrics.json."""
     started = time.monotonic()
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:

@@ -21,7 +21,7 @@ from typing import Any
 
 import harness
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
@@ -50,7 +50,7 @@ def prompts(number: int) -> list[dict[str, Any]]:
     ]
 
 
-def rollout(server: Client, rows: list[dict[str, Any]], samples: int) -> tuple[float, dict[str, Any]]:
+def rollout(server: ApiClient, rows: list[dict[str, Any]], samples: int) -> tuple[float, dict[str, Any]]:
     """Return a rollout's seconds from upload to its files, and the job."""
     started = time.monotonic()
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -72,7 +72,7 @@ def rollout(server: Client, rows: list[dict[str, Any]], samples: int) -> tuple[f
     return time.monotonic() - started, job
 
 
-def flat(server: Client, folder: Path, bodies: list[dict[str, Any]]) -> float:
+def flat(server: ApiClient, folder: Path, bodies: list[dict[str, Any]]) -> float:
     """Return the seconds of one batch of these bodies, from upload to its files."""
     started = time.monotonic()
     harness.ended(server, str(harness.submit(server, folder, bodies)["id"]))

@@ -22,7 +22,7 @@ from typing import Any
 
 import harness
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 MODELS = '[models.echo]\nengine = "echo"\n'
@@ -52,7 +52,7 @@ def kill_beat(data: Path) -> dict[str, Any]:
     return {"killed_at": round(killed_at, 1), "away_seconds": round(time.time() - killed_at, 1)}
 
 
-def measure(server: Client, data: Path, minutes: int, kills: int) -> dict[str, Any]:
+def measure(server: ApiClient, data: Path, minutes: int, kills: int) -> dict[str, Any]:
     schedule = server.create_schedule(
         name="every minute",
         cron="* * * * *",

@@ -45,7 +45,7 @@ import public
 from harness import Body, chat, words
 from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 
 NAME = "bench"
 SLOTS = 128
@@ -70,7 +70,7 @@ class Measurement:
 
 
 @contextmanager
-def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
+def stack(workload: Workload, model: Path) -> Iterator[tuple[ApiClient, Path]]:
     """Run a warm stack: its engine has answered requests, and the worker has run segments of some size.
 
     With its first segment the worker joins the Ray cluster, and gets processes of its own there that call the engine.
@@ -91,7 +91,7 @@ def stack(workload: Workload, model: Path) -> Iterator[tuple[Client, Path]]:
         yield server, data
 
 
-def warm(server: Client, data: Path, endpoint: str, bodies: list[Body]) -> None:
+def warm(server: ApiClient, data: Path, endpoint: str, bodies: list[Body]) -> None:
     """Run batches until each process of the stack has done everything once."""
     while True:
         for batch_id in [submit(server, data, endpoint, bodies) for _ in range(4)]:
@@ -106,12 +106,12 @@ def cold(data: Path) -> bool:
     return not any("_raylet" in mapped.path for mapped in worker.memory_maps())
 
 
-def submit(server: Client, data: Path, endpoint: str, bodies: list[Body]) -> str:
+def submit(server: ApiClient, data: Path, endpoint: str, bodies: list[Body]) -> str:
     requests = ({"model": NAME, **body} for body in bodies)
     return str(harness.submit(server, data.parent, requests, endpoint=endpoint)["id"])
 
 
-def batch(server: Client, data: Path, endpoint: str, bodies: list[Body]) -> Measurement:
+def batch(server: ApiClient, data: Path, endpoint: str, bodies: list[Body]) -> Measurement:
     """Measure one batch, from its upload to its output file."""
     output = data.parent / "answers.jsonl"
     started = time.monotonic()

@@ -28,7 +28,7 @@ import harness
 import psutil
 import rollout
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 from recipes.measures import intervals
 
@@ -63,7 +63,7 @@ def wagons(rows: int) -> list[str]:
     return [f"wagon {number}" for number in range(rows)]
 
 
-def source(server: Client, prompts: Iterable[str]) -> str:
+def source(server: ApiClient, prompts: Iterable[str]) -> str:
     """Upload prompts, and return the file's id."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.writelines(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts)
@@ -71,14 +71,14 @@ def source(server: Client, prompts: Iterable[str]) -> str:
         return server.upload(Path(file.name), "user_data")
 
 
-def tune(server: Client, prompts: Iterable[str], seed: int, **options: Any) -> dict[str, Any]:
+def tune(server: ApiClient, prompts: Iterable[str], seed: int, **options: Any) -> dict[str, Any]:
     """Run a tune and return its tune.json."""
     values = {"models": ["sim"], "warm_up": 4, "options": {"sampling": {"max_tokens": TOKENS}}, **options}
     job = server.create_job(recipe="tune", options=values, input_file_id=source(server, prompts), seed=seed)
     return ended(server, job)
 
 
-def ended(server: Client, job: dict[str, Any]) -> dict[str, Any]:
+def ended(server: ApiClient, job: dict[str, Any]) -> dict[str, Any]:
     """Wait for a tune and return its tune.json."""
     while (job := server.job(job["id"]))["status"] not in TERMINAL:
         time.sleep(0.5)
@@ -170,7 +170,7 @@ def outcomes(document: dict[str, Any]) -> list[list[str | None]]:
     return [[cell["state"] for cell in cells], [(cell["diagnosis"] or {}).get("category") for cell in cells]]
 
 
-def dead_ray(server: Client, data: Path) -> list[list[str | None]]:
+def dead_ray(server: ApiClient, data: Path) -> list[list[str | None]]:
     """Return the outcomes of two cells, while Ray is dead as long as the first one runs."""
     values = {"models": ["sim"], "repeats": 1, "cell_budget": "3m", "set": {"engine_args.ms_per_token": [10, 11]}}
     with killing_ray(data):

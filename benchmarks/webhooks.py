@@ -23,7 +23,7 @@ from typing import Any
 import harness
 import openai
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 
 SETTINGS = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1"}
@@ -38,7 +38,7 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-def end_batches(server: Client, folder: Path, number: int) -> dict[str, int]:
+def end_batches(server: ApiClient, folder: Path, number: int) -> dict[str, int]:
     """Run batches of one request to their end. Return the times of their ends, in Unix seconds, by id."""
     waiting = [harness.submit(server, folder, harness.questions(1, "echo"))["id"] for _ in range(number)]
     ended: dict[str, int] = {}
@@ -77,7 +77,7 @@ class Receiver:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
-def measure(server: Client, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(server: ApiClient, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     port = closed_port()
     webhook = server.create_webhook(f"http://127.0.0.1:{port}/", ["batch.completed"])
     ended = end_batches(server, folder, arguments.batches)

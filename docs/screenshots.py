@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from batchyard.cli import background
 from batchyard.cli.watch import watch
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
 
 ROOT = Path(__file__).parent.parent
@@ -47,11 +47,11 @@ PROMPTS_SAMPLED = 60
 PROMPTS = "text\nThe film was dull and far too long.\nI laughed from the first minute to the last.\nThe sound was poor."
 
 
-def submit(server: Client, path: Path, steps: list[dict[str, str]]) -> str:
+def submit(server: ApiClient, path: Path, steps: list[dict[str, str]]) -> str:
     return str(server.create(server.upload(path), endpoint=CHAT, post_process=steps)["id"])
 
 
-def rollout(server: Client, folder: Path) -> str:
+def rollout(server: ApiClient, folder: Path) -> str:
     """Sample the first example requests eight times each, and return the id of the ended job."""
     rows = folder / "prompts.jsonl"
     requests = [json.loads(line) for line in REQUESTS.read_text().splitlines()[:PROMPTS_SAMPLED]]
@@ -77,7 +77,7 @@ def rollout(server: Client, folder: Path) -> str:
     )
 
 
-def ended(server: Client, job: dict[str, Any]) -> str:
+def ended(server: ApiClient, job: dict[str, Any]) -> str:
     """Wait for the end of a job, and return its id."""
     while job["status"] not in TERMINAL:
         time.sleep(0.5)
@@ -85,14 +85,14 @@ def ended(server: Client, job: dict[str, Any]) -> str:
     return str(job["id"])
 
 
-def experiment(server: Client) -> str:
+def experiment(server: ApiClient) -> str:
     """Run the example experiment, and return the id of its job."""
     options = yaml.safe_load(EXPERIMENT.read_text())
     rows = server.upload(EXPERIMENT.parent / options.pop("input"), "user_data")
     return ended(server, server.create_job(recipe="experiment", input_file_id=rows, options=options))
 
 
-def film(browser: Browser, page: Page, server: Client, folder: Path) -> Path:
+def film(browser: Browser, page: Page, server: ApiClient, folder: Path) -> Path:
     """Take the moving picture, in both colour schemes at once, by two visitors of one batch. Return its file."""
     path = folder / "questions.jsonl"
     with path.open("w") as file:
@@ -135,7 +135,7 @@ def film(browser: Browser, page: Page, server: Client, folder: Path) -> Path:
     return path
 
 
-def shoot_paused(page: Page, server: Client, path: Path) -> None:
+def shoot_paused(page: Page, server: ApiClient, path: Path) -> None:
     """Shoot the page of a batch of this file that somebody has paused."""
     batch_id = submit(server, path, [{"step": "score"}])
     while server.batch(batch_id)["request_counts"]["completed"] < 100:

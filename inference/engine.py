@@ -54,7 +54,7 @@ _CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineAnswer:
     """The outcome of one request.
 
     Attributes:
@@ -68,18 +68,20 @@ class Answer:
     error: dict[str, str] | None = None
 
     @classmethod
-    def refused(cls, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> Answer:
+    def refused(
+        cls, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
+    ) -> EngineAnswer:
         """Return the answer to a refused request: an OpenAI error body."""
         kind = "invalid_request_error" if status < 500 else "server_error"
         return cls(status, {"error": {"message": message, "type": kind, "param": param, "code": code}})
 
     @classmethod
-    def failed(cls, code: str, message: str) -> Answer:
+    def failed(cls, code: str, message: str) -> EngineAnswer:
         """Return the answer to a request that has no response."""
         return cls(None, None, {"code": code, "message": message})
 
     @classmethod
-    def timed_out(cls, request_timeout: float) -> Answer:
+    def timed_out(cls, request_timeout: float) -> EngineAnswer:
         """Return the answer to a request that ran longer than `request_timeout` seconds."""
         return cls.failed("request_timeout", f"the request ran longer than {request_timeout:g} seconds")
 
@@ -184,7 +186,7 @@ class Engine(Capabilities):
         """
 
     @abstractmethod
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         """Answer one request. Its failure is its answer.
 
         About twice `capacity` calls run at the same time, so an engine can put what waits into batches of its own.

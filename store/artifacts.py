@@ -65,9 +65,9 @@ class Artifacts:
         """Return the path of content in its file system."""
         return f"{self._root}/{sha256[:2]}/{sha256}"
 
-    def create(self) -> Writer:
+    def create(self) -> ArtifactWriter:
         """Return a writer for content whose SHA-256 is not known yet."""
-        return Writer(self)
+        return ArtifactWriter(self)
 
     def put(self, content: bytes) -> str:
         """Store `content`. Return its SHA-256."""
@@ -182,7 +182,7 @@ class Artifacts:
     def _limit(self, size: int) -> dict[str, float]:
         """Return the option that limits the time of an upload of `size` bytes, where the file system has one.
 
-        S3's client has no time limit of its own while it waits for leave to send a body ("100 Continue").
+        S3's client has no time limit while it waits for leave to send a body ("100 Continue").
         """
         limited = isinstance(self._fs, AsyncFileSystem)
         return {"timeout": _UPLOAD_SECONDS + size / _LEAST_BYTES_PER_SECOND} if limited else {}
@@ -221,7 +221,7 @@ class _RemoteFile(io.RawIOBase):
         super().close()
 
 
-class Writer(io.RawIOBase):
+class ArtifactWriter(io.RawIOBase):
     """Writes content to the store and hashes it. Nothing is visible before `commit`.
 
     The `with` block commits at its end; an exception discards everything. `sha256` and `size` describe the content.

@@ -15,7 +15,7 @@ from batchyard.latency import Latencies
 from batchyard.statuses import PAUSABLE, RUNNING, TRANSITIONS, priority_name
 from store import events, files
 from store.database import changed
-from store.keys import Caller
+from store.keys import Principal
 from store.leases import claim
 from store.records import Artifact, Batch, File, ResultChunk, Segment, first_id, now
 from store.speeds import RequestClass
@@ -41,7 +41,7 @@ MAX_ENTRIES = 16
 class Batches(Lifecycle[Batch]):
     """The life of batches."""
 
-    def request_cancel(self, session: Session, work: Batch, by: Caller | None = None, **values: Any) -> bool:
+    def request_cancel(self, session: Session, work: Batch, by: Principal | None = None, **values: Any) -> bool:
         """Request that a batch stops, and gets no more segments."""
         return super().request_cancel(session, work, by, open=False, **values)
 
@@ -95,43 +95,22 @@ claim_validatable, claim_finishable = BATCHES.claim_validatable, BATCHES.claim_f
 
 def create(
     session: Session,
-    project_id: str,
+    batch: Batch,
+    source: File,
     *,
-    endpoint: str,
-    completion_window: str,
-    input_file: File,
-    metadata: dict[str, str] | None,
-    name: str | None = None,
-    post_process: list[dict[str, Any]],
-    output_expires_after: int | None,
     due_after: int | None = None,
-    retry_of: str | None = None,
     idempotency: tuple[str, str] | None = None,
-    on_invalid: str = "fail",
-    priority: int = 0,
 ) -> Batch:
-    """Create a batch, `validating`. It keeps its input's content by SHA-256 even if the file is deleted.
+    """Create a batch of an input file from its unsaved record, `validating`.
+
+    It is called by its metadata's `name`, else by the record's, else by the file's. It keeps the file's content by
+    SHA-256 even if the file is deleted.
 
     Args:
-        name: what it is called if its metadata has no `name`; None for its input file's name.
-        due_after: seconds from now until it is due; None for the end of its window.
-        idempotency: the client's key and the SHA-256 of its request, see `repeated`.
-        on_invalid: `fail`, or `skip` lines that are no valid requests.
+        due_after, idempotency: as `Lifecycle.create` takes them.
     """
-    batch = Batch(
-        project_id=project_id,
-        name=(metadata or {}).get(NAME) or name or input_file.filename,
-        endpoint=endpoint,
-        completion_window=completion_window,
-        input_file_id=input_file.id,
-        input_sha256=input_file.sha256,
-        request_metadata=metadata,
-        post_process=post_process,
-        output_expires_after=output_expires_after,
-        retry_of=retry_of,
-        on_invalid=on_invalid,
-        priority=priority,
-    )
+    batch.name = (batch.request_metadata or {}).get(NAME) or batch.name or source.filename
+    batch.input_file_id, batch.input_sha256 = source.id, source.sha256
     return BATCHES.create(session, batch, due_after=due_after, idempotency=idempotency)
 
 
@@ -149,7 +128,7 @@ def latest_latencies(session: Session, project_id: str | None, at: float) -> lis
 
 
 def change(
-    session: Session, by: Caller, batch_id: str, order: Mapping[str, Any], metadata: Mapping[str, str | None]
+    session: Session, by: Principal, batch_id: str, order: Mapping[str, Any], metadata: Mapping[str, str | None]
 ) -> Batch:
     """Change a batch, and record what has changed.
 
@@ -177,10 +156,10 @@ def change(
         source = files.find(session, batch.project_id, batch.input_file_id)
         values["name"] = metadata[NAME] or (source.filename if source else None)
     new = {name: value for name, value in values.items() if getattr(batch, name) != value}
-    own = update(Batch).where(Batch.id == batch_id)
+    statement = update(Batch).where(Batch.id == batch_id)
     if new.keys() & order.keys():
-        own = own.where(Batch.status.in_(PAUSABLE))
-    if new and not changed(session, own.values(**new)):
+        statement = statement.where(Batch.status.in_(PAUSABLE))
+    if new and not changed(session, statement.values(**new)):
         session.refresh(batch)
         message = f"Cannot change the deadline or the priority of a batch with status '{batch.status}'."
         raise ConflictError(message, param="batch_id")
@@ -238,13 +217,18 @@ def plan(
         "total": sum(segment.requests for segment in segments),
         "failed": sum(chunk.failed for chunk in chunks),
         "models": models,
-        "model": next(iter(models)) if len(models) == 1 else None,
+        "model": only_model(models),
         "simulated": simulated,
         "attempts": 0,
         "attempt_error": None,
     }
     session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
     transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
+
+
+def only_model(models: Mapping[str, Any]) -> str | None:
+    """Return the model of a batch with one, None of a batch with several."""
+    return next(iter(models)) if len(models) == 1 else None
 
 
 def set_model(session: Session, batch_id: str, model: str, config: dict[str, Any]) -> None:
@@ -282,6 +266,6 @@ def set_input(session: Session, batch: Batch, name: str, sha256: str, size: int)
 
 def remove_artifacts(session: Session, batch: Batch, names: Collection[str]) -> None:
     """Remove artifacts of a batch by name, and delete their files."""
-    own = (Artifact.batch_id == batch.id, Artifact.name.in_(names))
-    file_ids = session.scalars(delete(Artifact).where(*own).returning(Artifact.file_id)).all()
+    named = (Artifact.batch_id == batch.id, Artifact.name.in_(names))
+    file_ids = session.scalars(delete(Artifact).where(*named).returning(Artifact.file_id)).all()
     session.execute(update(File).where(File.id.in_(file_ids)).values(expires_at=now()))

@@ -25,7 +25,7 @@ OVERHEAD = 512
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredAnswer:
     """A response body, compressed, and the tokens of its usage."""
 
     compressed: bytes
@@ -34,7 +34,7 @@ class Answer:
     output_tokens: int
 
     @classmethod
-    def of(cls, body: bytes, input_tokens: int, cached_tokens: int, output_tokens: int) -> Answer:
+    def of(cls, body: bytes, input_tokens: int, cached_tokens: int, output_tokens: int) -> StoredAnswer:
         """Compress a response body (JSON)."""
         return cls(zlib.compress(body, 1), input_tokens, cached_tokens, output_tokens)
 
@@ -56,11 +56,11 @@ def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> st
     return hashlib.sha256(orjson.dumps(dependencies, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, Answer]:
+def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, StoredAnswer]:
     """Return the cached answers of a project with these keys, by key."""
     in_project = CachedAnswer.project_id == project_id
     rows = session.scalars(select(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))
-    return {row.key: Answer(row.body, row.input_tokens, row.cached_tokens, row.output_tokens) for row in rows}
+    return {row.key: StoredAnswer(row.body, row.input_tokens, row.cached_tokens, row.output_tokens) for row in rows}
 
 
 def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
@@ -76,7 +76,7 @@ def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
     )
 
 
-def add(session: Session, project_id: str, answers: Mapping[str, Answer]) -> None:
+def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer]) -> None:
     """Add answers to a project's cache, by key. Existing ones stay as they are."""
     now = time.time()
     rows = [
@@ -99,7 +99,10 @@ def add(session: Session, project_id: str, answers: Mapping[str, Answer]) -> Non
 
 
 def excess(session: Session) -> dict[str, int]:
-    """Return the bytes over its limit of each project that is over it, by id. Without `cache_bytes` the limit is 0."""
+    """Return the bytes over its limit of each project that is over it, by id.
+
+    Without `cache_bytes` the limit is 0.
+    """
     size, limit = func.sum(CachedAnswer.bytes), func.coalesce(Project.cache_bytes, 0)
     rows = session.execute(
         select(Project.id, size - limit)

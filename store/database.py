@@ -176,7 +176,7 @@ def changed(session: Session, statement: Update) -> int:
 def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> Engine:
     """Create a PostgreSQL engine, whose statements fail after `statement_seconds`; None for no limit.
 
-    The server's own `statement_timeout` is not enough: a server that hangs keeps no time. Nor is the client's limit: a
+    The server's `statement_timeout` is not enough: a server that hangs keeps no time. Nor is the client's limit: a
     server that does not learn that a client was cut off keeps its locks, and its place in the queues for others.
     """
     engine = create_engine(url, connect_args=_POSTGRESQL, **options)
@@ -201,7 +201,7 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
     def _connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Any:
         milliseconds = int(1000 * statement_seconds)
         limits = {
-            # Longer than the client's own, whose errors say more.
+            # Longer than the client's limit, whose errors say more.
             "statement_timeout": milliseconds + 1000,
             "idle_in_transaction_session_timeout": 2 * milliseconds,
             **{f"tcp_keepalives_{name}": value for name, value in _KEEPALIVES.items()},

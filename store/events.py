@@ -1,6 +1,7 @@
-"""Events: changes of batches and jobs, and what clients have done. Each is written in the transaction of its change.
+"""Events: changes of batches and jobs, and what clients have done.
 
-So none is lost. Webhooks get the former; the latter say by whom, and may be about keys, files and the like.
+Each is written in the transaction of its change, so none is lost. Webhooks get the changes. What clients have done
+names the client, and may be about keys, files and the like.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from store import listing, webhooks
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, Event, Job, new_id, now
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
@@ -72,16 +73,21 @@ Action = Literal[
 
 
 def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> Event:
-    """Record an event of a batch or a job and its deliveries. `data` goes into the event's data, beside the id."""
-    own = {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
-    return _deliver(session, Event(**own, project_id=subject.project_id, type=type_, data={"id": subject.id, **data}))
+    """Record an event of a batch or a job and its deliveries.
+
+    `data` goes into the event's data, beside the id.
+    """
+    columns = {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
+    return _deliver(
+        session, Event(**columns, project_id=subject.project_id, type=type_, data={"id": subject.id, **data})
+    )
 
 
 def record_death(session: Session, batch: Batch, **data: Any) -> Event:
-    """Record that an engine died with requests of the batch, for the batch and the job of which it is a stage."""
+    """Record the death of an engine with requests of a batch, for the batch and for its job."""
     job = {} if batch.job_id is None else {"job_id": batch.job_id}
-    own = {"batch_id": batch.id, "job_id": batch.job_id, "project_id": batch.project_id, "type": "engine.died"}
-    return _deliver(session, Event(**own, data={"id": batch.id, **job, **data}))
+    columns = {"batch_id": batch.id, "job_id": batch.job_id, "project_id": batch.project_id, "type": "engine.died"}
+    return _deliver(session, Event(**columns, data={"id": batch.id, **job, **data}))
 
 
 def announce(session: Session, project_id: str, type_: str, **data: Any) -> Event:
@@ -97,7 +103,7 @@ def _deliver(session: Session, event: Event) -> Event:
     return event
 
 
-def act(session: Session, by: Caller | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
+def act(session: Session, by: Principal | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
     """Record what a client has done to something, by its id. Nothing is recorded of what nobody has requested.
 
     Args:
@@ -127,10 +133,10 @@ def actions(session: Session, project_id: str | None, *, after: str | None, limi
     Raises:
         RequestError: `after` is not one of these events.
     """
-    own: ColumnElement[bool] = Event.key_id.is_not(None)
+    scope: ColumnElement[bool] = Event.key_id.is_not(None)
     if project_id is not None:
-        own = and_(own, Event.project_id == project_id)
-    return listing.page(session, Event, own, after=after, limit=limit, descending=True)
+        scope = and_(scope, Event.project_id == project_id)
+    return listing.page(session, Event, scope, after=after, limit=limit, descending=True)
 
 
 def recorded(session: Session, subject: Batch | Job, type_: str) -> bool:

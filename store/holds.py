@@ -42,7 +42,10 @@ LAST_SHARE = 10
 
 
 def hold(session: Session, model: str, reason: str) -> Hold:
-    """Hold a model after a failed start, or extend its hold. Emit `batch.held` for each batch that waits for it."""
+    """Hold a model after a failed start, or extend its hold.
+
+    Emit `batch.held` for each batch that waits for it.
+    """
     failure = _failure(session, model)
     failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
     failure.requests, failure.next = 0, "starts_again"
@@ -52,7 +55,7 @@ def hold(session: Session, model: str, reason: str) -> Hold:
 def record_death(
     session: Session, batch_id: str, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
 ) -> bool:
-    """Record the death of an engine for a batch whose run it was in: its counts, an event, the model's last failure.
+    """Count the death of an engine for a batch of its run, and record an event and the model's last failure.
 
     Returns:
         False if another run has reported the death of this engine before.

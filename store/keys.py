@@ -23,7 +23,7 @@ USE_SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Caller:
+class Principal:
     """The sender of a request, with what people call the key.
 
     `unnoted` is True if the record of the key does not say that it was used just now.
@@ -176,15 +176,15 @@ def labels(session: Session, project_id: str | None, key_ids: Collection[str]) -
     return {record.id: name_of(record) for record in session.scalars(statement)}
 
 
-def caller_of(record: ApiKey) -> Caller:
+def caller_of(record: ApiKey) -> Principal:
     """Return the caller that a key belongs to."""
     unnoted = (record.last_used_at or 0) <= now() - USE_SECONDS
-    return Caller(record.project_id, record.admin, record.id, name_of(record), unnoted)
+    return Principal(record.project_id, record.admin, record.id, name_of(record), unnoted)
 
 
-def terminal(session: Session, project: str) -> Caller:
+def terminal(session: Session, project: str) -> Principal:
     """Return who works on the database with a command, for the record: there is no key. `project`: its name."""
-    return Caller(projects.named(session, project), True, "terminal", "a terminal of the server")
+    return Principal(projects.named(session, project), True, "terminal", "a terminal of the server")
 
 
 def note_use(session: Session, key_id: str) -> None:
@@ -192,8 +192,11 @@ def note_use(session: Session, key_id: str) -> None:
     session.execute(update(ApiKey).where(ApiKey.id == key_id).values(last_used_at=now()))
 
 
-def authenticate(session: Session, key: str) -> Caller | None:
-    """Return the caller of a key; None if the key is invalid. Takes the same time whether the key exists or not."""
+def authenticate(session: Session, key: str) -> Principal | None:
+    """Return the caller of a key; None if the key is invalid.
+
+    Takes the same time whether the key exists or not.
+    """
     _, key_id, secret = [*key.split("-", 2), "", ""][:3]
     record = session.scalar(select(ApiKey).where(ApiKey.id == key_id, in_use(now())))
     matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))

@@ -17,7 +17,7 @@ from store.database import changed
 from store.records import Batch, Job, Segment
 
 ATTEMPTS = 10
-"""Failures in a row of the own work of a batch or a job, after which it ends."""
+"""A batch or a job ends after so many failures in a row of its validation or finishing."""
 LOST = "the worker that did it was lost"
 
 
@@ -76,9 +76,9 @@ def acquire_job(session: Session, job_id: str, holder: str, seconds: float) -> L
 
 
 def revoke_job(session: Session, job_id: str, epoch: int) -> bool:
-    """End the epoch of a job's lease, for a holder that can do nothing any more. False if another has a later one.
+    """End the epoch of a job's lease, for a holder that can do nothing any more.
 
-    It counts as no attempt.
+    False if another has a later one. It counts as no attempt.
     """
     last = or_(Job.epoch == epoch, Job.holder.is_(None))
     return bool(changed(session, update(Job).where(Job.id == job_id, last).values(**_revoked())))
@@ -131,7 +131,7 @@ def claim(session: Session, record: type[Batch] | type[Job], condition: ColumnEl
 
 
 def record_failure(session: Session, lease: Lease, reason: str, *, counted: bool, backoff: Backoff) -> None:
-    """Release a batch or a job whose own work has failed, for its next attempt after a pause. Raises LeaseLost.
+    """Release a batch or a job whose holder has failed, for its next attempt after a pause. Raises LeaseLost.
 
     A part of the deployment that is away does not count, see ATTEMPTS.
     """

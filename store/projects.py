@@ -100,7 +100,7 @@ def update(session: Session, project_id: str, **values: str | int | None) -> Pro
 
 
 def max_segments(session: Session) -> dict[str, int]:
-    """Return the most full segments at once of each project that has its own limit, by id."""
+    """Return the most full segments at once of each project that has a limit, by id."""
     rows = session.execute(select(Project.id, Project.max_segments).where(Project.max_segments.is_not(None)))
     return {project_id: int(limit or 0) for project_id, limit in rows}
 

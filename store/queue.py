@@ -39,7 +39,7 @@ class ModelQueue:
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueueSnapshot:
     """Unfinished batches by status, and segments by model.
 
     Attributes:
@@ -55,7 +55,7 @@ class Queue:
     models: list[ModelQueue]
 
 
-def snapshot(session: Session, project_id: str | None = None) -> Queue:
+def snapshot(session: Session, project_id: str | None = None) -> QueueSnapshot:
     """Return the queue now, of one project or of all. Its cost depends on unfinished batches alone."""
     now = time.time()
     scope = true() if project_id is None else Batch.project_id == project_id
@@ -95,7 +95,7 @@ def snapshot(session: Session, project_id: str | None = None) -> Queue:
         )
     deadlines = [deadline for *_, deadline in rows]
     next_deadline = min(deadlines) - now if deadlines else None
-    return Queue(batches, sla, sum(row[3] for row in rows), next_deadline, models)
+    return QueueSnapshot(batches, sla, sum(row[3] for row in rows), next_deadline, models)
 
 
 class BacklogEntry(NamedTuple):
@@ -138,7 +138,7 @@ def jobs(session: Session) -> Sequence[Job]:
 
 
 def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
-    """Return the requests that no batch of a job has yet, as pending segments of one that has the job's id.
+    """Return a job's requests that are in no batch yet, as pending segments of a batch with the job's id.
 
     A paused job has none.
     """

@@ -42,10 +42,10 @@ BATCHES = 100
 
 
 class Old(NamedTuple):
-    """Rows of one table that may be deleted: `own` is what their columns say, `free` that no other row needs them."""
+    """Rows of one table that may be deleted: `ended` is what their columns say, `free` that no other row needs them."""
 
     record: type[Base]
-    own: ColumnElement[bool]
+    ended: ColumnElement[bool]
     free: ColumnElement[bool] = true()
 
 
@@ -73,8 +73,8 @@ def events(before: float) -> list[Old]:
 def batches(session: Session, before: float) -> list[Old]:
     """Return the next batches that ended before `before` (Unix seconds), after all that refers to them."""
     of_batch = select(Event.id).where(Event.batch_id == Batch.id, Event.key_id.is_(None))
-    own = and_(Batch.id < first_id("batch_", before), Batch.job_id.is_(None))
-    ended = and_(own, Batch.status.in_(TERMINAL), before > ended_at(Batch))
+    earlier = and_(Batch.id < first_id("batch_", before), Batch.job_id.is_(None))
+    ended = and_(earlier, Batch.status.in_(TERMINAL), before > ended_at(Batch))
     ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
     if not ids:
         return []
@@ -130,11 +130,11 @@ def others(now: float, before: float) -> list[Old]:
 
 def find(session: Session, old: Old) -> Sequence[Row[Any]]:
     """Return the primary keys of at most ROWS old rows."""
-    return session.execute(select(*inspect(old.record).primary_key).where(old.own, old.free).limit(ROWS)).all()
+    return session.execute(select(*inspect(old.record).primary_key).where(old.ended, old.free).limit(ROWS)).all()
 
 
 def purge(session: Session, old: Old, keys: Sequence[Row[Any]]) -> int:
     """Delete the rows with these primary keys that are still old. Return their number."""
     chosen = tuple_(*inspect(old.record).primary_key).in_([tuple(key) for key in keys])
-    statement = delete(old.record).where(chosen, old.own).execution_options(synchronize_session=False)
+    statement = delete(old.record).where(chosen, old.ended).execution_options(synchronize_session=False)
     return cast(CursorResult[Any], session.execute(statement)).rowcount

@@ -6,11 +6,11 @@ A compare-and-set of `next_run_at` claims a time; the winner creates the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from sqlalchemy import Select, func, select, update
 from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.statuses import JOB_RUNNING, RUNNING
@@ -23,6 +23,7 @@ MAX_PER_PROJECT = 1000
 Overlap = Literal["skip", "allow", "cancel_previous"]
 CatchUp = Literal["latest", "none", "all"]
 State = Literal["created", "skipped", "failed"]
+Made = TypeVar("Made", Batch, Job)
 
 
 def create(session: Session, project_id: str, **values: Any) -> Schedule:
@@ -117,12 +118,14 @@ def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
 def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch | Job]:
     """Return the schedule's unfinished batches or jobs, newest first."""
     if schedule.job is None:
-        own = select(ScheduleRun.id).where(ScheduleRun.batch_id == Batch.id, ScheduleRun.schedule_id == schedule.id)
-        active = (Batch.project_id == schedule.project_id, Batch.status.in_(RUNNING), own.exists())
-        return session.scalars(select(Batch).where(*active).order_by(Batch.id.desc())).all()
-    own = select(ScheduleRun.id).where(ScheduleRun.job_id == Job.id, ScheduleRun.schedule_id == schedule.id)
-    active = (Job.project_id == schedule.project_id, Job.status.in_(JOB_RUNNING), own.exists())
-    return session.scalars(select(Job).where(*active).order_by(Job.id.desc())).all()
+        return session.scalars(_unfinished(Batch, RUNNING, schedule)).all()
+    return session.scalars(_unfinished(Job, JOB_RUNNING, schedule)).all()
+
+
+def _unfinished(record: type[Made], running: Sequence[str], schedule: Schedule) -> Select[Made]:
+    run = select(ScheduleRun.id).where(_made(record) == record.id, ScheduleRun.schedule_id == schedule.id)
+    active = (record.project_id == schedule.project_id, record.status.in_(running), run.exists())
+    return select(record).where(*active).order_by(record.id.desc())
 
 
 def add_run(
@@ -177,15 +180,13 @@ def last_runs(session: Session, schedule_ids: Sequence[str]) -> dict[str, Schedu
     return {run.schedule_id: run for run in session.scalars(statement)}
 
 
-def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, str]:
-    """Return the schedule id of each of these batches that a schedule created, by batch id."""
-    rows = session.execute(
-        select(ScheduleRun.batch_id, ScheduleRun.schedule_id).where(ScheduleRun.batch_id.in_(batch_ids))
-    )
-    return {str(batch_id): schedule_id for batch_id, schedule_id in rows}
+def of_work(session: Session, record: type[Batch] | type[Job], ids: Sequence[str]) -> dict[str, str]:
+    """Return the schedule id of each of these batches or jobs that a schedule created, by its id."""
+    made = _made(record)
+    rows = session.execute(select(made, ScheduleRun.schedule_id).where(made.in_(ids)))
+    return {str(work_id): schedule_id for work_id, schedule_id in rows}
 
 
-def of_jobs(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return the schedule id of each of these jobs that a schedule created, by job id."""
-    rows = session.execute(select(ScheduleRun.job_id, ScheduleRun.schedule_id).where(ScheduleRun.job_id.in_(job_ids)))
-    return {str(job_id): schedule_id for job_id, schedule_id in rows}
+def _made(record: type[Batch] | type[Job]) -> InstrumentedAttribute[str | None]:
+    """Return the column with the id of the batch or the job that a run has created."""
+    return ScheduleRun.batch_id if record is Batch else ScheduleRun.job_id

@@ -248,9 +248,9 @@ def append(
     # reader in that order misses no chunk.
     values: dict[str, Any] = {name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS}
     if seconds:
-        own = select(Batch.latencies).where(Batch.id == segment.batch_id).with_for_update(key_share=True)
+        stored = select(Batch.latencies).where(Batch.id == segment.batch_id).with_for_update(key_share=True)
         new = {segment.model["name"]: {segment.request_class: seconds}}
-        values["latencies"] = latency.merged([session.scalar(own) or {}, new])
+        values["latencies"] = latency.merged([session.scalar(stored) or {}, new])
     session.execute(update(Batch).where(Batch.id == segment.batch_id).values(values))
     session.add(chunk)
     if chunk.completed > (chunk.shared_requests or 0):
@@ -330,9 +330,9 @@ def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
 
 def plans(session: Session, batch_id: str) -> list[tuple[str, int]]:
     """Return the plan and the row group of each segment of a batch, in the order of segments."""
-    own = func.coalesce(Segment.plan_sha256, Batch.plan_sha256), func.coalesce(Segment.row_group, Segment.number)
+    place = func.coalesce(Segment.plan_sha256, Batch.plan_sha256), func.coalesce(Segment.row_group, Segment.number)
     rows = session.execute(
-        select(*own)
+        select(*place)
         .join(Batch, Batch.id == Segment.batch_id)
         .where(Segment.batch_id == batch_id)
         .order_by(Segment.number)

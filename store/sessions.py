@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from store.keys import Caller, caller_of, in_use
+from store.keys import Principal, caller_of, in_use
 from store.records import ApiKey, Project, WebSession, now
 
 SECONDS = 12 * 3600
@@ -20,7 +20,7 @@ SECONDS = 12 * 3600
 class Visitor:
     """A signed-in user of the web pages: the caller of their key, and the name of its project."""
 
-    caller: Caller
+    caller: Principal
     project: str
 
 
@@ -38,7 +38,10 @@ def create(session: Session, key_id: str) -> str:
 
 
 def find(session: Session, token: str) -> Visitor | None:
-    """Return the visitor of a session; None if it has expired or ended, or its key opens nothing any more."""
+    """Return the visitor of a session.
+
+    None if it has expired or ended, or its key opens nothing any more.
+    """
     row = session.execute(
         select(ApiKey, Project.name)
         .join(WebSession, WebSession.key_id == ApiKey.id)

@@ -175,7 +175,10 @@ def measure_first(
 
 
 def answering_seconds(session: Session, model: str, config_sha256: str, request_class: str, amount: float) -> float:
-    """Return the seconds that an amount of work takes at the measured speed; all the time there is without one."""
+    """Return the seconds that an amount of work takes at the measured speed.
+
+    Without a speed that is all the time there is.
+    """
     speed = _speed(session, model, config_sha256, request_class)
     return amount * speed.seconds / work(speed.requests, speed.tokens) if speed.measurements else math.inf
 

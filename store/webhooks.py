@@ -29,7 +29,7 @@ OLD_SECRET_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
-class Attempt:
+class DeliveryAttempt:
     """One attempt to deliver an event. `number` counts a delivery's attempts from 1."""
 
     delivery_id: str
@@ -183,7 +183,9 @@ def _with_events(session: Session, records: Sequence[Delivery]) -> list[tuple[De
 
 
 def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, Event]:
-    """Make a delivery in any state due now, and return it with its event. One that is being sent stays as it is.
+    """Make a delivery in any state due now, and return it with its event.
+
+    One that is being sent stays as it is.
 
     Raises:
         NotFoundError: the webhook has no such delivery.
@@ -250,7 +252,7 @@ def _due(at: float) -> ColumnElement[bool]:
     return and_(Delivery.state.in_(("pending", "sending")), Delivery.next_attempt_at <= at)
 
 
-def begin(session: Session, delivery_id: str, attempts: int) -> Attempt | None:
+def begin(session: Session, delivery_id: str, attempts: int) -> DeliveryAttempt | None:
     """Begin the next attempt after `attempts`. None if another sender has begun it or the webhook is deleted."""
     statement = (
         update(Delivery)
@@ -262,12 +264,12 @@ def begin(session: Session, delivery_id: str, attempts: int) -> Attempt | None:
     delivery = session.get_one(Delivery, delivery_id)
     webhook = session.get_one(Webhook, delivery.webhook_id)
     event = session.get_one(Event, delivery.event_id)
-    return Attempt(delivery_id, attempts + 1, webhook.id, webhook.url, secrets_of(webhook), event)
+    return DeliveryAttempt(delivery_id, attempts + 1, webhook.id, webhook.url, secrets_of(webhook), event)
 
 
 def record_outcome(
     session: Session,
-    attempt: Attempt,
+    attempt: DeliveryAttempt,
     *,
     status_code: int | None,
     error: str | None = None,

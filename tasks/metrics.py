@@ -16,7 +16,7 @@ from kombu.transport.redis import Channel
 
 from batchyard import queues
 from store import queue, webhooks
-from store.queue import JobsOfRecipe, Queue
+from store.queue import JobsOfRecipe, QueueSnapshot
 from store.records import Batch, Job
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
@@ -71,7 +71,7 @@ class Snapshot:
     """
 
     at: float
-    queue: Queue
+    queue: QueueSnapshot
     batches: list[BatchState]
     recipes: list[JobsOfRecipe]
     jobs: list[JobState]

@@ -33,6 +33,8 @@ from tests.support.s3 import S3Server
 from tests.support.sqlite import migrated
 from tests.support.stacks import ROOT, RunningStack, on_servers
 
+pytest_plugins = ["tests.support.second_tries", "tests.support.stack_marker"]
+
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -50,7 +52,8 @@ LONGEST = (
     "tests/inference/engines/vllm/test_engine.py",
     "tests/batchyard/local/test_stack.py",
     "tests/system/test_compose_file.py",
-    "tests/batchyard/cli/test_commands.py",
+    "tests/batchyard/cli/test_batches.py",
+    "tests/batchyard/cli/test_oneshot.py",
     "tests/system/test_demo.py",
     "tests/system/test_eta.py",
     "tests/system/test_batch_lifecycle.py",
@@ -308,7 +311,7 @@ max_model_len = 512
         "BATCHYARD_MAX_REQUESTS": "200000",
         "BATCHYARD_REQUEST_TIMEOUT": "10",
         "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1",
-        "BATCHYARD_RECIPES": str(write_recipes(tmp_path_factory.mktemp("own"))),
+        "BATCHYARD_RECIPES": str(write_recipes(tmp_path_factory.mktemp("recipes"))),
     }
     with _stacks(request) as start:
         yield start(models, **settings)

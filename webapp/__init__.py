@@ -27,6 +27,7 @@ from webapp import (
     metrics,
     models,
     pages,
+    prometheus,
     recipes,
     requests,
     schedules,
@@ -74,16 +75,16 @@ def create_app(context: AppContext | None = None) -> Flask:
     celery.set_default()
 
     app = Flask(__name__)
-    # A header of a client's own is never believed: each trusted proxy appends to it.
+    # What a client sends in this header is never believed: each trusted proxy appends to it.
     proxies = context.settings.proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)  # type: ignore[method-assign]
-    app.request_class = requests.Request
+    app.request_class = requests.StreamedRequest
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["context"] = context
     app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS
     requests.register(app)
     limits.register(app, context)
-    metrics.register(app, context)
+    prometheus.register(app, context)
     health.register(app)
     errors.register(app)
     for module in MODULES:

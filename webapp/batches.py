@@ -9,17 +9,12 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from flask import Blueprint, Response
-from pydantic import BaseModel, Field
-from sqlalchemy.orm import Session
 
 from batchyard import latency
-from batchyard.statuses import PRIORITIES, TERMINAL, Status, priority_name
-from batchyard.tariffs import Cost
-from store import batches, holds, schedules, segments
-from store.accounting import usage
+from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
+from store import batches, holds, segments
 from store.batches import BATCHES
-from store.records import Batch, File, Hold
-from store.work.artifacts import AnyArtifact
+from store.records import Batch, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import result_stream
@@ -27,51 +22,51 @@ from tasks.intake import changes, retry_input, submission
 from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
-from tasks.scheduling.states import State
-from webapp import idempotency, wire, work
+from tasks.scheduling.states import BatchActivity
+from webapp import idempotency, work
 from webapp.document import operation
-from webapp.idempotency import Idempotency, Idempotent
-from webapp.requests import after_response, caller, current_context, parse_body, query
+from webapp.idempotency import Idempotency
+from webapp.requests import caller, current_context, parse_body, query
+from webapp.wire.batches import (
+    BatchObject,
+    BatchPage,
+    ChangeBatch,
+    CreateBatch,
+    Extension,
+    Held,
+    ListBatches,
+    ListBatchResults,
+    ListSegments,
+    RequestCounts,
+    RetryBatch,
+    SegmentObject,
+    SegmentPage,
+    Shared,
+    State,
+)
+from webapp.wire.fields import Idempotent, OnInvalid
+from webapp.work import Related
 
 routes = Blueprint("batches", __name__)
 
 
-class ListBatches(BaseModel):
-    status: Status | None = Field(None, description="only batches with this status")
-    after: str | None = Field(None, description="the id of the last batch of the page before")
-    limit: int = Field(20, ge=1, le=100)
-
-
-class ListResults(BaseModel):
-    after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
-    limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
-    seconds: bool = Field(False, description="add to each line `batchyard.seconds`, the request's time in its engine")
-
-
-def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
+def to_wire(records: Sequence[Batch]) -> list[BatchObject]:
     """Return batches as OpenAI's batch objects. Artifacts and live rates are read in one query for all."""
     context = current_context()
     ids = [batch.id for batch in records]
-    with context.database.read() as session:
-        artifacts = batches.artifacts(session, ids)
-        retries = batches.retries(session, ids)
-        scheduled = schedules.of_batches(session, ids)
-        held = holds.of_batches(session, ids)
-        costs = usage.costs(session, ids)
     running = [batch.id for batch in records if batch.status in ("validating", "in_progress", "finalizing")]
     rates, forecasts = progress.read(context, running), deadlines.read(context, running)
-    in_queue = states.read(context, running)
+    activities = states.read(context, running)
+    with context.database.read() as session:
+        related = work.related(session, BATCHES, ids, forecasts)
+        held = holds.of_batches(session, ids)
     return [
         _object(
             batch,
-            forecasts.get(batch.id),
+            related[batch.id],
             rates=rates.get(batch.id, {}),
-            artifacts=artifacts[batch.id],
-            retries=retries[batch.id],
-            schedule_id=scheduled.get(batch.id),
             hold=held.get(batch.id),
-            in_queue=in_queue.get(batch.id),
-            cost=costs.get(batch.id),
+            in_queue=activities.get(batch.id),
         )
         for batch in records
     ]
@@ -79,110 +74,78 @@ def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
 
 def _object(
     batch: Batch,
-    forecast: Forecast | None,
+    related: Related,
     *,
     rates: Mapping[str, Any] = MappingProxyType({}),
-    artifacts: Sequence[tuple[AnyArtifact, File]] = (),
-    retries: Sequence[str] = (),
-    schedule_id: str | None = None,
     hold: Hold | None = None,
-    in_queue: State | None = None,
-    cost: Cost | None = None,
-) -> wire.BatchObject:
+    in_queue: BatchActivity | None = None,
+) -> BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
     reason, paused = held.reason if held else None, batch.paused_at is not None
     state = states.state(batch.status, batch.completed + batch.failed, reason, in_queue, paused=paused)
-    return wire.BatchObject(
-        **{name: getattr(batch, name) for name in _COPIED},
-        errors=None if batch.errors is None else wire.BatchErrors.model_validate({"data": batch.errors}),
-        request_counts=wire.RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        usage=work.usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens),
-        metadata=batch.request_metadata,
-        batchyard=wire.Extension(
+    return BatchObject(
+        **work.fields(batch, BatchObject),
+        request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+        usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens),
+        batchyard=Extension(
+            **work.extension_fields(batch, related, held=held is not None, deaths=[batch.engine_deaths]),
             name=batch.stage or batch.name or batch.input_file_id,
-            created_by=batch.created_by,
             expired=batch.expired,
             cancelled=batch.cancelled,
-            shared=wire.Shared(
+            shared=Shared(
                 requests=batch.shared_requests,
                 input_tokens=batch.shared_input_tokens,
                 output_tokens=batch.shared_output_tokens,
             ),
-            cost=work.cost(cost),
-            simulated=batch.simulated,
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
-            **work.eta(None if paused else forecast),
-            latency=_latency(batch),
-            state=None if state is None else wire.State.model_validate(asdict(state)),
+            latency=latency.summary(batch.latencies),
+            state=None if state is None else State.model_validate(asdict(state)),
             held=held,
-            **wire.engine_deaths([batch.engine_deaths]),
-            paused_at=batch.paused_at,
-            paused_by=batch.paused_by,
             priority=priority_name(batch.priority),
-            sla="at_risk" if held is not None and batch.sla == "on_track" else batch.sla,
-            due_at=deadlines.deadline(batch),
             input_sha256=batch.input_sha256 or None,
-            models={name: config["engine"] for name, config in batch.models.items()},
-            post_process=batch.post_process,
-            on_invalid=cast(wire.OnInvalid, batch.on_invalid),
-            artifacts=work.artifacts(artifacts),
-            retry_of=batch.retry_of,
-            retries=list(retries),
-            schedule_id=schedule_id,
+            on_invalid=cast(OnInvalid, batch.on_invalid),
             job_id=batch.job_id,
             stage=batch.stage,
         ),
     )
 
 
-def _latency(batch: Batch) -> wire.Latency | None:
-    measured = latency.summary(batch.latencies)
-    return None if measured is None else wire.Latency.model_validate(measured)
-
-
-def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:
+def _held(batch: Batch, hold: Hold | None) -> Held | None:
     if hold is not None:
         retry_at = None if hold.reason == holds.UNSERVED else math.ceil(hold.retry_at)
-        return wire.Held(
-            reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at
-        )
+        return Held(reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at)
     if batch.attempt_error is None or batch.status in TERMINAL:
         return None
     retry_at = math.ceil(batch.lease_expires_at or 0)
-    return wire.Held(reason=batch.attempt_error, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
-
-
-_COMPUTED = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
-_COPIED = [name for name in wire.BatchObject.model_fields if name not in _COMPUTED]
+    return Held(reason=batch.attempt_error, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
 
 
 @routes.post("/v1/batches")
-@operation(wire.BatchObject, json=wire.CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
-def create() -> wire.BatchObject:
+@operation(BatchObject, json=CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
+def create() -> BatchObject:
     """Make a batch of an uploaded file. One of a file that does not exist is made too, and fails in validation.
 
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
     owner, context = caller(), current_context()
-    body = parse_body(wire.CreateBatch)
+    body = parse_body(CreateBatch)
     submission.check_window(context.settings, body.completion_window)
 
     def draft() -> Draft:
         with context.database.read() as session:
             source = submission.input_file_or_none(session, owner.project_id, body.input_file_id)
-        return submission.draft(
-            context,
-            owner.project_id,
-            source,
+        batch = Batch(
+            project_id=owner.project_id,
             endpoint=body.endpoint,
             completion_window=body.completion_window,
-            metadata=body.metadata,
+            request_metadata=body.metadata,
             post_process=body.post_process,
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             on_invalid=body.on_invalid,
             priority=PRIORITIES[body.priority],
         )
+        return submission.draft(context, batch, source)
 
     return create_once(idempotency.of_request(body), draft).to_wire()
 
@@ -195,9 +158,9 @@ class Created:
     forecast: Forecast | None
     repeated: bool
 
-    def to_wire(self) -> wire.BatchObject:
+    def to_wire(self) -> BatchObject:
         """Return OpenAI's batch object. For a new batch nothing is read: the answer cannot fail after the commit."""
-        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, self.forecast)
+        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, Related(self.forecast))
 
 
 def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
@@ -206,22 +169,16 @@ def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     Raises:
         ConflictError: the key was used for something else.
     """
-    context = current_context()
-
-    def submit(session: Session, new: Draft) -> Batch:
-        return submission.submit(context, session, new, key)
-
-    created = idempotency.once(key, batches.repeated, draft, submit)
+    created = idempotency.once(key, BATCHES, draft, submission.submit, lambda batch: messages.validate(batch.id))
     if created.draft is None:
         return Created(created.record, None, repeated=True)
-    after_response(lambda: messages.validate(created.record.id))
-    forecast = submission.estimate_completion(context, created.record, created.draft.outlook)
+    forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)
     return Created(created.record, forecast, repeated=False)
 
 
 @routes.get("/v1/batches")
-@operation(wire.BatchPage, query=ListBatches)
-def list_() -> wire.BatchPage:
+@operation(BatchPage, query=ListBatches)
+def list_() -> BatchPage:
     """List the project's batches, newest first."""
     owner = caller()
     params = query(ListBatches)
@@ -229,7 +186,7 @@ def list_() -> wire.BatchPage:
         records, has_more = batches.page(
             session, owner.project_id, after=params.after, limit=params.limit, status=params.status
         )
-    return wire.BatchPage.of(to_wire(records), has_more=has_more)
+    return BatchPage.of(to_wire(records), has_more=has_more)
 
 
 def get_batch(batch_id: str) -> Batch:
@@ -238,22 +195,22 @@ def get_batch(batch_id: str) -> Batch:
 
 
 @routes.get("/v1/batches/<batch_id>")
-@operation(wire.BatchObject, refusals=(404,))
-def retrieve(batch_id: str) -> wire.BatchObject:
+@operation(BatchObject, refusals=(404,))
+def retrieve(batch_id: str) -> BatchObject:
     """Look at a batch."""
     return to_wire([get_batch(batch_id)])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/cancel")
-@operation(wire.BatchObject, refusals=(404, 409))
-def cancel(batch_id: str) -> wire.BatchObject:
+@operation(BatchObject, refusals=(404, 409))
+def cancel(batch_id: str) -> BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
     return to_wire([work.control(BATCHES, batch_id, "cancel")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/pause")
-@operation(wire.BatchObject, refusals=(404, 409))
-def pause(batch_id: str) -> wire.BatchObject:
+@operation(BatchObject, refusals=(404, 409))
+def pause(batch_id: str) -> BatchObject:
     """Pause a batch: requests in the engines are answered, and no others are sent. Its window goes on.
 
     Its status stays `validating` or `in_progress`; `batchyard.paused_at` says that it is paused.
@@ -262,18 +219,18 @@ def pause(batch_id: str) -> wire.BatchObject:
 
 
 @routes.post("/v1/batches/<batch_id>/resume")
-@operation(wire.BatchObject, refusals=(404, 409))
-def resume(batch_id: str) -> wire.BatchObject:
+@operation(BatchObject, refusals=(404, 409))
+def resume(batch_id: str) -> BatchObject:
     """Let a paused batch go on where it is."""
     return to_wire([work.control(BATCHES, batch_id, "resume")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>")
-@operation(wire.BatchObject, json=wire.ChangeBatch, refusals=(404, 409, 413))
-def change(batch_id: str) -> wire.BatchObject:
+@operation(BatchObject, json=ChangeBatch, refusals=(404, 409, 413))
+def change(batch_id: str) -> BatchObject:
     """Change a batch's deadline, priority, name or description. The last two can be changed after its end, too."""
     owner = caller()
-    body = parse_body(wire.ChangeBatch)
+    body = parse_body(ChangeBatch)
     batch = changes.change(
         current_context(),
         owner,
@@ -286,7 +243,7 @@ def change(batch_id: str) -> wire.BatchObject:
 
 
 @routes.get("/v1/batches/<batch_id>/results")
-@operation(None, media_type="application/jsonl", query=ListResults, refusals=(404, 409))
+@operation(None, media_type="application/jsonl", query=ListBatchResults, refusals=(404, 409))
 def results(batch_id: str) -> Response:
     """Read the answers there are so far, in the order in which they were given.
 
@@ -295,40 +252,33 @@ def results(batch_id: str) -> Response:
     the batch has ended; then its files have them.
     """
     batch = get_batch(batch_id)
-    params = query(ListResults)
+    params = query(ListBatchResults)
     lines = result_stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
     return Response(lines, mimetype="application/jsonl")
 
 
-class ListSegments(BaseModel):
-    after: int | None = Field(None, ge=0, le=2**53, description="the number of the last segment of the page before")
-    limit: int = Field(100, ge=1, le=100)
-
-
 @routes.get("/v1/batches/<batch_id>/segments")
-@operation(wire.SegmentPage, query=ListSegments, refusals=(404,))
-def list_segments(batch_id: str) -> wire.SegmentPage:
+@operation(SegmentPage, query=ListSegments, refusals=(404,))
+def list_segments(batch_id: str) -> SegmentPage:
     """List the segments of a batch by number: how far each is, and why one was tried again."""
     batch = get_batch(batch_id)
     params = query(ListSegments)
     with current_context().database.read() as session:
         records, has_more = segments.page(session, batch.id, after=params.after, limit=params.limit)
-    data = [wire.SegmentObject.model_validate(record) for record in records]
+    data = [SegmentObject.model_validate(record) for record in records]
     last = data[-1].number if data else None
-    return wire.SegmentPage(data=data, last_id=last, has_more=has_more)
+    return SegmentPage(data=data, last_id=last, has_more=has_more)
 
 
 @routes.post("/v1/batches/<batch_id>/retry")
-@operation(
-    wire.BatchObject, json=wire.RetryBatch, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413)
-)
-def retry(batch_id: str) -> wire.BatchObject:
+@operation(BatchObject, json=RetryBatch, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413))
+def retry(batch_id: str) -> BatchObject:
     """Make a batch of the requests that failed, expired or were cancelled in one that has ended, which stays as it is.
 
     The body may be left out.
     """
     caller()
-    body = parse_body(wire.RetryBatch, optional=True)
+    body = parse_body(RetryBatch, optional=True)
     context = current_context()
 
     def draft() -> Draft:

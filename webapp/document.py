@@ -20,7 +20,7 @@ from spectree import Response, SecurityScheme, SpecTree
 from spectree.models import SecureType, SecuritySchemeData
 
 from batchyard import __version__
-from webapp import wire
+from webapp.wire.errors import ErrorObject
 
 routes = Blueprint("document", __name__)
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ _tree = SpecTree(
     security_schemes=[SecurityScheme(name="key", data=SecuritySchemeData(SecureType.HTTP, scheme="bearer"))],
     security={"key": []},
     validation_error_status=400,
-    validation_error_model=wire.ErrorObject,
+    validation_error_model=ErrorObject,
 )
 # Properties that spectree cannot declare, by operation id.
 _media_types: dict[str, str] = {}
@@ -69,7 +69,7 @@ def operation(
         body_optional: the body may be left out.
     """
     error_codes = {*refusals, *(() if public else (400, 401, 429, 503))}
-    answers: dict[str, Any] = {f"HTTP_{code}": wire.ErrorObject for code in sorted(error_codes)}
+    answers: dict[str, Any] = {f"HTTP_{code}": ErrorObject for code in sorted(error_codes)}
     answers |= {f"HTTP_{code}": model for code, model in {status: answer, **others}.items()}
 
     def declare(route: Callable[P, Any]) -> Callable[P, ResponseReturnValue]:

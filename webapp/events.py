@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 from flask import Blueprint
-from pydantic import BaseModel, Field
 
 from store import batches, events
 from store.records import Event
 from tasks.webhooks import delivery
-from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_context, query
+from webapp.wire.events import Actor, EventObject, EventPage, ListActions, ListEvents
 
 routes = Blueprint("events", __name__)
-
-
-class ListEvents(BaseModel):
-    after: str | None = Field(None, description="the id of the last event of the page before")
-    limit: int = Field(20, ge=1, le=100)
-
-
-class Actor(BaseModel):
-    """The API key with which something was done."""
-
-    key_id: str = Field(description="`terminal`: a command on the server's machine")
-    name: str = Field(description="its label at that time, or the end of its id")
-
-
-class EventObject(BaseModel):
-    """Something that happened to a batch, as its webhooks are sent it, or that a client did."""
-
-    id: str
-    object: Literal["event"] = "event"
-    created_at: int
-    type: events.Type | events.Action
-    data: dict[str, Any] = Field(description="the `id` of what it is about, and more for types that are our own")
-    by: Actor | None = Field(description="who did it; null: it happened")
-
-
-class EventPage(wire.Page[EventObject]):
-    pass
 
 
 @routes.get("/v1/batches/<batch_id>/events")
@@ -67,11 +38,6 @@ def to_wire(records: Sequence[Event], *, has_more: bool) -> EventPage:
         for event in records
     ]
     return EventPage.of(data, has_more=has_more)
-
-
-class ListActions(BaseModel):
-    after: str | None = Field(None, description="the id of the last one of the page before")
-    limit: int = Field(50, ge=1, le=100)
 
 
 @routes.get("/v1/audit")

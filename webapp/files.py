@@ -4,46 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
 
 import flask
 from flask import Blueprint, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchyard.errors import ArtifactMissing, RequestError
 from store import events, files
 from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
-from webapp import wire
 from webapp.document import operation
 from webapp.requests import Upload, caller, current_context, form, query
+from webapp.wire.files import FileDeleted, FileObject, FilePage, ListFiles, UploadForm
 
 routes = Blueprint("files", __name__)
 
 CHUNK_BYTES = 256 * 1024
 
 
-class UploadForm(BaseModel):
-    """What comes with the file, which has been stored when this is looked at."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra=wire.declare_file(required=True))
-    purpose: wire.UploadPurpose
-    expires_after: Annotated[wire.ExpiresAfter | None, BeforeValidator(wire.from_json_text)] = None
-
-
-class ListFiles(BaseModel):
-    after: str | None = Field(None, description="the id of the last file of the page before")
-    limit: int = Field(10000, ge=1, le=10000)
-    order: Literal["asc", "desc"] = "desc"
-    purpose: str | None = Field(None, min_length=1)
-
-
-def to_wire(file: File) -> wire.FileObject:
-    return wire.FileObject.model_validate(file, from_attributes=True)
+def to_wire(file: File) -> FileObject:
+    return FileObject.model_validate(file, from_attributes=True)
 
 
 def uploaded() -> tuple[Upload, str] | None:
-    """Return the file of the form and its base name; None if none was sent. The file is not committed yet."""
+    """Return the file of the form and its base name; None if none was sent.
+
+    The file is not committed yet.
+    """
     part = flask.request.files.get("file")
     upload = getattr(flask.request, "upload", None)
     if part is None or upload is None:
@@ -53,8 +39,8 @@ def uploaded() -> tuple[Upload, str] | None:
 
 
 @routes.post("/v1/files")
-@operation(wire.FileObject, form=UploadForm, refusals=(413,))
-def create() -> wire.FileObject:
+@operation(FileObject, form=UploadForm, refusals=(413,))
+def create() -> FileObject:
     """Upload a file."""
     owner = caller()
     file_and_name = uploaded()
@@ -80,8 +66,8 @@ def create() -> wire.FileObject:
 
 
 @routes.get("/v1/files")
-@operation(wire.FilePage, query=ListFiles)
-def list_() -> wire.FilePage:
+@operation(FilePage, query=ListFiles)
+def list_() -> FilePage:
     """List the project's files."""
     owner = caller()
     params = query(ListFiles)
@@ -94,7 +80,7 @@ def list_() -> wire.FilePage:
             descending=params.order == "desc",
             purpose=params.purpose,
         )
-    return wire.FilePage.of([to_wire(file) for file in records], has_more=has_more)
+    return FilePage.of([to_wire(file) for file in records], has_more=has_more)
 
 
 def get_file(file_id: str) -> File:
@@ -105,8 +91,8 @@ def get_file(file_id: str) -> File:
 
 
 @routes.get("/v1/files/<file_id>")
-@operation(wire.FileObject, refusals=(404,))
-def retrieve(file_id: str) -> wire.FileObject:
+@operation(FileObject, refusals=(404,))
+def retrieve(file_id: str) -> FileObject:
     """Look at a file."""
     return to_wire(get_file(file_id))
 
@@ -145,11 +131,11 @@ def send(file: File) -> Response:
 
 
 @routes.delete("/v1/files/<file_id>")
-@operation(wire.FileDeleted, refusals=(404,))
-def delete(file_id: str) -> wire.FileDeleted:
+@operation(FileDeleted, refusals=(404,))
+def delete(file_id: str) -> FileDeleted:
     """Delete a file. A batch that was made of it keeps what it needs until it has ended."""
     remove(file_id)
-    return wire.FileDeleted(id=file_id)
+    return FileDeleted(id=file_id)
 
 
 def remove(file_id: str) -> None:

@@ -10,18 +10,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import celery
 import redis
 from flask import Blueprint, Flask, current_app
 from kombu.exceptions import OperationalError
-from pydantic import BaseModel, Field
 
 from batchyard.errors import UnavailableError
 from tasks.context import AppContext
 from webapp.document import operation
 from webapp.requests import current_context
+from webapp.wire.health import Health, Readiness
 
 routes = Blueprint("health", __name__)
 
@@ -30,15 +30,6 @@ READY_SECONDS = 2.0
 NOT_READY_SECONDS = 0.5
 # The check of the artifact store writes, and pays for a flush or a request.
 WRITTEN_SECONDS = 10.0
-
-
-class Health(BaseModel):
-    status: Literal["ok"] = "ok"
-
-
-class Readiness(BaseModel):
-    status: Literal["ready", "not ready"]
-    parts: dict[str, str] = Field(description="what each part says: `ok`, or what is wrong with it")
 
 
 @dataclass

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import flask
-from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
 from store import events
-from store.records import Batch, Job
-from webapp import wire
-from webapp.requests import caller, current_context
+from store.records import Batch
+from store.work.lifecycle import Lifecycle, Record
+from tasks.context import AppContext
+from webapp.requests import after_response, caller, current_context
+from webapp.wire.fields import Repeatable
 
 Idempotency = tuple[str, str] | None
 """The idempotency key of a request and the SHA-256 of its content; None without a key."""
 
 Draft = TypeVar("Draft")
-Record = TypeVar("Record", Batch, Job)
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,7 @@ class Once(Generic[Record, Draft]):
     draft: Draft | None
 
 
-class Idempotent(BaseModel):
-    idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
-
-
-def of_request(body: wire.Repeatable, *path: str) -> Idempotency:
+def of_request(body: Repeatable, *path: str) -> Idempotency:
     """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
     header = flask.request.headers.get("Idempotency-Key")
     if header is not None and not 1 <= len(header) <= 255:
@@ -57,15 +53,16 @@ def of_request(body: wire.Repeatable, *path: str) -> Idempotency:
 
 def once(
     idempotency: Idempotency,
-    repeated: Callable[[Session, str, tuple[str, str]], Record | None],
+    life: Lifecycle[Record],
     draft: Callable[[], Draft],
-    submit: Callable[[Session, Draft], Record],
+    submit: Callable[[AppContext, Session, Draft, Idempotency], Record],
+    announce: Callable[[Record], None],
 ) -> Once[Record, Draft]:
-    """Create a record from a draft, or return the record of an earlier request with this key.
+    """Create and announce a record, or return the record of an earlier request with this key.
 
     Args:
-        repeated: finds the record of an earlier request, by project and idempotency.
-        submit: creates the record.
+        submit: creates the record, in a transaction.
+        announce: tells a worker of it, after the response.
 
     Raises:
         ConflictError: the key was used for something else.
@@ -73,17 +70,18 @@ def once(
     owner, context = caller(), current_context()
     if idempotency is not None:
         with context.database.read() as session:
-            earlier = repeated(session, owner.project_id, idempotency)
+            earlier = life.repeated(session, owner.project_id, idempotency)
         if earlier is not None:  # what it was made of may be gone by now
             return Once(earlier, None)
     new = draft()
     # Serial: the second of two concurrent posts sees the first one's record.
     with context.database.write(serial=idempotency is not None) as session:
-        earlier = repeated(session, owner.project_id, idempotency) if idempotency else None
+        earlier = life.repeated(session, owner.project_id, idempotency) if idempotency else None
         if earlier is not None:
             return Once(earlier, None)
-        record = submit(session, new)
+        record = submit(context, session, new, idempotency)
         record.created_by = owner.key_id
         retried = {"retry_of": record.retry_of} if record.retry_of else {}
         events.act(session, owner, "batch.created" if isinstance(record, Batch) else "job.created", record, **retried)
-        return Once(record, new)
+    after_response(lambda: announce(record))
+    return Once(record, new)

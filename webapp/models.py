@@ -3,68 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import redis
 from flask import Blueprint
-from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.errors import NotFoundError
 from batchyard.models import ModelSpec
-from batchyard.statuses import AfterDeath
 from store import holds
 from store.records import EngineFailure, Hold
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineState
-from webapp import wire
 from webapp.document import operation
 from webapp.requests import caller, current_context, query
+from webapp.wire.models import EngineFailureObject, ListModels, ModelExtension, ModelObject, ModelPage
 
 routes = Blueprint("models", __name__)
-
-
-class ListModels(BaseModel):
-    engines: bool = Field(False, description="say of each model what its engines do, too")
-
-
-class EngineFailureObject(BaseModel):
-    """The last time that an engine of a model died or did not start, of which none has answered since."""
-
-    model_config = ConfigDict(from_attributes=True)
-    at: int
-    reason: str
-    requests: int = Field(description="how many were in it")
-    deaths: int = Field(description="of its engines since one has answered; 0: it did not start")
-    next: AfterDeath = Field(description="what happened then, as in `last_engine_death` of a batch")
-
-
-class ModelExtension(BaseModel):
-    """What this project says of a model beside OpenAI's fields."""
-
-    engine: str
-    endpoints: list[str]
-    simulated: bool
-    config_sha256: str
-    state: Literal["idle", "busy", "starting", "on_hold", "no_engine"] | None = Field(
-        description="of its engines, as they were seen last; `on_hold`: batches wait because it cannot run; null: "
-        "Redis is away, or `engines` was not set; this and the following change while engines work"
-    )
-    in_flight: int | None = Field(description="requests in its engines")
-    held: str | None = Field(description="why batches wait for it")
-    last_failure: EngineFailureObject | None = Field(description="null: an engine has answered since the last one")
-
-
-class ModelObject(BaseModel):
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str
-    shutdown_date: str | None = None
-    batchyard: ModelExtension
-
-
-class ModelPage(wire.Page[ModelObject]):
-    pass
 
 
 def with_engines(specs: Iterable[ModelSpec]) -> list[ModelObject]:
@@ -92,8 +46,8 @@ def _object(
     *,
     is_starting: bool = False,
 ) -> ModelObject:
-    own = None if engines is None else [engine for engine in engines if engine.model == spec.name]
-    states = {engine.state for engine in own or ()} | ({"starting"} if is_starting else set())
+    of_model = None if engines is None else [engine for engine in engines if engine.model == spec.name]
+    states = {engine.state for engine in of_model or ()} | ({"starting"} if is_starting else set())
     state = next((name for name in ("busy", "idle", "starting") if name in states), "no_engine")
     if hold is not None:
         state = "on_hold"
@@ -102,8 +56,8 @@ def _object(
         endpoints=list(spec.endpoints),
         simulated=engine_status.capabilities(spec).simulated,
         config_sha256=spec.config_sha256,
-        state=None if own is None and hold is None else cast(Any, state),
-        in_flight=None if own is None else sum(engine.in_flight for engine in own),
+        state=None if of_model is None and hold is None else cast(Any, state),
+        in_flight=None if of_model is None else sum(engine.in_flight for engine in of_model),
         held=None if hold is None else hold.reason,
         last_failure=None if failure is None else EngineFailureObject.model_validate(failure),
     )

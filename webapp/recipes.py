@@ -9,8 +9,8 @@ from flask import Blueprint
 from batchyard.recipes import Recipe
 from tasks.jobs.intake.identity import judgement_fields
 from webapp.document import operation
-from webapp.job_wire import GateObject, RecipeObject, RecipePage, RewardObject
 from webapp.requests import caller, current_context
+from webapp.wire.recipes import GateObject, RecipeObject, RecipePage, RewardObject
 
 routes = Blueprint("recipes", __name__)
 

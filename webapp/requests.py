@@ -27,7 +27,7 @@ from batchyard.errors import (
 )
 from batchyard.wording import MAX_NAME, cut, nearest
 from store import keys
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
 from webapp import limits
 
@@ -41,7 +41,7 @@ DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_SECONDS = 2.0
 
 
-class Upload(Writer):
+class Upload(ArtifactWriter):
     """A writer that streams an uploaded file of at most `max_bytes` to the artifact store and hashes it.
 
     Calls `count` with the number of new bytes every limits.STEP_BYTES; it raises RateLimitError to stop the upload.
@@ -78,7 +78,7 @@ class Upload(Writer):
         return offset  # the form parser rewinds the file, and nothing reads it
 
 
-class Request(flask.Request):
+class StreamedRequest(flask.Request):
     """A Flask request whose uploaded file streams to the artifact store."""
 
     upload: Upload | None = None
@@ -103,7 +103,7 @@ def current_context() -> AppContext:
     return cast(AppContext, current_app.extensions["context"])
 
 
-def caller() -> keys.Caller:
+def caller() -> keys.Principal:
     """Return the caller of the request by its Bearer key. The request counts once against the key's rate limit.
 
     Raises:
@@ -118,11 +118,11 @@ def caller() -> keys.Caller:
         if owner is None:
             raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
         admit(owner)
-    return cast(keys.Caller, g.caller)
+    return cast(keys.Principal, g.caller)
 
 
-def admit(owner: keys.Caller) -> None:
-    """Make `owner` the caller of this request, count it once against the key's rate limit, and note the key's use.
+def admit(owner: keys.Principal) -> None:
+    """Make `owner` the caller of this request. Count it against the key's rate limit, and note the key's use.
 
     Raises:
         RateLimitError.
@@ -142,7 +142,7 @@ def _note_use(context: AppContext, key_id: str) -> None:
         log.warning("use of a key not noted: %s", error)
 
 
-def administrator() -> keys.Caller:
+def administrator() -> keys.Principal:
     """Return the caller, who has an admin key. Raises PermissionDeniedError."""
     owner = caller()
     if not owner.admin:
@@ -154,7 +154,9 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = False) -> Parsed:
-    """Parse the JSON body as `model`. An empty `optional` body is `{}`; the bytes of a `bulk` one count as uploaded.
+    """Parse the JSON body as `model`.
+
+    An empty `optional` body is `{}`; the bytes of a `bulk` one count as uploaded.
 
     Raises:
         RequestError: with OpenAI's code, and the parameter's path as `param`.
@@ -236,7 +238,7 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
 
 
 def _path_of_nul(values: dict[str, Any]) -> str | None:
-    """Return the path of a text with a NUL character, or of the object with one in a key; None if there is none.
+    """Return the path of a text with a NUL character, or of an object with one in a key, or None.
 
     PostgreSQL's texts cannot hold it.
     """
@@ -248,7 +250,7 @@ def _path_of_nul(values: dict[str, Any]) -> str | None:
             return ".".join(path)
         if isinstance(value, dict | list):
             entries = value.items() if isinstance(value, dict) else enumerate(value)
-            pending += [((*path, str(key)), own) for key, own in entries]
+            pending += [((*path, str(key)), entry) for key, entry in entries]
     return None
 
 

@@ -5,147 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC
 from itertools import islice
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
 from flask import Blueprint, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import NotFoundError, RequestError
 from store import events, schedules
 from store.records import Schedule, ScheduleRun, now
-from store.schedules import CatchUp, Overlap, State
 from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
-from webapp import wire
 from webapp.document import operation
-from webapp.job_wire import JobArtifactName, JobOptions
 from webapp.requests import caller, current_context, parse_body, query, validated
+from webapp.wire.batches import ScheduledBatch
+from webapp.wire.jobs import JobOptions
+from webapp.wire.schedules import (
+    CreateSchedule,
+    ListSchedules,
+    ScheduleDeleted,
+    ScheduleInputObject,
+    ScheduleObject,
+    SchedulePage,
+    ScheduleRunObject,
+    ScheduleRunPage,
+    UpdateSchedule,
+)
 
 routes = Blueprint("schedules", __name__)
 
 NEXT_RUNS = 5
 # All times fill a template with texts of the same length, so one time is enough to check the limits.
 _ANY_TIME = Cron("* * * * *", UTC)
-
-Expression = Annotated[str, StringConstraints(strict=True, max_length=128)]
-TimeZone = Annotated[str, StringConstraints(strict=True, max_length=64)]
-
-
-class ScheduleInputObject(BaseModel):
-    """What the runs of a schedule are made of; `sha256` is that of the content that is kept for them."""
-
-    kind: Literal["file", "artifact", "template"]
-    file_id: str | None
-    artifact: JobArtifactName | None
-    sha256: str
-    bytes: int
-
-
-class ScheduleRunObject(BaseModel):
-    """One run of a schedule, and what has become of it."""
-
-    id: str
-    object: Literal["schedule.run"] = "schedule.run"
-    schedule_id: str
-    scheduled_at: int | None = Field(description="the time that was due; null if it was asked for by hand")
-    missed_from: int | None = Field(description="the first of the times before that were missed and are not run")
-    state: State
-    batch_id: str | None
-    job_id: str | None
-    reason: str | None = Field(description="why there is neither")
-    created_at: int
-
-
-class ScheduleObject(BaseModel):
-    id: str
-    object: Literal["schedule"] = "schedule"
-    name: str
-    cron: str
-    timezone: str
-    input: ScheduleInputObject
-    batch: wire.ScheduledBatch | None
-    job: JobOptions | None
-    overlap: Overlap
-    catch_up: CatchUp
-    paused: bool
-    created_at: int
-    next_run_at: int | None = Field(description="null while it is paused")
-    next_runs: list[int] = Field(description="the next five times, from next_run_at on")
-    last_run: ScheduleRunObject | None
-
-
-class ScheduleDeleted(BaseModel):
-    id: str
-    object: Literal["schedule"] = "schedule"
-    deleted: Literal[True] = True
-
-
-class SchedulePage(wire.Page[ScheduleObject]):
-    pass
-
-
-class ScheduleRunPage(wire.Page[ScheduleRunObject]):
-    pass
-
-
-class ScheduleInput(BaseModel):
-    """What each run is made of: one of these."""
-
-    model_config = ConfigDict(extra="forbid")
-    file_id: str | None = Field(
-        None, strict=True, max_length=64, description="an uploaded batch file, or the rows of a job"
-    )
-    artifact: JobArtifactName | None = None
-    template: str | None = Field(
-        None,
-        strict=True,
-        description="a batch file's text, or the rows of a job as JSON lines, with {{date}}, {{datetime}} and "
-        "{{scheduled_at}}, which each run fills",
-    )
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if [self.file_id, self.artifact, self.template].count(None) != 2:
-            raise ValueError("name one of 'file_id', 'artifact' and 'template'")
-        return self
-
-
-class CreateSchedule(BaseModel):
-    """A schedule makes either batches or jobs: it has one of `batch` and `job`."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: wire.Name
-    cron: Expression = Field(description="minute, hour, day of month, month, day of week: '30 6 * * MON-FRI'")
-    timezone: TimeZone = Field("UTC", description="IANA name: 'Europe/Berlin'")
-    input: ScheduleInput
-    batch: wire.ScheduledBatch | None = Field(
-        None, description="the places of a template are filled in metadata's values, too"
-    )
-    job: JobOptions | None = Field(None, description="likewise")
-    overlap: Overlap = Field("skip", description="what a run does when what an earlier one made has not ended")
-    catch_up: CatchUp = Field("latest", description="what is run of times that were missed")
-    paused: bool = Field(False, strict=True)
-
-
-class UpdateSchedule(BaseModel):
-    """What is left out stays as it is."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: wire.Name | None = None
-    cron: Expression | None = None
-    timezone: TimeZone | None = None
-    input: ScheduleInput | None = None
-    batch: wire.ScheduledBatch | None = None
-    job: JobOptions | None = None
-    overlap: Overlap | None = None
-    catch_up: CatchUp | None = None
-
-
-class ListSchedules(BaseModel):
-    after: str | None = Field(None, description="the id of the last one of the page before")
-    limit: int = Field(20, ge=1, le=100)
 
 
 def to_wire(records: Sequence[Schedule]) -> list[ScheduleObject]:
@@ -156,7 +47,7 @@ def to_wire(records: Sequence[Schedule]) -> list[ScheduleObject]:
         ScheduleObject(
             **{name: getattr(schedule, name) for name in _COPIED},
             input=ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256),
-            batch=None if schedule.job is not None else wire.ScheduledBatch(**schedule.batch),
+            batch=None if schedule.job is not None else ScheduledBatch(**schedule.batch),
             job=None if schedule.job is None else JobOptions(**schedule.job),
             next_runs=_next_runs(schedule),
             last_run=_run(last_runs[schedule.id]) if schedule.id in last_runs else None,

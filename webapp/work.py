@@ -1,17 +1,33 @@
-"""What the routes of batches and those of jobs have in common: the caller's record, and parts of its object."""
+"""What the routes of batches and of jobs have in common: the caller's records, and parts of their objects."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from batchyard.tariffs import Cost
-from store.records import File
+from pydantic import BaseModel
+from sqlalchemy.orm import Session
+
+from batchyard.tariffs import TotalCost
+from store import schedules
+from store.accounting import usage
+from store.records import Batch, File, Job
 from store.work.artifacts import AnyArtifact
 from store.work.lifecycle import Lifecycle, Record, Verb
+from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
-from webapp import wire
 from webapp.requests import caller, current_context
+from webapp.wire.work import (
+    ArtifactObject,
+    BatchErrors,
+    Cost,
+    EngineDeath,
+    InputTokensDetails,
+    OutputTokensDetails,
+    Usage,
+)
 
 
 def get(life: Lifecycle[Record], work_id: str) -> Record:
@@ -28,10 +44,75 @@ def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
         return life.control(session, owner, work_id, verb)
 
 
-def cost(amounts: Cost | None) -> wire.Cost | None:
+@dataclass(frozen=True)
+class Related:
+    """What is read beside the record of a batch or a job; the defaults are those of a new one."""
+
+    forecast: Forecast | None = None
+    artifacts: Sequence[tuple[AnyArtifact, File]] = ()
+    retries: Sequence[str] = ()
+    schedule_id: str | None = None
+    cost: TotalCost | None = None
+
+
+def related(
+    session: Session, life: Lifecycle[Record], ids: Sequence[str], forecasts: Mapping[str, Forecast]
+) -> dict[str, Related]:
+    """Return what belongs to each batch or job, by its id, in one query of each kind for all."""
+    artifacts, retries = life.artifacts(session, ids), life.retries(session, ids)
+    scheduled = schedules.of_work(session, life.record, ids)
+    costs = (usage.costs if life.record is Batch else usage.job_costs)(session, ids)
+    return {
+        work_id: Related(
+            forecast=forecasts.get(work_id),
+            artifacts=artifacts[work_id],
+            retries=retries[work_id],
+            schedule_id=scheduled.get(work_id),
+            cost=costs.get(work_id),
+        )
+        for work_id in ids
+    }
+
+
+def fields(work: Batch | Job, model: type[BaseModel]) -> dict[str, Any]:
+    """Return the fields that OpenAI's batch object, and a job's, has straight from its record."""
+    copied = {name: getattr(work, name) for name in model.model_fields if name not in _COMPUTED}
+    errors = None if work.errors is None else BatchErrors.model_validate({"data": work.errors})
+    return copied | {"errors": errors, "metadata": work.request_metadata}
+
+
+_COMPUTED = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
+
+
+def extension_fields(
+    work: Batch | Job, related: Related, *, held: bool, deaths: Iterable[dict[str, Any] | None]
+) -> dict[str, Any]:
+    """Return the fields of this project's extension that batches and jobs share.
+
+    Args:
+        held: it does not move, so it may be late.
+        deaths: what the records of its batches say of engines that died.
+    """
+    return {name: getattr(work, name) for name in _EXTENSION} | {
+        **eta(None if work.paused_at is not None else related.forecast),
+        **_engine_deaths(deaths),
+        "sla": "at_risk" if held and work.sla == "on_track" else work.sla,
+        "due_at": deadlines.deadline(work),
+        "models": {name: config["engine"] for name, config in work.models.items()},
+        "artifacts": _artifacts(related.artifacts),
+        "retries": list(related.retries),
+        "schedule_id": related.schedule_id,
+        "cost": _cost(related.cost),
+    }
+
+
+_EXTENSION = ("created_by", "paused_at", "paused_by", "simulated", "post_process", "retry_of")
+
+
+def _cost(amounts: TotalCost | None) -> Cost | None:
     """Return a cost as it crosses the wire, null without a tariff."""
     document = amounts and amounts.document
-    return None if document is None else wire.Cost.model_validate(document)
+    return None if document is None else Cost.model_validate(document)
 
 
 def eta(forecast: Forecast | None) -> dict[str, float | None]:
@@ -43,22 +124,30 @@ def eta(forecast: Forecast | None) -> dict[str, float | None]:
     return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
 
 
-def usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> wire.Usage:
+def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> Usage:
     """Return amounts of tokens as OpenAI's usage object."""
-    return wire.Usage(
+    return Usage(
         input_tokens=input_tokens,
-        input_tokens_details=wire.InputTokensDetails(cached_tokens=cached_tokens),
+        input_tokens_details=InputTokensDetails(cached_tokens=cached_tokens),
         output_tokens=output_tokens,
-        output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=0),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
         total_tokens=input_tokens + output_tokens,
     )
 
 
-def artifacts(rows: Sequence[tuple[AnyArtifact, File]]) -> list[wire.ArtifactObject]:
+def _engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
+    """Return the fields `engine_deaths` and `last_engine_death`, of what the records of batches say."""
+    entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
+    last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
+    return {
+        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
+        "last_engine_death": None if last is None else EngineDeath.model_validate(last),
+    }
+
+
+def _artifacts(rows: Sequence[tuple[AnyArtifact, File]]) -> list[ArtifactObject]:
     """Return artifacts as they cross the wire."""
     return [
-        wire.ArtifactObject(
-            name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines
-        )
+        ArtifactObject(name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines)
         for artifact, file in rows
     ]

@@ -247,8 +247,8 @@ def set_budget(
         if amount == "none":
             budgets.remove(session, by, project_id)
         if money is not None:
-            terms: dict[str, Any] = {"warn_at": warn_at, "when_exceeded": when_exceeded}
-            budgets.settle(session, by, project_id, amount=money[0], currency=money[1], **terms)
+            options: dict[str, Any] = {"warn_at": warn_at, "when_exceeded": when_exceeded}
+            budgets.settle(session, by, project_id, amount=money[0], currency=money[1], **options)
         standing = budgets.standing(session, project_id)
     if standing is None:
         return say({}, f"{name}: no budget", as_json)

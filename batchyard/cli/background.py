@@ -1,4 +1,4 @@
-"""The server of a command: one that runs, or a local stack in the background for the time that the command runs."""
+"""The server of a command: a running one, or a local stack until the command ends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local_state import local_state
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 END_SECONDS = 40
 
 
 @contextmanager
-def server(data: Path, models: Path) -> Iterator[Client]:
-    """Yield a client of the server that runs, or of a new local stack until the block ends; see `stack`."""
+def server(data: Path, models: Path) -> Iterator[ApiClient]:
+    """Yield a client of the running server, or of a new local stack (see `stack`)."""
     from batchyard.client import api
 
     with nullcontext(api.connect(data)) if server_runs(data) else stack(data, models) as connected:
@@ -30,8 +30,8 @@ def server(data: Path, models: Path) -> Iterator[Client]:
 
 
 @contextmanager
-def stack(data: Path, models: Path) -> Iterator[Client]:
-    """Yield a client of the stack on the folder `data`: the one that runs there, or a new one until the block ends.
+def stack(data: Path, models: Path) -> Iterator[ApiClient]:
+    """Yield a client of the stack on `data`; start one for the block if none runs.
 
     Raises:
         BatchyardError: the stack did not start; the message is its own reason.

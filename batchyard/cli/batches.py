@@ -20,7 +20,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 
 @click.command()
@@ -268,7 +268,7 @@ def _no_files(batch: dict[str, Any]) -> str:
     return f"batch {batch['id']} is {batch['status']}: its files come at the end; --follow prints answers as they come"
 
 
-def _follow(server: Client, batch_id: str) -> None:
+def _follow(server: ApiClient, batch_id: str) -> None:
     """Print the output lines so far, then once a second the new ones, until the batch has ended."""
     printed = 0
     while True:

@@ -1,4 +1,4 @@
-"""Completion by the shell on Tab: ids of batches and jobs, names of models, from the server of the command.
+"""Tab completion of ids and models from the server of the command.
 
 A server that is away, slow or refuses offers nothing: nobody wants an error in the middle of a line.
 """
@@ -19,7 +19,7 @@ Source = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _ids(path: str, help_of: Callable[[dict[str, Any]], str]) -> Source:
-    """Complete ids of a list of the server, each with the text of `help_of`, which zsh and fish show beside it."""
+    """Complete ids of a list of the server; zsh and fish show `help_of` beside them."""
 
     def complete(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
         try:

@@ -40,13 +40,14 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
     """
     from inference.doctor import checks
 
-    found = checks.check(
-        settings.models,
-        allow_simulated=settings.allow_simulated,
-        only=names,
-        start_seconds=settings.engine_start_timeout if start else None,
+    findings = list(
+        checks.check(
+            settings.models,
+            allow_simulated=settings.allow_simulated,
+            only=names,
+            start_seconds=settings.engine_start_timeout if start else None,
+        )
     )
-    findings = list(found)
     rows = [
         (finding.model, finding.check, painted(finding.result, _COLOURS.get(finding.result)), finding.detail or None,
          finding.remedy or None)

@@ -50,7 +50,7 @@ def written(engine_args: Mapping[str, Any]) -> str:
 
 
 def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Path:
-    """Write a models file with one model, `model`: a folder or a hub id, which is also the model's name.
+    """Write a models file with one model, a folder or a hub id.
 
     Raises:
         ConfigurationError: `model` is neither.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchyard import durations
 from batchyard.cli import view
@@ -12,7 +12,28 @@ from batchyard.client.progress import bar, percent
 
 STATES = "completed/failed/stuck/total"
 EXPERIMENT, TUNE = "experiment", "tune"
-"""The recipe whose items are jobs, and the one whose items are cells."""
+
+
+class JobKind(NamedTuple):
+    """What the terminal knows of a recipe's jobs.
+
+    Attributes:
+        items: what their items are called.
+        has_verdict: the metric `passed` says whether what the job had to show holds.
+        may_fail_in_part: one completed item is a success, since the report says what became of the others.
+    """
+
+    items: str = "items"
+    has_verdict: bool = False
+    may_fail_in_part: bool = False
+
+
+_KINDS = {EXPERIMENT: JobKind("jobs", has_verdict=True), TUNE: JobKind("cells", may_fail_in_part=True)}
+
+
+def kind_of(job: Mapping[str, Any]) -> JobKind:
+    """Return what is special to the jobs of a recipe."""
+    return _KINDS.get(job["recipe"], JobKind())
 
 
 def facts(job: dict[str, Any]) -> str:
@@ -85,12 +106,12 @@ def summary(job: dict[str, Any]) -> str:
 
 def ended(job: dict[str, Any]) -> str:
     """How the items of a job have ended, on one line."""
-    counts = job["request_counts"]
+    counts, items = job["request_counts"], kind_of(job).items
     simulated = " (simulated)" if job["batchyard"]["simulated"] else ""
     if not counts["total"]:
-        return f"No {_items(job)} ran: {job['id']}"
+        return f"No {items} ran: {job['id']}"
     others = "".join(f", {counts[state]} {state}" for state in ("failed", "stuck") if counts[state])
-    return f"{counts['completed']} of {counts['total']} {_items(job)} completed{others}{simulated}: {job['id']}"
+    return f"{counts['completed']} of {counts['total']} {items} completed{others}{simulated}: {job['id']}"
 
 
 def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
@@ -99,13 +120,9 @@ def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
         (*(one["batchyard"]["child_key"], view.status(one), percent(one), _counts(one)), view.eta(one), one["id"])
         for one in sorted(jobs, key=lambda one: str(one["id"]))
     ]
-    taken = job["batchyard"]["counters"].get("taken")
+    reused = job["batchyard"]["counters"].get("taken")
     parts = [lines_of(["child", "status", "done", STATES, "eta", "job"], rows)] if rows else []
-    return "\n".join([*parts, *([f"taken from earlier jobs: {taken}"] if taken else [])])
-
-
-def _items(job: dict[str, Any]) -> str:
-    return {EXPERIMENT: "jobs", TUNE: "cells"}.get(job["recipe"], "items")
+    return "\n".join([*parts, *([f"taken from earlier jobs: {reused}"] if reused else [])])
 
 
 def outlook(dry_run: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Commands on a server's jobs: those that look at them, those that reply to items, `cancel`, `rescore` and `retry`."""
+"""Commands on jobs: show them, reply to items, `cancel`, `rescore` and `retry`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 
 @click.group()
@@ -254,8 +254,8 @@ def retry(
     _made(server, document, wait, as_json)
 
 
-def _overridden(server: Client, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options of a job that KEY=VALUE texts change; what is not named in them stays as it is there."""
+def _overridden(server: ApiClient, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options of a job that KEY=VALUE texts change; others stay."""
     from batchyard import config
 
     if not overrides:
@@ -272,7 +272,7 @@ def _overridden(server: Client, job_id: str, overrides: tuple[str, ...]) -> dict
     return config.options(settings)
 
 
-def _made(server: Client, document: dict[str, Any], wait: bool, as_json: bool) -> None:
+def _made(server: ApiClient, document: dict[str, Any], wait: bool, as_json: bool) -> None:
     """Say which job was made, or wait for its end and say how it was."""
     if wait:
         with interruptible(f"the job goes on; `batchyard job status {document['id']} --watch` takes it up"):
@@ -282,15 +282,15 @@ def _made(server: Client, document: dict[str, Any], wait: bool, as_json: bool) -
     say(document, document["id"], as_json)
 
 
-def watch(server: Client, job_id: str) -> dict[str, Any]:
+def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
     """Show a job's progress until it has ended, and return the job."""
     return progress.follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
 
 
 def save(
-    server: Client, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
+    server: ApiClient, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
 ) -> list[Path]:
-    """Write a job's main artifact to `output`, and all of them into `folder`. Return which of the two have something.
+    """Write a job's main artifact to `output` and all into `folder`; return what was written.
 
     Raises:
         ConfigurationError: it has none (yet), or a file cannot be written.
@@ -311,7 +311,7 @@ def save(
 
 
 def check_success(document: dict[str, Any]) -> None:
-    """Raise Unsuccessful if a job has ended and not all of its items are completed, or its report could not be made."""
+    """Raise Unsuccessful if an ended job has uncompleted items or no report."""
     if document["status"] not in TERMINAL:
         return
     name, status, counts = document["id"], document["status"], document["request_counts"]
@@ -320,10 +320,11 @@ def check_success(document: dict[str, Any]) -> None:
     report = document["batchyard"]["report"] or {}
     if report.get("status") == "failed":
         raise Unsuccessful(f"job {name}: its artifacts could not be made: {report.get('error')}")
-    if document["recipe"] == job_view.EXPERIMENT and (document["batchyard"]["metrics"] or {}).get("passed") is False:
+    kind = job_view.kind_of(document)
+    if kind.has_verdict and (document["batchyard"]["metrics"] or {}).get("passed") is False:
         raise Unsuccessful(f"job {name}: not all of `pass` holds; its artifact comparison.md says what does not")
-    if document["recipe"] == job_view.TUNE and counts["completed"]:
-        return  # the report says what became of the others
+    if kind.may_fail_in_part and counts["completed"]:
+        return
     for state, words in (("failed", "failed"), ("stuck", "are stuck")):
         if counts[state]:
             raise Unsuccessful(
@@ -332,8 +333,8 @@ def check_success(document: dict[str, Any]) -> None:
             )
 
 
-def _print(server: Client, job_id: str, live: bool) -> None:
-    """Print the lines of ended items so far; if `live`, then once a second the new ones until the job has ended."""
+def _print(server: ApiClient, job_id: str, live: bool) -> None:
+    """Print the lines of ended items; if `live`, go on until the job has ended."""
     printed = 0
     while True:
         document = server.job(job_id)  # before the lines: a job that has ended has all of them

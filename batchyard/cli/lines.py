@@ -1,4 +1,4 @@
-"""Lines of request files as the terminal changes them: bytes in place, so that the server judges what a line is."""
+"""Changes lines of request files in place, as bytes: the server judges what a line is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def with_model(line: bytes, model: str) -> bytes:
 
 
 def _members(line: bytes) -> Iterator[_Member]:
-    """Yield the members of the line's object, and of the objects right in it. It does not nest as the line may."""
+    """Yield members of the line's object and of its direct child objects, without recursion."""
     depth, key, is_value = 0, b"", False
     begins: dict[int, tuple[bytes, int]] = {}
     for match in _TOKEN.finditer(line):

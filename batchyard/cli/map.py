@@ -119,7 +119,7 @@ def _schema(file: Path) -> Any:
 
 
 def _report(errors: Sequence[str | None], unsent: Callable[[str], bool], report: dict[str, Any], as_json: bool) -> None:
-    """Say how many rows have an answer, and why the others have none. Raises Unsuccessful if a request failed."""
+    """Say how many rows have an answer, and why others have none. Raises Unsuccessful."""
     reasons = Counter(error for error in errors if error is not None)
     answered = len(errors) - reasons.total()
     if as_json:

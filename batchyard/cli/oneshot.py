@@ -20,7 +20,7 @@ from batchyard.client.address import server_runs
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.settings import Settings
 
 WINDOW = "24h"
@@ -121,16 +121,7 @@ def run(
             steps=steps,
             options={"on_invalid": on_invalid, **prompt_options},
         )
-        endpoint = form["endpoint"]
-        identity = [source.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
-        mark = resume.mark(server, resume.sha256(file), endpoint, steps, *identity)
-        batch = None if again else resume.earlier(server.batches(), mark)
-        if batch is None and prompts:
-            batch = server.start(file, {**form, "metadata": json.dumps(mark)})
-        elif batch is None:
-            batch = server.create(
-                server.upload(file), endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid
-            )
+        batch = _batch(server, file, form, steps, prompts=prompts, again=again)
         note(server.page(batch["id"]))
         batch = watch(server, batch["id"])
         requests.save(server, batch["output_file_id"], output)
@@ -199,9 +190,25 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
     jobs.check_success(job)
 
 
+def _batch(
+    server: ApiClient, file: Path, form: Mapping[str, str], steps: list[dict[str, str]], *, prompts: bool, again: bool
+) -> dict[str, Any]:
+    """Return the batch that the same command has made before, or a new one."""
+    endpoint, on_invalid = form["endpoint"], form["on_invalid"]
+    identity = [file.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
+    mark = resume.mark(server, resume.sha256(file), endpoint, steps, *identity)
+    earlier = None if again else resume.earlier(server.batches(), mark)
+    if earlier is not None:
+        return earlier
+    if prompts:
+        return server.start(file, {**form, "metadata": json.dumps(mark)})
+    file_id = server.upload(file)
+    return server.create(file_id, endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid)
+
+
 @contextmanager
-def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[Client]:
-    """Yield a client of a server that serves `model`: one that runs already, or a local stack until the block ends."""
+def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[ApiClient]:
+    """Yield a client of a server of `model`: a running one, or a local stack."""
     runs = server_runs(settings.data)
     models_file = settings.models
     if model is not None and not runs and not _is_listed(settings, model):

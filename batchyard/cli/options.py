@@ -16,7 +16,7 @@ from batchyard.client.address import address
 from batchyard.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.settings import Settings
 
 PATIENCE = 3.0
@@ -33,7 +33,7 @@ def load_settings(**overrides: Any) -> Settings:
     return settings.load(**{name: value for name, value in overrides.items() if value is not None})
 
 
-def connect(data: Path | None) -> Client:
+def connect(data: Path | None) -> ApiClient:
     """Return a client of the server that BATCHYARD_URL names, or of the local stack on the data folder."""
     from batchyard.client import api
 

@@ -17,7 +17,7 @@ from batchyard.statuses import ENDPOINTS, PRIORITIES
 from batchyard.tables import formats
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 endpoint_option = click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
@@ -96,7 +96,7 @@ _PROMPT_OPTIONS = (
 
 
 def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of prompts to a command that takes a file of them as well as one of requests."""
+    """Add the options of prompts to a command that takes prompts or requests."""
     for option in reversed(_PROMPT_OPTIONS):
         command = option(command)
     return command
@@ -183,7 +183,7 @@ def steps(texts: Iterable[str]) -> list[dict[str, str]]:
 
 
 def endpoint_of(file: Path) -> str:
-    """Return the `url` of a request file's first line; chat completions if it has none, and validation reports it."""
+    """Return the `url` of a file's first line; chat completions if it has none."""
     with file.open("rb") as stream:
         first = lines.first_value(next((line for line in stream if line.strip()), b""))
     url = first.get("url") if isinstance(first, dict) else None
@@ -196,7 +196,7 @@ def with_model(source: Path, model: str, target: Path) -> None:
         copy.writelines(lines.with_model(line, model) for line in original)
 
 
-def save(server: Client, file_id: str | None, to: Path) -> None:
+def save(server: ApiClient, file_id: str | None, to: Path) -> None:
     """Write a result file; an empty one if the batch has none."""
     try:
         if file_id is None:

@@ -127,7 +127,7 @@ def _expected_cost(cost: dict[str, Any] | None) -> str:
 
 
 def refusal(document: dict[str, Any], command: str) -> str:
-    """Why a batch or a job has not completed: its status, the first error, how many there are, what lists them."""
+    """Says why a batch or a job has not completed, and what lists its errors."""
     errors = (document["errors"] or {}).get("data") or []
     ended = f"{document['object']} {document['id']} is {document['status']}"
     if not errors:
@@ -232,7 +232,7 @@ def _latencies(latency: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def sla(batch: dict[str, Any]) -> str:
-    """Return the outlook for the deadline; of an ended batch whether it was met, which only one that completed can."""
+    """Return the outlook for the deadline, or whether an ended batch met it."""
     state = _outlook(batch)
     return painted(state, {"late": "red", "at risk": "yellow"}.get(state))
 

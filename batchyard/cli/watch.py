@@ -15,7 +15,7 @@ from batchyard.client.progress import follow
 from batchyard.statuses import TERMINAL
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 
 class Unsuccessful(click.ClickException):
@@ -24,7 +24,7 @@ class Unsuccessful(click.ClickException):
     exit_code = 1
 
 
-def watch(server: Client, batch_id: str) -> dict[str, Any]:
+def watch(server: ApiClient, batch_id: str) -> dict[str, Any]:
     """Show a batch's progress until it has ended, and return the batch."""
     return follow(lambda: [server.batch(batch_id)], lambda batches: view.progress(batches[0]), view.brief)[0]
 

@@ -34,7 +34,7 @@ def configured_url() -> str | None:
 
 
 def server_runs(data: Path) -> bool:
-    """True if there is a server to use: BATCHYARD_URL names one, or a local stack runs on the folder `data`."""
+    """True if BATCHYARD_URL names a server or a local stack runs on `data`."""
     return configured_url() is not None or bool(local_state(data))
 
 

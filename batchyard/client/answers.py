@@ -18,7 +18,7 @@ MAX_REASON = 200
 _KINDS: tuple[Kind, ...] = ("string", "integer", "number", "boolean")
 
 
-class Answer(NamedTuple):
+class RowAnswer(NamedTuple):
     """What became of one request. `truncated`: the text ends because it had `max_tokens`."""
 
     custom_id: str
@@ -28,18 +28,18 @@ class Answer(NamedTuple):
     truncated: bool = False
 
 
-def read(line: bytes) -> Answer:
+def read(line: bytes) -> RowAnswer:
     """Parse a line of an output or error file of chat completions."""
     answer = orjson.loads(line)
     body = (answer["response"] or {}).get("body") or {}
     tokens = (body.get("usage") or {}).get("total_tokens")
     if not body.get("choices"):
         code, message = output_lines.reason(answer)
-        return Answer(answer["custom_id"], None, f"{code}: {message}" if message else code, tokens)
+        return RowAnswer(answer["custom_id"], None, f"{code}: {message}" if message else code, tokens)
     choice = body["choices"][0]
     text, reason = choice["message"].get("content"), choice.get("finish_reason")
     error = f"the answer has no text (finish_reason {reason})" if text is None else None
-    return Answer(answer["custom_id"], text, error, tokens, reason == "length")
+    return RowAnswer(answer["custom_id"], text, error, tokens, reason == "length")
 
 
 class Structure:
@@ -74,7 +74,7 @@ class Structure:
         """The request's parameter that makes an engine answer in this form."""
         return {"type": "json_schema", "json_schema": {"name": self._name, "schema": self._schema}}
 
-    def parse(self, answer: Answer) -> tuple[Mapping[str, Any], str | None]:
+    def parse(self, answer: RowAnswer) -> tuple[Mapping[str, Any], str | None]:
         """Return the properties of an answer, or none and why it does not have this form."""
         if answer.text is None:
             return {}, answer.error

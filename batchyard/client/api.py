@@ -25,7 +25,7 @@ _LONGEST_WAIT = 120.0
 """Seconds that a server may ask to wait for; one that asks for more is not asked again."""
 
 
-class Client:
+class ApiClient:
     """A client of one server, with one key.
 
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
@@ -68,7 +68,7 @@ class Client:
         return self._call("POST", "/batches", body)
 
     def start(self, file: Path, form: Mapping[str, str], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create a batch of a file of prompts, or of requests that are compressed; `form` as POST /start has it.
+        """Create a batch of prompts or of compressed requests; `form` is that of POST /start.
 
         Return the batch. A dry run creates none, and returns what it would be.
         """
@@ -158,7 +158,7 @@ class Client:
         return list(self._call("GET", "/recipes")["data"])
 
     def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
-        """Create a job from the fields of the request's body, and return it. A dry run returns what it would be."""
+        """Create a job from the body's fields and return it; a dry run returns its outlook."""
         return self._call("POST", "/jobs", body, **({"dry_run": "true"} if dry_run else {}))
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -336,16 +336,16 @@ class Client:
         return RequestError(message)
 
 
-def connect(data: Path, **settings: Any) -> Client:
+def connect(data: Path, **settings: Any) -> ApiClient:
     """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
 
     Args:
-        settings: those of Client.
+        settings: those of ApiClient.
 
     Raises:
         ConfigurationError: there is no key to send.
     """
-    return Client(*address(data), **settings)
+    return ApiClient(*address(data), **settings)
 
 
 def _filled(query: Mapping[str, str | None]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Kind = Literal["string", "integer", "number", "boolean"]
 
 
 class Column(NamedTuple):
-    """Values of a new column, None where there is none, and their type; None for a type that the values show."""
+    """Values of a new column, None where missing, and their type; None: as the values show."""
 
     values: list[Any]
     kind: Kind | None = "string"
@@ -52,7 +52,7 @@ def of(data: Any) -> Frame:
     if _is(data, "datasets", "Dataset"):
         return _Dataset(data)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
-        return _Rows(data)
+        return _Dicts(data)
     if hasattr(data, "__arrow_c_stream__") and not _is_column(data):
         return _Arrow(data)
     remedies = {
@@ -186,7 +186,7 @@ class _Dataset:
         return sys.modules["datasets"].Dataset(_arrow(columns))
 
 
-class _Rows:
+class _Dicts:
     """A list of mappings. A row without a column has no value there."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from batchyard import durations, settings
 from batchyard.client import answers, frames, resume
-from batchyard.client.answers import Answer, Structure
-from batchyard.client.api import Client, connect
+from batchyard.client.answers import RowAnswer, Structure
+from batchyard.client.api import ApiClient, connect
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import bar, counts, follow, problems
 from batchyard.errors import ConfigurationError, RequestError
@@ -45,7 +45,7 @@ def map(
     details: bool = False,
     again: bool = False,
     progress: bool = True,
-    server: Client | None = None,
+    server: ApiClient | None = None,
     name: str = "map",
     **parameters: Any,
 ) -> Any:
@@ -81,39 +81,19 @@ def map(
     """
     frame = frames.of(data)
     messages = _messages(frame, template, system)
-    structure = None if schema is None else Structure(schema)
-    if structure is not None:
-        if response_format is not None:
-            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
-        if details and (clash := [column for column in DETAILS if column in structure.columns]):
-            raise ConfigurationError(
-                f"schema: its property {clash[0]} has the name of a column of the details; rename it"
-            )
+    structure = None
+    if schema is not None:
+        structure = _structure(schema, response_format, details)
         response_format = structure.response_format
-    options = {"temperature": temperature, "max_tokens": max_tokens, "response_format": response_format, **parameters}
-    body = {"model": model, **{key: value for key, value in options.items() if value is not None}}
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise ConfigurationError(f"a parameter is no JSON: {error}") from error
-
+    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
     server = server or connect(settings.load().data)
     spec = served(server, model)
     if spec["batchyard"]["simulated"]:
         click.echo(f"model {model} is simulated: no model has made these answers", err=True)
-    results = _Results(len(frame))
+    results = RowResults(len(frame))
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
-        earlier = resume.Earlier(() if again else server.batches())
-        batches = []
-        for file in _files(_lines(frame, messages, body, results), Path(folder), name):
-            mark = resume.fingerprint("map", resume.sha256(file), spec)
-            batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
-            if batch is None:
-                # A row that cannot run, such as one that is too long, keeps no other from its answer.
-                batch = server.create(
-                    server.upload(file), endpoint=ENDPOINT, window=window, metadata=mark, on_invalid="skip"
-                )
-            batches.append(batch)
+        files = _files(_lines(frame, messages, body, results), Path(folder), name)
+        batches = _batches(server, files, spec, window, again=again, progress=progress)
         if not batches and results.unusable is not None:
             raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, progress):
@@ -130,11 +110,11 @@ async def amap(data: Any, template: str, **options: Any) -> Any:
 
 
 def is_unsent(error: str) -> bool:
-    """True for the error of a row that was not sent, since a cell of its is empty."""
+    """True for the error of a row that was not sent because it has an empty cell."""
     return error.startswith("column ") and error.endswith(" is empty")
 
 
-class _Results:
+class RowResults:
     """What became of each row: its text or why it has none, and its tokens.
 
     Attributes:
@@ -142,7 +122,7 @@ class _Results:
     """
 
     def __init__(self, rows: int) -> None:
-        self.answers: list[Answer | None] = [None] * rows
+        self.answers: list[RowAnswer | None] = [None] * rows
         self.errors: list[str | None] = [None] * rows
         self.tokens: list[int | None] = [None] * rows
         self.unusable: str | None = None
@@ -153,7 +133,7 @@ class _Results:
         if error.code != "empty_value" and self.unusable is None:
             self.unusable = f"row {row}: {error}"
 
-    def take(self, server: Client, batch: dict[str, Any], scratch: Path) -> None:
+    def take(self, server: ApiClient, batch: dict[str, Any], scratch: Path) -> None:
         """Add the answers and errors of an ended batch, by way of a file."""
         for file_id in (batch["output_file_id"], batch["error_file_id"]):
             if file_id is None:
@@ -198,7 +178,29 @@ def _parsed(text: str, what: str, frame: Frame) -> Template:
     return template
 
 
-def served(server: Client, model: str) -> dict[str, Any]:
+def _structure(
+    schema: type[BaseModel] | Mapping[str, Any], response_format: Mapping[str, Any] | None, details: bool
+) -> Structure:
+    """Return the form of answers. Raises ConfigurationError if it does not go with the other options."""
+    structure = Structure(schema)
+    if response_format is not None:
+        raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
+    if details and (clash := [column for column in DETAILS if column in structure.columns]):
+        raise ConfigurationError(f"schema: its property {clash[0]} has the name of a column of the details; rename it")
+    return structure
+
+
+def _body(model: str, **parameters: Any) -> dict[str, Any]:
+    """Return the body of each request but for its messages. Raises ConfigurationError for what is no JSON."""
+    body = {"model": model, **{name: value for name, value in parameters.items() if value is not None}}
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise ConfigurationError(f"a parameter is no JSON: {error}") from error
+    return body
+
+
+def served(server: ApiClient, model: str) -> dict[str, Any]:
     """Return what the server says of a model. Raises ConfigurationError if it does not serve chats with it."""
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
@@ -211,7 +213,7 @@ def served(server: Client, model: str) -> dict[str, Any]:
 
 
 def _lines(
-    frame: Frame, messages: Sequence[tuple[str, Template]], body: Mapping[str, Any], results: _Results
+    frame: Frame, messages: Sequence[tuple[str, Template]], body: Mapping[str, Any], results: RowResults
 ) -> Iterator[bytes]:
     """Yield a request for each row; note in `results` why one makes none."""
     cells = {column: frame.cells(column) for _, message in messages for column in message.columns}
@@ -227,7 +229,7 @@ def _lines(
 
 
 def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
-    """Write lines to files that a batch may have, each of which is deleted before the next is written."""
+    """Write lines to files within a batch's limits; delete each before the next."""
     line, number = next(lines, None), 0
     while line is not None:
         number += 1
@@ -242,7 +244,24 @@ def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
         file.unlink()
 
 
-def _wait(server: Client, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
+def _batches(
+    server: ApiClient, files: Iterable[Path], spec: Mapping[str, Any], window: str, *, again: bool, progress: bool
+) -> list[dict[str, Any]]:
+    """Return a batch of each file: an earlier call's of the same rows, or a new one."""
+    earlier = resume.Earlier(() if again else server.batches())
+    batches = []
+    for file in files:
+        mark = resume.fingerprint("map", resume.sha256(file), spec)
+        batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
+        if batch is None:
+            # A row that cannot run, such as one that is too long, keeps no other from its answer.
+            upload = server.upload(file)
+            batch = server.create(upload, endpoint=ENDPOINT, window=window, metadata=mark, on_invalid="skip")
+        batches.append(batch)
+    return batches
+
+
+def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
     """Return the batches when all have ended. Raises RequestError as soon as the server has refused one."""
     latest = {batch["id"]: batch for batch in batches}
 

@@ -56,7 +56,7 @@ def follow(
 
 
 def patiently(fetch: Callable[[], T]) -> T:
-    """Call `fetch` until the server answers, for AWAY_SECONDS at most: batches go on while the web app is away."""
+    """Call `fetch` until the server answers, at most for AWAY_SECONDS: batches go on meanwhile."""
     deadline = time.monotonic() + AWAY_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""How a command that is run again finds the batch or the job that it made the first time: by a mark in the metadata."""
+"""Commands that are run again find their first batch or job by a mark in its metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 
 KEY = "batchyard.run"
@@ -24,8 +24,8 @@ def remedy(again: bool) -> str:
     return f"{command} goes on with what has no answer yet"
 
 
-def mark(server: Client, *parts: Any) -> dict[str, str]:
-    """Return metadata that is equal for the same command: a hash of `parts` and of the models as they are served."""
+def mark(server: ApiClient, *parts: Any) -> dict[str, str]:
+    """Return equal metadata for the same command: a hash of `parts` and the served models."""
     return fingerprint(*parts, server.models())
 
 
@@ -35,10 +35,10 @@ def fingerprint(*parts: Any) -> dict[str, str]:
 
 
 class Earlier:
-    """The batches or jobs of earlier commands, newest first, fetched as far as it takes to find one.
+    """Finds batches or jobs of earlier commands, the newest first; fetches no more than it must.
 
-    One that has failed, expired or was cancelled is none of them. A retry has the metadata of what it retries, and only
-    a part of its rows, so it is none either.
+    Those that failed, expired or were cancelled do not count. Neither does a retry: it has the metadata of its source,
+    but only a part of the rows.
     """
 
     def __init__(self, objects: Iterable[dict[str, Any]]) -> None:

@@ -66,14 +66,14 @@ def read(file: Path) -> Any:
 
 
 def cells(file: Path, table: Any, null_values: Collection[str]) -> Any:
-    """Return a table that was read from `file`, with None for each cell of csv that is one of `null_values`."""
+    """Return a table of `file` with None for csv cells in `null_values`."""
     if kind_of(file).format not in DELIMITERS or not null_values:
         return table
     return [{name: None if cell in null_values else cell for name, cell in row.items()} for row in table]
 
 
 def beside(table: Any, new: Any, prefix: str) -> Any:
-    """Return a table with the columns of another one of its kind beside its own, their names with a prefix."""
+    """Return a table with another's columns beside its own, their names prefixed."""
     if isinstance(table, list):
         return [
             {**row, **{prefix + name: value for name, value in added.items()}}
@@ -85,7 +85,7 @@ def beside(table: Any, new: Any, prefix: str) -> Any:
 
 
 def write(file: Path, table: Any) -> None:
-    """Write an Arrow table or a list of dicts with the same keys; the file appears whole or not at all.
+    """Write an Arrow table or a list of dicts, whole or not at all.
 
     Raises ConfigurationError if it cannot be written, or has values that parquet has no type for.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 
 from batchyard.failures.causes import OF_MEMORY, find
 from batchyard.wording import cut
@@ -22,22 +21,17 @@ _GENERIC = re.compile(r"There are some potential root causes\..*", re.DOTALL)
 
 def cause_of(reason: str) -> str:
     """Return a text without remedies of `explained`, and without Ray's list of what may end a process."""
-    return _GENERIC.sub("", "\n".join(line.partition(REMEDY)[0] for line in reason.split("\n")))
+    return without_guesses("\n".join(line.partition(REMEDY)[0] for line in reason.split("\n")))
+
+
+def without_guesses(text: str) -> str:
+    """Return a text without Ray's list of what may end a process."""
+    return _GENERIC.sub("", text)
 
 
 def one_line(text: str) -> str:
     """Return the text on one line, without what pydantic adds."""
     return " ".join(_NOISE.sub("", text).split())
-
-
-def ending(exit_code: int) -> str:
-    """Return how a process ended, behind its name."""
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"was ended by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"was ended by signal {-exit_code}"
 
 
 def explained(cause: str, memory: str = "") -> str:
@@ -59,19 +53,6 @@ def concerns_memory(cause: str) -> bool:
     """True if memory may be the cause."""
     known = find(cause)
     return known is not None and known.rule.category in OF_MEMORY
-
-
-def actor_death(text: str) -> str:
-    """Return why a Ray actor died, from the text of Ray's error."""
-    text = one_line(text)
-    _, _, detail = text.partition("The actor is dead because ")
-    if memory := re.search(r"running low on memory.*?(?:threshold of \d+(?:\.\d+)?|$)", text):
-        return f"Ray ended the engine's process, since the node was {memory[0]}"
-    if re.search(r"\bnode (?:has |was |is )?(?:died|dead|lost|terminated)|node failure|\bits node\b", text):
-        return "the node of the engine's process has died"
-    if "connection error code 2" in text or "Worker unexpectedly exits" in text:
-        return "the process of the engine's actor ended without a word: it was killed, or it crashed"
-    return cut(_GENERIC.sub("", detail or text).strip(), MAX_CAUSE)
 
 
 def _whole_sentences(text: str, span: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""The data folder of a local stack: its lock, the remains of an earlier holder, and the secrets it keeps."""
+"""The data folder of a local stack: lock, remains of an earlier holder, secrets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DataFolder:
             )
 
     def hold(self) -> None:
-        """Lock this folder until `release` or the end of this process, and end what a killed stack left running.
+        """Lock this folder until `release`, and end what a killed stack left running.
 
         Raises:
             ConfigurationError: another stack holds the folder; names it.
@@ -95,7 +95,7 @@ class DataFolder:
 
     @property
     def short(self) -> Path:
-        """The folder for sockets: `run`, or a private temporary folder if that path is too long or odd for a socket."""
+        """The folder for sockets: `run`, or a temporary one if that path cannot have sockets."""
         longest = len(os.fsencode(self.run / "ray")) + _RAY_SUFFIX
         if longest <= _SOCKET_BYTES and re.fullmatch(r"[\w./-]+", str(self.run), re.ASCII):
             return self.run
@@ -117,9 +117,15 @@ class DataFolder:
 
     def write_state(self, url: str, flower: str) -> None:
         """Write the addresses of the stack that this process runs, for the terminal commands."""
-        own = psutil.Process()
+        process = psutil.Process()
         draft = self.state_file.with_suffix(".new")
-        state = {"url": url, "flower": flower, "pid": own.pid, "started": own.create_time(), "ray": str(self.ray)}
+        state = {
+            "url": url,
+            "flower": flower,
+            "pid": process.pid,
+            "started": process.create_time(),
+            "ray": str(self.ray),
+        }
         draft.write_text(json.dumps(state))
         draft.rename(self.state_file)
 

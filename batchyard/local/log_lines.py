@@ -25,8 +25,8 @@ _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line: when it was written, in Unix seconds, and its fields: `time`, `level`, `file`, `message` and more."""
+class LogLine:
+    """A log line with its time in Unix seconds; fields are `time`, `level`, `file`, `message` and more."""
 
     at: float
     fields: dict[str, Any]
@@ -49,22 +49,22 @@ class LogLines:
 
     def read(
         self, ids: Collection[str], models: Collection[str], *, since: float, until: float = float("inf")
-    ) -> list[Line]:
-        """Return the new lines that name one of the ids, and those of the engines of these models, in order of time."""
+    ) -> list[LogLine]:
+        """Return new lines that name one of the ids or come from these models' engines, by time."""
         lines = [
-            *(line for path in self._logs.glob("*.log*") for line in self._own(path, ids)),
-            *(line for path in self._ray.glob("session_2*/logs/worker-*") for line in self._engine(path, models)),
+            *(line for path in self._logs.glob("*.log*") for line in self._of_services(path, ids)),
+            *(line for path in self._ray.glob("session_2*/logs/worker-*") for line in self._of_engines(path, models)),
         ]
         return sorted((line for line in lines if since <= line.at <= until), key=lambda line: line.at)
 
-    def _own(self, path: Path, ids: Collection[str]) -> Iterator[Line]:
+    def _of_services(self, path: Path, ids: Collection[str]) -> Iterator[LogLine]:
         for text in self._new(path):
             if text.startswith("{") and any(name in text for name in ids):
                 line = _parsed(text, path.name)
                 if line is not None and not _polls(line.fields):
                     yield line
 
-    def _engine(self, path: Path, models: Collection[str]) -> Iterator[Line]:
+    def _of_engines(self, path: Path, models: Collection[str]) -> Iterator[LogLine]:
         model = self._model(path)
         if model is None or model not in models:
             return
@@ -75,10 +75,10 @@ class LogLines:
                 continue
             line = (text.startswith("{") and _parsed(text, path.name)) or self._plain(path, text, model)
             self._times[path] = line.at
-            yield Line(line.at, {**line.fields, "file": "engine", "model": model})
+            yield LogLine(line.at, {**line.fields, "file": "engine", "model": model})
 
-    def _plain(self, path: Path, text: str, model: str) -> Line:
-        """Give a line of an engine its time: the one in it, else that of the line before."""
+    def _plain(self, path: Path, text: str, model: str) -> LogLine:
+        """Give an engine's line its time, else that of the line before."""
         match, level = _TIME.search(text[:80]), _LEVEL.search(text[:80])
         began = datetime.fromtimestamp(path.stat().st_mtime)
         at = self._times.get(path, began.timestamp())
@@ -89,7 +89,7 @@ class LogLines:
             except ValueError:
                 match = None
         time = datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
-        return Line(at, {"time": time, "level": level[1].lower() if level else "info", "message": text})
+        return LogLine(at, {"time": time, "level": level[1].lower() if level else "info", "message": text})
 
     def _model(self, path: Path) -> str | None:
         """Return the model of an engine's output, which its actor has named on standard error."""
@@ -103,7 +103,7 @@ class LogLines:
         return self._models.get(key)
 
     def _new(self, path: Path) -> Iterator[str]:
-        """Yield the whole lines that were added to a file since the last call. A file that was cut is read anew."""
+        """Yield the whole lines added since the last call; a truncated file is read anew."""
         try:
             with path.open("rb") as stream:
                 before = self._offsets.get(path, 0)
@@ -117,11 +117,11 @@ class LogLines:
             return  # removed meanwhile
 
 
-def _parsed(text: str, file: str) -> Line | None:
+def _parsed(text: str, file: str) -> LogLine | None:
     """Return a JSON line; None if it is none of ours."""
     try:
         fields = json.loads(text)
-        return Line(datetime.fromisoformat(fields["time"]).timestamp(), {**fields, "file": file})
+        return LogLine(datetime.fromisoformat(fields["time"]).timestamp(), {**fields, "file": file})
     except (ValueError, KeyError, TypeError):
         return None
 

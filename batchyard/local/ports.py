@@ -50,7 +50,7 @@ class Port:
 
 
 def free() -> int:
-    """Return a port of the loopback interface that is free now. Another caller may get it, too: see `Port`."""
+    """Return a free loopback port; another caller may get it, too: see `Port`."""
     port = Port("127.0.0.1", 0)
     port.close()
     return port.number

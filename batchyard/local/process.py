@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """A program's command line, and the process that runs it.
 
     `tag` is put into the environment of the process and so of all its descendants; `tagged` finds strays by it.
@@ -72,7 +72,7 @@ class Child:
         return self.process.poll() if self.process is not None else None
 
     def plan_restart(self) -> float:
-        """Kill the descendants of a dead process and schedule its restart. Return the delay: 1, 2, 4 … 30 seconds."""
+        """Kill a dead process's descendants, schedule its restart, return the delay: 1, 2, 4 … 30 s."""
         kill_tagged(self.tag)
         if time.monotonic() - self.started > 60:
             self.failures = 0
@@ -120,11 +120,11 @@ def rotate(log: Path) -> None:
 def tagged(*tags: str) -> list[psutil.Process]:
     """Return the processes with one of these tags or one below it (`<data folder>` covers `<data folder>#ray`)."""
     matches = []
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    callers = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         try:
             value = process.environ().get(TAG, "")
-            if process.pid not in own and (value in tags or value.startswith(tuple(f"{tag}#" for tag in tags))):
+            if process.pid not in callers and (value in tags or value.startswith(tuple(f"{tag}#" for tag in tags))):
                 matches.append(process)
         except (psutil.Error, OSError):
             continue  # ended meanwhile, or somebody else's
@@ -163,7 +163,7 @@ def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Proces
 
 
 def _runs(process: psutil.Process) -> bool:
-    """True unless it has ended. One that its parent, or init, has not yet waited for has ended, too."""
+    """True unless it has ended; a zombie has ended, too."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

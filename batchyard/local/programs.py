@@ -1,4 +1,4 @@
-"""The programs of others that a local stack starts, Redis and Ray: their command lines, and when they are ready."""
+"""Redis and Ray of a local stack: command lines, and when they are ready."""
 
 from __future__ import annotations
 

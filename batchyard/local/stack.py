@@ -20,7 +20,7 @@ from batchyard import wording
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import ports, process, programs, services
 from batchyard.local.data_folder import DataFolder
-from batchyard.local.process import Child
+from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Stack:
         return f"http://127.0.0.1:{self._ports['flower'].number}"
 
     def run(self, ready: Callable[[], None], say: Callable[[str], None] = log.info) -> None:
-        """Start all, call `ready` once a batch can run, restart what fails until SIGTERM or SIGINT, then end all.
+        """Start all, call `ready`, restart what fails until SIGTERM or SIGINT, end all.
 
         A second SIGTERM or SIGINT kills what still runs.
 
@@ -186,7 +186,7 @@ class Stack:
             port.close()
         self.folder.release()
 
-    def _end(self, group: Sequence[Child]) -> None:
+    def _end(self, group: Sequence[ChildProcess]) -> None:
         """Ask these to end, and wait for them at most their grace, or until the second signal."""
         for child in group:
             child.signal_end()
@@ -248,7 +248,7 @@ class Stack:
         finally:
             database.close()
 
-    def _children(self) -> dict[str, Child]:
+    def _children(self) -> dict[str, ChildProcess]:
         explicit, folder = self.settings.model_fields_set, self.folder
         socket_path = folder.short / "redis.sock"
         redis_url = self.settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
@@ -290,9 +290,9 @@ class Stack:
         *,
         ready: Callable[[], bool] = lambda: True,
         grace: float = 5.0,
-    ) -> Child:
+    ) -> ChildProcess:
         folder = self.folder
-        return Child(
+        return ChildProcess(
             name,
             argv,
             environment,
@@ -310,13 +310,13 @@ class Stack:
     def _environment(self, redis_url: str, ray_address: str) -> dict[str, str]:
         """The environment of every child: these settings, and variables that keep Ray quiet and local."""
         settings = self.settings
-        own = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
-        own |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
-        own |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
-        own |= {"redis_url": redis_url, "ray_address": ray_address}
+        values = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
+        values |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
+        values |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
+        values |= {"redis_url": redis_url, "ray_address": ray_address}
         return {
             **os.environ,
-            **{environment_name(field): value for field, value in own.items()},
+            **{environment_name(field): value for field, value in values.items()},
             "PYTHONUNBUFFERED": "1",
             # Our packages go before modules of the same name in the folder where `up` runs, such as a user's
             # recipes.py. Celery and gunicorn put that folder first unless it is in the path.

@@ -1,4 +1,4 @@
-"""Tables in files, for every door: one reader of all formats, one renderer of templates, one rule for cells.
+"""Tables in files: one reader of all formats, one renderer of templates, one rule for cells.
 
 `formats` says what a file's name tells and decompresses, `reading` yields rows, `cells` makes texts of values,
 `template` puts them into prompts. Errors are those of `reading.TableError` and `cells.CellError`; each door translates

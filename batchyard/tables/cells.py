@@ -37,7 +37,7 @@ class CellError(ValueError):
 
 
 def text(value: Any, column: str) -> str:
-    """Return a cell as a prompt has it. Raises CellError for one that is empty, or neither text nor JSON."""
+    """Return a cell as text of a prompt. Raises CellError if empty, or neither text nor JSON."""
     try:
         if isinstance(value, str):
             content = str.__str__(value)
@@ -77,7 +77,7 @@ def json_value(value: Any, column: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a cell as a JSON value, None for a missing one: None, NaN, NA, NaT. Decimals and dates become texts.
+    """Return a cell as a JSON value; None, NaN, NA, NaT become None, decimals and dates texts.
 
     Raises:
         CellError: it is, or has in it, what JSON has no value for.

@@ -39,7 +39,7 @@ class TableError(Exception):
 
 
 def kind_of(name: str) -> Kind | None:
-    """Return what a file of this name holds, None if the name does not say. Parquet is compressed in itself."""
+    """Return what a file of this name holds; None if the name does not say."""
     path = PurePath(name)
     compression = compression_of(name)
     if compression:

@@ -1,4 +1,4 @@
-"""Why a text is not JSON, in words that name the place."""
+"""Says why a text is not JSON, with the place in it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class _NotANumber:
 
 
 def not_a_number(raw: bytes | str) -> str | None:
-    """Return where a line has NaN or an infinity, in words, if nothing else keeps it from being JSON; else None."""
+    """Return where a line, else JSON, has NaN or an infinity; None otherwise."""
     try:
         value = json.loads(raw, parse_constant=_NotANumber, parse_int=float)
-        place, constant = next(_not_numbers(value, ""))
+        path, constant = next(_not_numbers(value, ""))
     except (ValueError, RecursionError, StopIteration):
         return None
-    return f"{constant.name} at {quoted(place)}. {constant.name} is not JSON; write null or leave it out"
+    return f"{constant.name} at {quoted(path)}. {constant.name} is not JSON; write null or leave it out"
 
 
 def half_character(raw: bytes | str) -> str | None:
-    """Return which field of an object has half of a surrogate pair, if nothing else keeps it from being JSON."""
+    """Return which field of an object, else JSON, has half of a surrogate pair."""
     try:
         value = json.loads(raw)
         fields = value.items() if isinstance(value, dict) else [("prompt", value)]
@@ -47,12 +47,12 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _not_numbers(value: Any, place: str) -> Iterator[tuple[str, _NotANumber]]:
+def _not_numbers(value: Any, path: str) -> Iterator[tuple[str, _NotANumber]]:
     if isinstance(value, _NotANumber):
-        yield place, value
+        yield path, value
     elif isinstance(value, dict):
         for name, child in value.items():
-            yield from _not_numbers(child, f"{place}.{name}".removeprefix("."))
+            yield from _not_numbers(child, f"{path}.{name}".removeprefix("."))
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _not_numbers(child, f"{place}[{index}]")
+            yield from _not_numbers(child, f"{path}[{index}]")

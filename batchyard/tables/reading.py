@@ -1,4 +1,4 @@
-"""The rows of a table in a file, one by one: memory holds a row, of Parquet a few, and not the file.
+"""Reads the rows of a table from a file, one by one; memory never holds the file.
 
 A table of text is UTF-8; a byte order mark is skipped. Lines end with a line feed, which a carriage return may precede.
 txt: a line is a row, with the column `prompt`. prompts: so is what stands between two lines `---`. jsonl: an object, or
@@ -28,7 +28,7 @@ _PARQUET_ROWS = 64
 _UNLIMITED = 2**31 - 1
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row, or the problem in its place.
 
     Attributes:
@@ -56,7 +56,7 @@ def rows(
     max_line_bytes: int = MAX_LINE_BYTES,
     null_values: Collection[str] = (),
     pick: Picked | None = None,
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     """Yield the rows of a table.
 
     Args:
@@ -78,7 +78,7 @@ def rows(
 
 
 class _Lines:
-    """The lines of a file without a byte order mark. A line that is too long is read, but not kept.
+    """Lines of a file without a byte order mark; too long ones are skipped.
 
     Attributes:
         number: of the line, from 1.
@@ -118,19 +118,19 @@ class _Lines:
         return None
 
 
-def _texts(lines: _Lines) -> Iterator[Row]:
+def _texts(lines: _Lines) -> Iterator[TableRow]:
     number = 0
     for line in lines:
         if problem := lines.problem(line):
-            yield Row(number, lines.number, {}, *problem)
+            yield TableRow(number, lines.number, {}, *problem)
         elif not (text := line.decode().rstrip("\r\n")).strip():
             continue
         else:
-            yield Row(number, lines.number, {"prompt": text})
+            yield TableRow(number, lines.number, {"prompt": text})
         number += 1
 
 
-def _blocks(lines: _Lines) -> Iterator[Row]:
+def _blocks(lines: _Lines) -> Iterator[TableRow]:
     number, first, size = 0, 1, 0
     block, problem = list[str](), None
     for line in lines:
@@ -151,14 +151,14 @@ def _blocks(lines: _Lines) -> Iterator[Row]:
         yield row
 
 
-def _block(number: int, first: int, lines: list[str], problem: tuple[str, str] | None) -> Row | None:
+def _block(number: int, first: int, lines: list[str], problem: tuple[str, str] | None) -> TableRow | None:
     if problem is not None:
-        return Row(number, first, {}, *problem)
+        return TableRow(number, first, {}, *problem)
     text = "\n".join(lines).strip("\n")
-    return Row(number, first, {"prompt": text}) if text else None
+    return TableRow(number, first, {"prompt": text}) if text else None
 
 
-def _objects(lines: _Lines) -> Iterator[Row]:
+def _objects(lines: _Lines) -> Iterator[TableRow]:
     number = 0
     for line in lines:
         if not line.strip() and not lines.too_long:
@@ -174,7 +174,7 @@ def _objects(lines: _Lines) -> Iterator[Row]:
             value = {"prompt": value}
         if problem is None and not isinstance(value, dict):
             problem = "is neither an object nor a string", "invalid_value"
-        yield Row(number, lines.number, {}, *problem) if problem else Row(number, lines.number, value)
+        yield TableRow(number, lines.number, {}, *problem) if problem else TableRow(number, lines.number, value)
         number += 1
 
 
@@ -186,7 +186,7 @@ def _not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
     return f"is not valid JSON: {error.msg}"
 
 
-_READERS: dict[str, Callable[[_Lines], Iterator[Row]]] = {"txt": _texts, "prompts": _blocks, "jsonl": _objects}
+_READERS: dict[str, Callable[[_Lines], Iterator[TableRow]]] = {"txt": _texts, "prompts": _blocks, "jsonl": _objects}
 
 
 class _CsvLines:
@@ -233,7 +233,7 @@ class _CsvLines:
         return text
 
 
-def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterator[Row]:
+def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterator[TableRow]:
     csv.field_size_limit(_UNLIMITED)  # the limit is that of rows
     source = _CsvLines(lines)
     reader = csv.reader(source, delimiter=delimiter, strict=True)
@@ -253,10 +253,10 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
             if problem is None and len(cells) != len(columns):
                 problem = f"has not {len(columns)} columns as the first line has", "invalid_value"
             if problem is not None:
-                yield Row(number, lines.number, {}, *problem)
+                yield TableRow(number, lines.number, {}, *problem)
             else:
                 values = (None if cell in null_values else cell for cell in cells)
-                yield Row(number, lines.number, dict(zip(columns, values, strict=True)))
+                yield TableRow(number, lines.number, dict(zip(columns, values, strict=True)))
             number += 1
     except csv.Error as error:
         raise TableError(f"The table is not valid CSV after line {lines.number}: {error}") from None
@@ -270,7 +270,7 @@ def _header(cells: list[str], problem: tuple[str, str] | None) -> list[str]:
     return cells
 
 
-def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[Row]:
+def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[TableRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -281,7 +281,7 @@ def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[Row]:
             number = 0
             for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
                 for values in batch.to_pylist():
-                    yield Row(number, number + 1, values)
+                    yield TableRow(number, number + 1, values)
                     number += 1
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"The file is not Parquet: {error}") from None

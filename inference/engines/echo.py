@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, Po
 from batchyard import __version__
 from batchyard.errors import EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
-from inference.engine import Answer, Engine, first_unsupported
+from inference.engine import Engine, EngineAnswer, first_unsupported
 
 EMBEDDINGS = "/v1/embeddings"
 SUPPORTED = frozenset({"model", "messages", "prompt", "input", "n"}) | {
@@ -90,7 +90,7 @@ class Echo(Engine):
         if self._arguments.start_error is not None:
             raise EngineStartError(self._arguments.start_error)
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         text = _text(body)
         if self._arguments.call_log is not None:
             with self._arguments.call_log.open("a") as log:
@@ -106,7 +106,7 @@ class Echo(Engine):
         end += self._arguments.latency_ms / 1000
         if end > now:
             await asyncio.sleep(min(end, deadline) - now)
-        return self._echo(endpoint, body, text) if end <= deadline else Answer.timed_out(self.request_timeout)
+        return self._echo(endpoint, body, text) if end <= deadline else EngineAnswer.timed_out(self.request_timeout)
 
     def versions(self) -> dict[str, str]:
         return {"engine": self.name, "version": __version__}
@@ -138,10 +138,10 @@ class Echo(Engine):
             return text, len(words), "stop"
         return " ".join(islice(cycle(words), limit)), limit, "length"
 
-    def _echo(self, endpoint: str, body: dict[str, Any], text: str) -> Answer:
+    def _echo(self, endpoint: str, body: dict[str, Any], text: str) -> EngineAnswer:
         self._requests += 1
         if self._arguments.fail_every and self._requests % self._arguments.fail_every == 0:
-            return Answer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
+            return EngineAnswer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
         words = len(text.split())
         model = body.get("model", self.spec.name)
         if endpoint == EMBEDDINGS:
@@ -149,7 +149,7 @@ class Echo(Engine):
             vector = [byte / 255 for byte in digest]
             data = [{"object": "embedding", "index": 0, "embedding": vector}]
             usage = {"prompt_tokens": words, "total_tokens": words}
-            return Answer(200, {"object": "list", "data": data, "usage": usage, "model": model})
+            return EngineAnswer(200, {"object": "list", "data": data, "usage": usage, "model": model})
         samples = body.get("n") or 1
         content, tokens, reason = self._completion(body, text)
         usage = {
@@ -159,7 +159,7 @@ class Echo(Engine):
         }
         chat = endpoint == "/v1/chat/completions"
         output: dict[str, Any] = {"message": {"role": "assistant", "content": content}} if chat else {"text": content}
-        return Answer(
+        return EngineAnswer(
             200,
             {
                 "id": f"{'chatcmpl' if chat else 'cmpl'}-echo-{self._requests}",

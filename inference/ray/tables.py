@@ -13,7 +13,7 @@ from batchyard import output_lines
 from batchyard.errors import EngineError, EngineStartError
 from inference.answers import ANSWERS
 from inference.deaths import EngineDeath
-from inference.residents.kept_replies import Reply
+from inference.residents.replies import EngineReply
 
 PACKED = "answers"
 PACKED_BYTES = 32 * 1024 * 1024
@@ -24,16 +24,16 @@ DIED = -2
 """Line number of a table that holds the death of an engine instead of answers."""
 
 
-def answers(table: pa.Table, replies: list[Reply]) -> pa.Table:
+def answers(table: pa.Table, replies: list[EngineReply]) -> pa.Table:
     """Return the output lines (OpenAI's Batch API) of `table`'s rows, in its order."""
     lines = [
-        output_lines.line(custom_id, *reply[:3])
+        output_lines.line(custom_id, reply.status_code, reply.body, reply.error)
         for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
     ]
     _, _, _, input_tokens, cached_tokens, output_tokens, seconds = zip(*replies, strict=True)
     columns = [
         table.column("line").cast(pa.int64()),
-        pa.array([reply[0] == 200 for reply in replies]),
+        pa.array([reply.status_code == 200 for reply in replies]),
         pa.array(lines, pa.string()),
         pa.array(input_tokens, pa.int64()),
         pa.array(cached_tokens, pa.int64()),

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from inference.requests.sampling import Sampling
+from inference.requests.sampling import SamplingParameters
 
 NEED_CONTENT = ("system", "developer", "user", "tool")
 CONTENT_KEYS = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
@@ -153,7 +153,7 @@ class _Body(_Object):
     prompt_cache_key: str = ""
 
 
-class _Generation(Sampling, _Body):
+class _Generation(SamplingParameters, _Body):
     stream: bool = False
     stream_options: dict[str, Any] = Field(default_factory=dict)
     logit_bias: Biases = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchyard.models import ModelSpec
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 from inference.requests.bodies import prompts
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ContextLength:
         self._folder = Path(spec.source) if spec.source and not simulated else None
         self.longest = self._length()
 
-    def refusal(self, endpoint: str, body: Mapping[str, Any], size: int) -> Answer | None:
+    def refusal(self, endpoint: str, body: Mapping[str, Any], size: int) -> EngineAnswer | None:
         """Return the answer to a request that cannot fit, or None. `size`: bytes of `body` as JSON."""
         if self.longest is None:
             return None
@@ -68,9 +68,9 @@ class ContextLength:
                 return self._answer(name, f"{name} has at least {tokens} tokens")
         return None
 
-    def _answer(self, param: str, reason: str) -> Answer:
+    def _answer(self, param: str, reason: str) -> EngineAnswer:
         message = f"This model's maximum context length is {self.longest} tokens. However, {reason}."
-        return Answer.refused(message, param=param, code="context_length_exceeded")
+        return EngineAnswer.refused(message, param=param, code="context_length_exceeded")
 
     def _at_least(self, text: str | list[int], tokens: int) -> int:
         """Return `tokens` plus the tokens that `text` certainly has. Counting ends once they are too many."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from batchyard.models import ModelSpec
 from batchyard.wording import quoted
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 
 TEXTS = frozenset({"refusal", "text", "thinking"})
 """Keys of a content part whose texts no engine fetches."""
@@ -48,7 +48,7 @@ def allowed_domains(spec: ModelSpec) -> list[str]:
     return [str(domain).lower() for domain in domains] if isinstance(domains, list | tuple) else []
 
 
-def refusal(spec: ModelSpec, body: Mapping[str, Any]) -> Answer | None:
+def refusal(spec: ModelSpec, body: Mapping[str, Any]) -> EngineAnswer | None:
     """Return the answer to a request with media that the model's engine may not fetch, or None."""
     allowed = allowed_domains(spec)
     for place, url in remote(body):
@@ -57,7 +57,7 @@ def refusal(spec: ModelSpec, body: Mapping[str, Any]) -> Answer | None:
                 f"The media URL {quoted(url)} is not allowed here. Send the media as a data: URL, or name its domain "
                 f"in engine_args.allowed_media_domains of the model {spec.name!r}."
             )
-            return Answer.refused(message, param=place, code="media_not_allowed")
+            return EngineAnswer.refused(message, param=place, code="media_not_allowed")
     return None
 
 

@@ -14,7 +14,7 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class Sampling(BaseModel):
+class SamplingParameters(BaseModel):
     """The sampling parameters of one request body. Other keys are ignored; null counts as absent."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -59,7 +59,7 @@ class Sampling(BaseModel):
         return self.greedy and not self.penalised
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Sampling:
+    def of(cls, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingParameters:
         """Return the parameters of `body`, with `defaults` for the others.
 
         Raises:

@@ -26,17 +26,17 @@ from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.requests.cache_need import CacheNeed, most_output
 from inference.residents import process
 from inference.residents.admission import AdmissionQueue, Rank
-from inference.residents.kept_replies import CLOSED, KeptReplies, Mailbox, Reply, reply
+from inference.residents.kept_replies import KeptReplies, Mailbox
 from inference.residents.memory import Memory
+from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, packed
 from inference.residents.session import EngineSession
 
-ENDED = "engine_died"
 GATHER_SECONDS = 0.1
 GATHER_SHARE = 4
 """Replies of this time go to their caller together, since each exchange costs milliseconds of CPU. But a quarter of
@@ -87,7 +87,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         self._idle_watch: asyncio.Task[None] | None = None
 
-    async def ready(self, idle_seconds: float) -> Started | None:
+    async def ready(self, idle_seconds: float) -> StartedEngine | None:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
         Raises:
@@ -103,7 +103,7 @@ class EngineActor:
         self._used_at = time.monotonic()
         if self._idle_watch is None:
             self._idle_watch = asyncio.create_task(self._stop_when_idle())
-        return Started(marked_versions(engine), self._spec.in_flight(engine.capacity))
+        return StartedEngine(marked_versions(engine), self._spec.in_flight(engine.capacity))
 
     async def _start(self) -> Engine:
         began = time.monotonic()
@@ -158,8 +158,8 @@ class EngineActor:
 
     async def exchange(
         self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, int, str]]
-    ) -> list[tuple[int, Reply | None]] | None:
-        """Take requests, and return the replies by line that are ready: the first one, and those of GATHER_SECONDS.
+    ) -> list[tuple[int, tuple[Any, ...] | None]] | None:
+        """Take requests, and return the packed replies that are ready: the first one, and those of GATHER_SECONDS.
 
         None if the session was dropped: then its caller is to end. A request that was in the engine when it died has
         the error code `engine_died`. One that never entered it has None because the engine is over, or CLOSED.
@@ -173,18 +173,18 @@ class EngineActor:
         if session.name in self._dropped:
             return None
         if session.name in self._closed and requests:
-            return [(line, CLOSED) for line, *_ in requests]
+            return packed([(line, CLOSED) for line, *_ in requests])
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
         rank, need = self._rank(session), self._needs.setdefault(session.name, CacheNeed())
         for line, position, own_bytes, body in requests:
             run = functools.partial(self._run, session.name, (rank, position), need, own_bytes, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
         replies = await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
-        return None if session.name in self._dropped else replies
+        return None if session.name in self._dropped else packed(replies)
 
     async def _run(
         self, session: str, rank: Rank, need: CacheNeed, own_bytes: int, endpoint: str, body: str
-    ) -> Reply | None:
+    ) -> EngineReply | None:
         request = orjson.loads(body)
         tokens = functools.partial(need.tokens, own_bytes, most_output(request))
         task = asyncio.current_task()
@@ -194,10 +194,10 @@ class EngineActor:
             with self._busy():
                 async with self._admission.admit(rank, tokens):
                     self._entering[session].discard(task)
-                    answer = await self._answer(endpoint, request)
-                    if answer is not None:
-                        need.learn(len(body), answer[3], answer[5])
-                    return answer
+                    reply = await self._answer(endpoint, request)
+                    if reply is not None:
+                        need.learn(len(body), reply.input_tokens, reply.output_tokens)
+                    return reply
         except asyncio.CancelledError:
             if session in self._closed:
                 return CLOSED
@@ -215,7 +215,7 @@ class EngineActor:
             for task in list(self._entering.get(session, ())):
                 task.cancel()
 
-    async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[Reply] | None:
+    async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[EngineReply] | None:
         """Return a reply for each body, which run as the only requests in the engine; None if it is over.
 
         Args:
@@ -248,7 +248,7 @@ class EngineActor:
             )
         return self._ranks[session.name]
 
-    async def _answer(self, endpoint: str, request: dict[str, Any]) -> Reply | None:
+    async def _answer(self, endpoint: str, request: dict[str, Any]) -> EngineReply | None:
         engine = self._engine
         if self._over or engine is None:
             return None
@@ -256,22 +256,21 @@ class EngineActor:
         began = engine.answered_at = time.monotonic()
         try:
             answer = await engine.answer(endpoint, request)
-            answered = reply(marked(answer, engine), time.monotonic() - began)
+            reply = EngineReply.of(marked(answer, engine), time.monotonic() - began)
         except EngineDied as death:
-            answered = reply(Answer.failed(ENDED, death.message), time.monotonic() - began)
+            reply = EngineReply.failed(ENGINE_DIED, death.message, time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
             # Its message may quote the prompt, so it goes to the client and not into the log.
             log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
-            answered = reply(Answer.failed("engine_error", unreadable(error)), time.monotonic() - began)
-        failure = answered[2]
-        if failure is not None and failure["code"] == ENDED:
+            reply = EngineReply.failed("engine_error", unreadable(error), time.monotonic() - began)
+        if reply.death is not None:
             if self._death is None:  # what there was before the engine died, said once for all that were in it
                 self._over = True
                 self._memory.freeze()
-                self._death = explained(failure["message"], self._memory.phrase())
-            answered = reply(Answer.failed(ENDED, self._death), time.monotonic() - began)
+                self._death = explained(reply.death, self._memory.phrase())
+            reply = EngineReply.failed(ENGINE_DIED, self._death, time.monotonic() - began)
         engine.answered_at = time.monotonic()
-        return answered
+        return reply
 
     @contextlib.contextmanager
     def _busy(self) -> Any:
@@ -361,14 +360,14 @@ def unreadable(error: Exception) -> str:
     return f"the engine's answer to this request could not be read: {reason}"
 
 
-class Started(NamedTuple):
+class StartedEngine(NamedTuple):
     """A started engine's versions, and its limit of requests at once."""
 
     versions: dict[str, str]
     in_flight: int
 
 
-def marked(answer: Answer, engine: Engine) -> Answer:
+def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
     """Return the answer; a simulated engine's is marked in its response body, whatever the engine itself put there."""
     if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
         return answer

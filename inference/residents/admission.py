@@ -15,7 +15,7 @@ Rank = tuple[float, int]
 FIRST: Rank = (float("-inf"), 0)
 
 
-class _Waiting(NamedTuple):
+class _QueueEntry(NamedTuple):
     """What waits to enter. `admitted` gets the tokens that it enters with."""
 
     rank: Rank
@@ -36,7 +36,7 @@ class AdmissionQueue:
         self._size = size
         self._tokens = tokens
         self._tokens_inside = 0
-        self._queue: list[_Waiting] = []
+        self._queue: list[_QueueEntry] = []
         self._number = itertools.count()
 
     @contextlib.asynccontextmanager
@@ -62,7 +62,7 @@ class AdmissionQueue:
 
     async def _enter(self, places: int, rank: Rank, need: Callable[[], int] = lambda: 0) -> int:
         admitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, _Waiting(rank, next(self._number), places, need, admitted))
+        heapq.heappush(self._queue, _QueueEntry(rank, next(self._number), places, need, admitted))
         self._admit()
         try:
             return await admitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import ray
@@ -21,8 +21,6 @@ CPUS = 0.001
 """What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 _ENGINE = ray.remote(EngineActor)
 """Made once: Ray keeps what it makes of a class for as long as the process lives."""
-UNPLACED_SECONDS = 30.0
-"""A model all of whose replicas wait for a node for this long has no place in the cluster."""
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +49,9 @@ def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) 
     ).remote(name, spec, request_timeout)
 
 
-def are_unplaced(handles: Iterable[ActorHandle]) -> bool:
-    """True if each of these actors waits for a node with room."""
-    return all(actor_state(handle) in UNPLACED for handle in handles)
+def are_unplaced(handles: Collection[ActorHandle]) -> bool:
+    """True if there are any of these actors, and each waits for a node with room."""
+    return bool(handles) and all(actor_state(handle) in UNPLACED for handle in handles)
 
 
 def engine_actors() -> dict[str, ActorHandle]:

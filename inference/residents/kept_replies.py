@@ -9,28 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
-from inference.engine import Answer
+from inference.residents.replies import CLOSED, EngineReply, LineReply
 from inference.residents.session import EngineSession
 
-Reply = tuple[int | None, bytes | None, dict[str, str] | None, int, int, int, float]
-"""status_code, response body as JSON, error, input tokens, cached tokens, output tokens, seconds in the engine."""
-
-CLOSED: Reply = (None, None, {"code": "session_closed", "message": "the session was closed"}, 0, 0, 0, 0.0)
-"""Instead of a reply: the request did not enter the engine, since its session is closed."""
 KEPT_SECONDS = 600.0
 """Replies of a key that no session used for this long are dropped."""
-MOST_TOKENS = 2**40
-"""More of one answer are no count: sums of them would not fit into the columns they are stored in."""
 KEPT_LOADS = 4
 """Replies kept per key, in multiples of the engine's limit in flight: more than a caller has on its way."""
 
-Call = asyncio.Task[Reply | None]
+Call = asyncio.Task[EngineReply | None]
 """A request on its way through the engine. None: the engine is over, and the request never entered it."""
 
 
@@ -49,7 +40,9 @@ class KeptReplies:
     def __init__(self) -> None:
         self._works: dict[str, _KeptWork] = {}
 
-    def call(self, session: EngineSession, line: int, run: Callable[[], Coroutine[Any, Any, Reply | None]]) -> Call:
+    def call(
+        self, session: EngineSession, line: int, run: Callable[[], Coroutine[Any, Any, EngineReply | None]]
+    ) -> Call:
         """Return the call that answers the line: of an earlier session of this key if there is one, else of `run`."""
         work = self._work(session)
         call = work.calls.get(line)
@@ -96,7 +89,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._expected = 0
-        self._ready: list[tuple[int, Reply | None]] = []
+        self._ready: list[LineReply] = []
         self._failure: BaseException | None = None
         self._changed = asyncio.Event()
 
@@ -116,7 +109,7 @@ class Mailbox:
         self._changed.clear()
         await self._changed.wait()
 
-    async def collect(self, seconds: float, enough: int) -> list[tuple[int, Reply | None]]:
+    async def collect(self, seconds: float, enough: int) -> list[LineReply]:
         """Return the replies that are ready by line: the first one, and those of the next `seconds`.
 
         Returns as soon as there are `enough`, or none is missing. Raises what a call raised.
@@ -131,39 +124,3 @@ class Mailbox:
             raise self._failure
         ready, self._ready = self._ready, []
         return ready
-
-
-def reply(answer: Answer, seconds: float) -> Reply:
-    """Return an engine's answer as its caller gets it. Only status 200 counts tokens.
-
-    Raises:
-        TypeError: the answer's body is no JSON.
-    """
-    error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
-    if answer.body is None:
-        return answer.status_code, None, error, 0, 0, 0, seconds
-    usage = _mapping(answer.body.get("usage")) if answer.status_code == 200 else {}
-    return (
-        answer.status_code,
-        orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS),
-        error,
-        _tokens(usage, "prompt_tokens"),
-        _tokens(_mapping(usage.get("prompt_tokens_details")), "cached_tokens"),
-        _tokens(usage, "completion_tokens"),
-        seconds,
-    )
-
-
-def _text(value: Any) -> str:
-    """Return the value as text that UTF-8 can have."""
-    return str(value).encode(errors="replace").decode()
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _tokens(usage: Mapping[str, Any], name: str) -> int:
-    """Return a number of tokens; 0 if the engine gives none, or none that is a number of something."""
-    tokens = usage.get(name)
-    return tokens if isinstance(tokens, int) and 0 <= tokens <= MOST_TOKENS else 0

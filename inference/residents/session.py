@@ -24,9 +24,16 @@ class EngineSession:
 
 @dataclass(frozen=True)
 class EngineTimeouts:
-    """Time limits of a session, in seconds."""
+    """Time limits of a session, in seconds.
+
+    Attributes:
+        request_timeout: the longest that one request may run.
+        start_timeout: the longest that an engine may take to start.
+        idle_seconds: engines stop after so long without work.
+        hang_margin: an engine that is silent for so long beyond `request_timeout` is killed.
+    """
 
     request_timeout: float
     start_timeout: float
     idle_seconds: float
-    hang_margin: float
+    hang_margin: float = 30.0

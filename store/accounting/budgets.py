@@ -22,7 +22,7 @@ from store.accounting import usage
 from store.accounting.months import Month
 from store.database import changed
 from store.jobs import lifecycle
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, Budget, Job, now
 
 State = Literal["ok", "warning", "exceeded"]
@@ -66,7 +66,7 @@ class Standing:
 
 def settle(
     session: Session,
-    by: Caller,
+    by: Principal,
     project_id: str,
     *,
     amount: Decimal,
@@ -97,7 +97,7 @@ def settle(
     return standing
 
 
-def remove(session: Session, by: Caller, project_id: str) -> None:
+def remove(session: Session, by: Principal, project_id: str) -> None:
     """Remove a project's budget, if it has one, and let go on what it has paused. Raises NotFoundError."""
     project = projects.get(session, project_id, lock=True)
     budget = session.get(Budget, project_id)
@@ -134,7 +134,7 @@ def _notice(standing: Standing) -> str | None:
 
 
 def announce(session: Session, standing: Standing) -> bool:
-    """Announce how a budget stands, if it stands worse than before, and pause or resume batches and jobs as it says.
+    """Announce a budget that stands worse than before, and pause or resume work as it says.
 
     Returns:
         True if it stands otherwise than before, and no other caller has found that.
@@ -161,18 +161,25 @@ def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> lis
     by_project = {budget.project_id: budget for budget in budgets}
     spent = usage.spent(session, month, by_project)
     return [
-        Standing(budget, month, spent[own].amounts.get(budget.currency, Fraction(0)) if own in spent else Fraction(0))
-        for own, budget in by_project.items()
+        Standing(
+            budget,
+            month,
+            spent[project_id].amounts.get(budget.currency, Fraction(0)) if project_id in spent else Fraction(0),
+        )
+        for project_id, budget in by_project.items()
     ]
 
 
 def _pause(session: Session, project_id: str) -> None:
-    """Pause what runs in a project, as a client would. What is paused already stays paused by whom it is."""
+    """Pause what runs in a project, as a client would.
+
+    What somebody else has paused keeps that name.
+    """
     values = {"paused_at": now(), "paused_by": PAUSED_BY}
     # Jobs before batches, as in the ticks of jobs: in another order the two would wait for each other.
     for record, statuses in ((Job, JOB_PAUSABLE), (Batch, PAUSABLE)):
-        own = (record.project_id == project_id, record.status.in_(statuses), record.paused_at.is_(None))
-        session.execute(update(record).where(*own).values(**values))
+        to_change = (record.project_id == project_id, record.status.in_(statuses), record.paused_at.is_(None))
+        session.execute(update(record).where(*to_change).values(**values))
 
 
 def _resume(session: Session, project_id: str) -> None:

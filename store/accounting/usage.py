@@ -18,26 +18,35 @@ from sqlalchemy.orm import Session
 
 from batchyard import tariffs
 from batchyard.models import Tariff
-from batchyard.tariffs import Amounts, Cost, Prices
+from batchyard.tariffs import Amounts, Prices, TotalCost
 from store.accounting.months import Month, day_of
-from store.records import Batch, Job, Usage
+from store.records import Batch, DailyUsage, Job
 from store.segments import SegmentLease
 
 Dimension = Literal["day", "model", "project", "key"]
 """What usage can be listed by."""
 _COLUMNS: Mapping[Dimension, Any] = {
-    "day": Usage.day,
-    "model": Usage.model,
-    "project": Usage.project_id,
-    "key": Usage.key_id,
+    "day": DailyUsage.day,
+    "model": DailyUsage.model,
+    "project": DailyUsage.project_id,
+    "key": DailyUsage.key_id,
 }
-_PRICES = (Usage.currency, Usage.input_price, Usage.cached_price, Usage.output_price, Usage.hour_price)
+_PRICES = (
+    DailyUsage.currency,
+    DailyUsage.input_price,
+    DailyUsage.cached_price,
+    DailyUsage.output_price,
+    DailyUsage.hour_price,
+)
 _KEY = ("batch_id", "model", "day")
 
 
 @dataclass(frozen=True)
-class Line:
-    """Usage of one day, model, project and key, as far as it is listed by them. `cost` is None without a tariff."""
+class UsageEntry:
+    """Usage of one day, model, project and key, as far as it is listed by them.
+
+    `cost` is None without a tariff.
+    """
 
     day: int | None
     model: str | None
@@ -54,82 +63,89 @@ def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
     prices = None if price is None else Tariff.model_validate(price).prices()
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     of_job = select(Job.created_by).where(Job.id == segment.job_id).scalar_subquery()
-    own = select(func.coalesce(Batch.created_by, of_job)).where(Batch.id == segment.batch_id).scalar_subquery()
-    new = insert(Usage).values(
+    key_id = select(func.coalesce(Batch.created_by, of_job)).where(Batch.id == segment.batch_id).scalar_subquery()
+    new = insert(DailyUsage).values(
         batch_id=segment.batch_id,
         model=segment.model["name"],
         day=day_of(time.time()),
         project_id=segment.project_id,
         job_id=segment.job_id,
-        key_id=own,
+        key_id=key_id,
         **amounts._asdict(),
         **dict(zip((column.key for column in _PRICES), prices or (None,) * len(_PRICES), strict=True)),
     )
-    sums = {name: getattr(Usage, name) + getattr(new.excluded, name) for name in Amounts._fields}
+    sums = {name: getattr(DailyUsage, name) + getattr(new.excluded, name) for name in Amounts._fields}
     session.execute(new.on_conflict_do_update(index_elements=_KEY, set_=sums))
 
 
-def costs(session: Session, batch_ids: Collection[str]) -> dict[str, Cost]:
-    """Return what each batch has cost so far, by its id; nothing of one of which nothing was answered."""
-    return _by_owner(session.execute(_sums(Usage.batch_id).where(Usage.batch_id.in_(batch_ids))))
+def costs(session: Session, batch_ids: Collection[str]) -> dict[str, TotalCost]:
+    """Return what each batch has cost so far, by its id, without those that have no answer."""
+    return _by_owner(session.execute(_sums(DailyUsage.batch_id).where(DailyUsage.batch_id.in_(batch_ids))))
 
 
-def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, Cost]:
+def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, TotalCost]:
     """Return what each job and the jobs that it has started have cost so far, by its id."""
     rows: list[Row[Any]] = []
     for owner in (Job.id, Job.parent_id):
-        rows += session.execute(_sums(owner).join(Job, Job.id == Usage.job_id).where(owner.in_(job_ids)))
+        rows += session.execute(_sums(owner).join(Job, Job.id == DailyUsage.job_id).where(owner.in_(job_ids)))
     return _by_owner(rows)
 
 
-def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[str, Cost]:
+def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[str, TotalCost]:
     """Return what each of these projects has spent in a month, by its id."""
-    own = and_(Usage.project_id.in_(project_ids), _within(month))
-    return _by_owner(session.execute(_sums(Usage.project_id).where(own)))
+    of_projects = and_(DailyUsage.project_id.in_(project_ids), _within(month))
+    return _by_owner(session.execute(_sums(DailyUsage.project_id).where(of_projects)))
 
 
-def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[Line]:
-    """Return the usage of a month, sorted, of one project or of all (None); one line for each currency of the same."""
+def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:
+    """Return the usage of a month, sorted, of one project or of all (None).
+
+    There is a line for each currency.
+    """
     columns = [_COLUMNS[dimension] for dimension in by]
     statement = _sums(*columns).where(_within(month))
     if project_id is not None:
-        statement = statement.where(Usage.project_id == project_id)
+        statement = statement.where(DailyUsage.project_id == project_id)
     merged: dict[tuple[Any, ...], tuple[Amounts, Fraction]] = {}
     for keys, prices, amounts in _parsed(session.execute(statement), len(by)):
         group = (*keys, prices.currency if prices else None)
         before, cost = merged.get(group, (tariffs.NOTHING, Fraction(0)))
-        own = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
-        merged[group] = before.plus(amounts), cost + own
+        more = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
+        merged[group] = before.plus(amounts), cost + more
     lines = []
     for (*group_keys, currency), (amounts, cost) in merged.items():
         names = {_ATTRIBUTES[dimension]: key for dimension, key in zip(by, group_keys, strict=True)}
         every = {name: names.get(name) for name in _ATTRIBUTES.values()}
-        lines.append(Line(**every, amounts=amounts, currency=currency, cost=None if currency is None else cost))
+        lines.append(UsageEntry(**every, amounts=amounts, currency=currency, cost=None if currency is None else cost))
     return sorted(lines, key=lambda line: (line.day or 0, *(str(key or "") for key in _keys(line))))
 
 
 _ATTRIBUTES: Mapping[Dimension, str] = {"day": "day", "model": "model", "project": "project_id", "key": "key_id"}
 
 
-def _keys(line: Line) -> tuple[str | None, ...]:
+def _keys(line: UsageEntry) -> tuple[str | None, ...]:
     return line.model, line.project_id, line.key_id, line.currency
 
 
 def recent(session: Session, project_id: str, model: str, limit: int) -> list[Amounts]:
     """Return what the project's newest batches of a model that an engine computed have used, at most `limit`."""
-    own = and_(Usage.project_id == project_id, Usage.model == model, Usage.bytes > 0)
+    computed = and_(DailyUsage.project_id == project_id, DailyUsage.model == model, DailyUsage.bytes > 0)
     statement = (
-        _amounts(Usage.batch_id).where(own).group_by(Usage.batch_id).order_by(Usage.batch_id.desc()).limit(limit)
+        _amounts(DailyUsage.batch_id)
+        .where(computed)
+        .group_by(DailyUsage.batch_id)
+        .order_by(DailyUsage.batch_id.desc())
+        .limit(limit)
     )
     return [Amounts(*map(int, row[1:])) for row in session.execute(statement)]
 
 
 def _within(month: Month) -> ColumnElement[bool]:
-    return and_(Usage.day >= month.first, Usage.day < month.end)
+    return and_(DailyUsage.day >= month.first, DailyUsage.day < month.end)
 
 
 def _amounts(*columns: Any) -> Select[Any]:
-    return select(*columns, *(func.coalesce(func.sum(getattr(Usage, name)), 0) for name in Amounts._fields))
+    return select(*columns, *(func.coalesce(func.sum(getattr(DailyUsage, name)), 0) for name in Amounts._fields))
 
 
 def _sums(*columns: Any) -> Select[Any]:
@@ -145,8 +161,8 @@ def _parsed(rows: Iterable[Row[Any]], keys: int) -> Iterator[tuple[tuple[Any, ..
         yield tuple(row[:keys]), priced, Amounts(*map(int, amounts))
 
 
-def _by_owner(rows: Iterable[Row[Any]]) -> dict[str, Cost]:
+def _by_owner(rows: Iterable[Row[Any]]) -> dict[str, TotalCost]:
     lines: dict[str, list[tuple[Prices | None, Amounts]]] = {}
     for (owner,), prices, amounts in _parsed(rows, 1):
         lines.setdefault(owner, []).append((prices, amounts))
-    return {owner: tariffs.total(own) for owner, own in lines.items()}
+    return {owner: tariffs.total(amounts) for owner, amounts in lines.items()}

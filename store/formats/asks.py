@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet, plan
 
 SCHEMA = pa.schema(
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 )
 
 
-def write(file: Writer, tables: Iterable[pa.Table]) -> None:
+def write(file: ArtifactWriter, tables: Iterable[pa.Table]) -> None:
     """Write each table with the columns of SCHEMA as one row group."""
     with pq.ParquetWriter(
         file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["position"]
@@ -62,10 +62,10 @@ def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) 
         UnavailableError, BatchyardError: as `read`.
     """
     table = read(artifacts, sha256, row_group)
-    own = table.filter(pc.equal(table["position"], position))
-    leaders = pc.index_in(own["same_as"], value_set=table["line"].combine_chunks())
-    bodies = pc.if_else(pc.is_null(own["same_as"]), own["body"], table["body"].take(leaders))
-    return own.set_column(own.schema.get_field_index("body"), "body", bodies)
+    rows = table.filter(pc.equal(table["position"], position))
+    leaders = pc.index_in(rows["same_as"], value_set=table["line"].combine_chunks())
+    bodies = pc.if_else(pc.is_null(rows["same_as"]), rows["body"], table["body"].take(leaders))
+    return rows.set_column(rows.schema.get_field_index("body"), "body", bodies)
 
 
 def _complete(table: pa.Table, names: Sequence[str]) -> pa.Table:

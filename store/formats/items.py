@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from store.artifacts import Artifacts
-from store.artifacts import Writer as FileWriter
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet
 
 SCHEMA = pa.schema(
@@ -31,7 +30,7 @@ GROUP_BYTES = 8 * 1024 * 1024
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-class Row(NamedTuple):
+class StoredItem(NamedTuple):
     """An item: its place in the order, its row of the input, and that row."""
 
     position: int
@@ -40,14 +39,14 @@ class Row(NamedTuple):
     columns: dict[str, Any]
 
 
-class Writer:
+class ItemsWriter:
     """Writes items in the order in which they begin.
 
     Attributes:
         total: items so far.
     """
 
-    def __init__(self, file: FileWriter) -> None:
+    def __init__(self, file: ArtifactWriter) -> None:
         self._writer = pq.ParquetWriter(
             file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
         )
@@ -101,19 +100,19 @@ class Reader:
         self.total: int = self._firsts.pop()
         self._group: tuple[int, pa.Table] | None = None
 
-    def read(self, first: int, count: int) -> list[Row]:
+    def read(self, first: int, count: int) -> list[StoredItem]:
         """Return at most `count` items from position `first` on.
 
         Raises:
             UnavailableError: the store does not have the file or cannot be reached.
             BatchyardError: the file is damaged.
         """
-        rows: list[Row] = []
+        rows: list[StoredItem] = []
         stop = min(first + count, self.total)
         while first < stop:
             group = bisect.bisect_right(self._firsts, first) - 1
             table = self._read_group(group).slice(first - self._firsts[group], stop - first)
-            rows += [Row(**entry | {"columns": orjson.loads(entry["columns"])}) for entry in table.to_pylist()]
+            rows += [StoredItem(**entry | {"columns": orjson.loads(entry["columns"])}) for entry in table.to_pylist()]
             first += table.num_rows
         return rows
 
@@ -142,7 +141,7 @@ class Reader:
         positions: list[int] = pc.indices_nonzero(pc.equal(column, custom_id)).to_pylist()
         return positions
 
-    def copy(self, positions: Numbers, target: Writer) -> None:
+    def copy(self, positions: Numbers, target: ItemsWriter) -> None:
         """Add these items, by rising position, to another file. Raises as `read` does."""
         for group, first in enumerate(self._firsts):
             stop = first + self._metadata.row_group(group).num_rows

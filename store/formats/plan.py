@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.batches import PlannedSegment
 from store.formats import chunks, parquet
-from store.formats.request_sorter import Queue, RequestSorter
+from store.formats.request_sorter import RequestSorter, SortedQueue
 from store.formats.spill import Row
 from store.speeds import RequestClass
 
@@ -74,7 +74,9 @@ class PlanWriter:
         refused: SHA-256 of the result chunk of each segment that need not run, by number.
     """
 
-    def __init__(self, file: Writer, sizes: Mapping[str, SegmentSize], artifacts: Artifacts | None = None) -> None:
+    def __init__(
+        self, file: ArtifactWriter, sizes: Mapping[str, SegmentSize], artifacts: Artifacts | None = None
+    ) -> None:
         """`sizes`: limits of a segment, by model. `artifacts`: store for the answers of refused requests."""
         # Bodies do not repeat, so no dictionaries. Nobody reads statistics.
         self._writer = pq.ParquetWriter(
@@ -104,7 +106,7 @@ class PlanWriter:
         Args:
             model: None for a line that is no valid request; it counts among the requests of the plan's first model.
             body: the request body as JSON.
-            answer: the output line if the request is refused; refused requests form segments of their own.
+            answer: the output line if the request is refused; refused requests form separate segments.
             output_limit: most tokens of the answer; None if the request sets no limit.
             order_key: see inference.requests.ordering.
             fingerprint: see inference.requests.fingerprint.
@@ -112,7 +114,7 @@ class PlanWriter:
         queue = self._queues.setdefault((model, answer is not None), len(self._queues))
         refused = None if answer is None else answer.encode()
         tokens = ORDINARY_OUTPUT if output_limit is None else output_limit
-        fingerprint = fingerprint if answer is None else None  # each refusal has its own custom_id
+        fingerprint = fingerprint if answer is None else None  # each refusal names its custom_id
         self._sorter.add((queue, order_key, fingerprint, line, tokens, custom_id.encode(), body, refused))
 
     def close(self) -> None:
@@ -129,11 +131,11 @@ class PlanWriter:
         self._sorter.close()
         self._writer.close()
 
-    def _cut(self, model: str, queue: Queue, requests: Iterator[Row]) -> None:
+    def _cut(self, model: str, queue: SortedQueue, requests: Iterator[Row]) -> None:
         # Segments of equal size: a small last one could not keep its engine busy.
         limit = self._sizes[model]
         size = math.ceil(queue.runs / math.ceil(queue.runs / limit.requests))
-        rows = _Rows()
+        rows = _OpenSegment()
         leader: tuple[bytes, int] | None = None
         duplicates = 0
         for _, _, fingerprint, line, tokens, custom_id, body, answer in requests:
@@ -143,12 +145,12 @@ class PlanWriter:
                 continue
             if rows.runs >= size or len(rows.bodies.data) + len(rows.custom_ids.data) >= limit.bytes:
                 self._flush(model, rows)
-                rows = _Rows()
+                rows = _OpenSegment()
             leader, duplicates = None if fingerprint is None else (fingerprint, line), 0
             rows.add(line, custom_id, body, None, fingerprint, tokens, answer)
         self._flush(model, rows, long=LONG * queue.tokens / queue.requests)
 
-    def _flush(self, model: str, rows: _Rows, long: float | None = None) -> None:
+    def _flush(self, model: str, rows: _OpenSegment, long: float | None = None) -> None:
         """Write a segment; with `long`, requests with more output tokens than that come first.
 
         The last segment of a model is written so: its end should not wait for one long request.
@@ -164,7 +166,7 @@ class PlanWriter:
         kind = request_class(size, sum(rows.output_tokens))
         self.segments.append(PlannedSegment(model, table.num_rows, size, kind))
 
-    def _write_chunk(self, rows: _Rows) -> str:
+    def _write_chunk(self, rows: _OpenSegment) -> str:
         """Store the answers of refused requests as a result chunk. Return its SHA-256."""
         if self._artifacts is None:
             raise ValueError("a plan with refused requests needs artifacts")
@@ -190,7 +192,7 @@ class _Texts:
 
 
 @dataclass
-class _Rows:
+class _OpenSegment:
     """The requests of a segment that is not full yet. `runs` counts those that run."""
 
     lines: array.array[int] = field(default_factory=lambda: array.array("q"))

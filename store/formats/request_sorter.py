@@ -12,7 +12,7 @@ COLUMNS = ("queue INTEGER", "order_key", "fingerprint", "line INTEGER", "tokens 
 
 
 @dataclass(frozen=True)
-class Queue:
+class SortedQueue:
     """Totals of one queue.
 
     Attributes:
@@ -36,11 +36,11 @@ class RequestSorter:
         """Add a row of COLUMNS. Raises UnavailableError if the disk is full."""
         self._rows.add(row)
 
-    def queues(self) -> dict[int, Queue]:
+    def queues(self) -> dict[int, SortedQueue]:
         """Return each queue's totals, by number."""
         runs = "COUNT(*) - COUNT(fingerprint) + COUNT(DISTINCT fingerprint)"
         rows = self._rows.select(f"queue, COUNT(*), {runs}, SUM(tokens)", "GROUP BY queue")
-        return {queue: Queue(*totals) for queue, *totals in rows}
+        return {queue: SortedQueue(*totals) for queue, *totals in rows}
 
     def sorted(self, queue: int) -> Iterator[Row]:
         """Yield the rows of one queue, sorted."""

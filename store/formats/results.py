@@ -14,7 +14,7 @@ from store.formats import seconds as seconds_file
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One request of a finished batch and what became of it.
 
     `custom_id` is empty if the line is no valid request and has none. `seconds` is its time in the engine; None if it
@@ -32,7 +32,7 @@ class Row:
     @classmethod
     def of(
         cls, line: int, custom_id: str, body: dict[str, Any], answer: Mapping[str, Any], seconds: float | None = None
-    ) -> Row:
+    ) -> ResultRow:
         """A request and its parsed output line, which is empty if the request has no answer yet."""
         response = answer.get("response") or {}
         status_code, error = response.get("status_code"), answer.get("error")
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """The error of a request that failed: the line's own, or the one in its response body."""
+        """The error of a request that failed: that of the line, or the one in its response body."""
         return self.error or (self.response or {}).get("error")
 
     @property
@@ -94,17 +94,20 @@ def readable(raw: bytes) -> tuple[str, dict[str, Any]]:
     return custom_id if isinstance(custom_id, str) else "", body if isinstance(body, dict) else {}
 
 
-def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> Row | None:
-    """Return the request on an input line with its answer, taken from its reader. None if no reader has it next."""
+def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> ResultRow | None:
+    """Return the request on an input line with its answer, taken from its reader.
+
+    None if no reader has it next.
+    """
     invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
     if invalid is not None:
         answer = invalid.take()
-        return Row.of(line, answer["custom_id"] or "", readable(raw)[1], answer)
+        return ResultRow.of(line, answer["custom_id"] or "", readable(raw)[1], answer)
     request = orjson.loads(raw)
     taken = take_answer(request["custom_id"], readers)
     if taken is None:
         return None
-    return Row.of(line, request["custom_id"], request["body"], taken, seconds_file.read(seconds, line))
+    return ResultRow.of(line, request["custom_id"], request["body"], taken, seconds_file.read(seconds, line))
 
 
 def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, Any] | None:
@@ -115,7 +118,7 @@ def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, An
 
 def rows(
     source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None, seconds: IO[bytes] | None = None
-) -> Iterator[Row]:
+) -> Iterator[ResultRow]:
     """Yield the requests of a batch in input order, each with its line of the output or the error file.
 
     Args:

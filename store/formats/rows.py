@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from batchyard import output_lines
 from batchyard.wording import cut
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet
 from store.formats.results import AnswerReader
 
@@ -42,7 +42,7 @@ MAX_CODE = 100
 """Most characters of a code: an engine's may be any text."""
 
 
-def write(file: Writer, rows: pa.Table) -> None:
+def write(file: ArtifactWriter, rows: pa.Table) -> None:
     """Write the columns of SCHEMA."""
     pq.write_table(rows, file, compression="zstd", compression_level=1, row_group_size=GROUP_ROWS)
 

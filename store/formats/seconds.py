@@ -13,12 +13,12 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 
 _FLOAT = struct.Struct("<d")
 
 
-def write(file: Writer, lines: npt.NDArray[np.int64], seconds: npt.NDArray[np.float64]) -> None:
+def write(file: ArtifactWriter, lines: npt.NDArray[np.int64], seconds: npt.NDArray[np.float64]) -> None:
     """Write the seconds of these lines; nothing if nobody measured any."""
     measured = ~np.isnan(seconds)
     if measured.any():

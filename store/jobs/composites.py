@@ -37,7 +37,9 @@ def derived_models(session: Session) -> dict[str, dict[str, Any]]:
     """Return the configurations of the derived models of all jobs that have not ended, by name."""
     some = cast(Job.models, String).contains("~")
     configurations = select(Job.models).where(Job.status.in_(JOB_RUNNING), Job.parent_id.is_not(None), some)
-    return {name: spec for own in session.scalars(configurations) for name, spec in own.items() if is_derived(name)}
+    return {
+        name: spec for models in session.scalars(configurations) for name, spec in models.items() if is_derived(name)
+    }
 
 
 def segment_errors(session: Session, job_ids: Sequence[str]) -> list[str]:
@@ -47,8 +49,8 @@ def segment_errors(session: Session, job_ids: Sequence[str]) -> list[str]:
 
 
 def times(session: Session, job_ids: Sequence[str]) -> tuple[int | None, float | None]:
-    """Return when the first batch of these jobs was made, in whole seconds, and when they got their last answers."""
-    own = Batch.job_id.in_(job_ids)
-    began_at = session.scalar(select(func.min(Batch.created_at)).where(own))
+    """Return when the first batch of these jobs was created (whole seconds), and when their last answer came."""
+    of_jobs = Batch.job_id.in_(job_ids)
+    began_at = session.scalar(select(func.min(Batch.created_at)).where(of_jobs))
     answers = select(func.max(ResultChunk.created_at)).join(Batch, Batch.id == ResultChunk.batch_id)
-    return began_at, session.scalar(answers.where(own))
+    return began_at, session.scalar(answers.where(of_jobs))

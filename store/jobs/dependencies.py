@@ -20,7 +20,7 @@ def waiting(session: Session) -> Sequence[Job]:
 
 
 def statuses(session: Session, project_id: str, ids: Collection[str]) -> dict[str, str]:
-    """Return the status of each of these jobs and batches by id, without those that the project does not have."""
+    """Return the status of each of these jobs and batches of the project, by id."""
     by_id: dict[str, str] = {}
     for record in (Job, Batch):
         statement = select(record.id, record.status).where(record.id.in_(ids), record.project_id == project_id)

@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
 from store.jobs import stages
-from store.keys import Caller
+from store.keys import Principal
 from store.leases import ATTEMPTS, claim
 from store.records import Batch, Job, now
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle
@@ -25,7 +25,7 @@ _AMENDED = and_(Job.unwritten > 0, Job.attempts < ATTEMPTS)
 class Jobs(Lifecycle[Job]):
     """The life of jobs."""
 
-    def cancel(self, session: Session, project_id: str, work_id: str, by: Caller | None = None) -> Job:
+    def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Job:
         """Request that a job stops, with the jobs that it has started. What its items have is kept."""
         job = super().cancel(session, project_id, work_id, by)
         hasten(session, work_id)
@@ -34,7 +34,7 @@ class Jobs(Lifecycle[Job]):
         return job
 
     def _change_pause(
-        self, session: Session, by: Caller, work: Job, verb: Literal["pause", "resume"]
+        self, session: Session, by: Principal, work: Job, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
         """Pause or resume a job, its batches and the jobs that it has started, with theirs.
 
@@ -50,6 +50,10 @@ class Jobs(Lifecycle[Job]):
             hasten(session, work.id)
             session.refresh(work)
         return values
+
+    def retries(self, session: Session, ids: Sequence[str], *conditions: ColumnElement[bool]) -> dict[str, list[str]]:
+        """Return the ids of the jobs that retry each job, oldest first, without those that judge it anew."""
+        return super().retries(session, ids, Job.answers_from.is_(None), *conditions)
 
     def give_up(self, session: Session) -> list[str]:
         """End the work of every job that fails without end. Return their ids.
@@ -113,6 +117,7 @@ class Jobs(Lifecycle[Job]):
 JOBS = Jobs(Job, "job", JOB_TRANSITIONS, JOB_PAUSABLE, JOB_RUNNING)
 # As functions, for those who deal with jobs only.
 create, repeated, get, some, page = JOBS.create, JOBS.repeated, JOBS.get, JOBS.some, JOBS.page
+retries = JOBS.retries
 transition, cancel, pause, resume = JOBS.transition, JOBS.cancel, JOBS.pause, JOBS.resume
 reject, set_sla, expire, give_up, any_ends = JOBS.reject, JOBS.set_sla, JOBS.expire, JOBS.give_up, JOBS.any_ends
 artifacts, find_artifact, add_artifact = JOBS.artifacts, JOBS.find_artifact, JOBS.add_artifact
@@ -141,7 +146,7 @@ def resolved(session: Session, job: Job, state: str) -> None:
 
 
 def sources(session: Session, job: Job, limit: int = 8) -> list[Job]:
-    """Return the job whose answers this one takes, the one whose answers that took, and so on, at most `limit`."""
+    """Return the job whose answers this one takes, the source of that job, and so on, at most `limit`."""
     earlier: list[Job] = []
     while job.answers_from is not None and len(earlier) < limit:
         source = session.get(Job, job.answers_from)
@@ -163,8 +168,3 @@ def validated(session: Session, job_id: str, *, items_sha256: str, total: int) -
     """Start a job whose items are known. False if it is no longer validating."""
     values = {"items_sha256": items_sha256, "total": total, "attempts": 0, "attempt_error": None}
     return transition(session, job_id, "validating", "in_progress", **values)
-
-
-def retries(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the jobs that retry each job, oldest first, by its id; without those that judge one anew."""
-    return JOBS.retries(session, job_ids, Job.answers_from.is_(None))

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from store.records import Batch, ChunkKind, Job, JobChunk, JobStage, ResultChunk, Segment
+from store.records import Batch, Job, JobStage, Segment
 
 
-def stages(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[JobStage, Batch | None]]]:
+def stage_batches(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[JobStage, Batch | None]]]:
     """Return the stages of each job in order, each with its batch if it has one, by job id."""
     by_job: dict[str, list[tuple[JobStage, Batch | None]]] = {job_id: [] for job_id in job_ids}
     statement = (
@@ -44,7 +44,7 @@ def usage(session: Session, job_ids: Sequence[str]) -> dict[str, Tokens]:
     for owner in (Job.id, Job.parent_id):
         statement = select(owner, *sums).join(Batch, Batch.job_id == Job.id).where(owner.in_(job_ids)).group_by(owner)
         for job_id, *tokens in session.execute(statement):
-            by_job[job_id] = Tokens(*(total + int(own) for total, own in zip(by_job[job_id], tokens, strict=True)))
+            by_job[job_id] = Tokens(*(total + int(more) for total, more in zip(by_job[job_id], tokens, strict=True)))
     return by_job
 
 
@@ -72,7 +72,10 @@ def same(session: Session, project_id: str, config_sha256: str) -> str | None:
 
 
 class PlanGroup(NamedTuple):
-    """A segment of a stage, and the row group of the plan file that has its requests. `number` is the stage's."""
+    """A segment of a stage, and the row group of the plan file that has its requests.
+
+    `number` is the stage's.
+    """
 
     number: int
     stage: str
@@ -82,7 +85,7 @@ class PlanGroup(NamedTuple):
     row_group: int
 
 
-def plans(session: Session, job_id: str, *, unfinished: bool = False) -> list[PlanGroup]:
+def plan_groups(session: Session, job_id: str, *, unfinished: bool = False) -> list[PlanGroup]:
     """Return the segments of all stages of a job, stage by stage; with `unfinished` those that have not ended."""
     statement = (
         select(JobStage.number, JobStage.name, JobStage.batch_id, Segment.id, Segment.plan_sha256, Segment.row_group)
@@ -93,28 +96,3 @@ def plans(session: Session, job_id: str, *, unfinished: bool = False) -> list[Pl
     if unfinished:
         statement = statement.where(Segment.state != "done")
     return [PlanGroup._make(row) for row in session.execute(statement)]
-
-
-def answer_chunks(session: Session, segment_id: int) -> list[str]:
-    """Return the SHA-256s of the result chunks of a segment."""
-    statement = select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)
-    return list(session.scalars(statement.order_by(ResultChunk.id)))
-
-
-class Chunk(NamedTuple):
-    """A chunk of a job's results or judgements."""
-
-    sha256: str
-    rows: int
-
-
-def chunks(
-    session: Session, job_id: str, kind: ChunkKind, *, since: float | None = None, until: float | None = None
-) -> list[Chunk]:
-    """Return the chunks of a job in the order in which they were added, those added between two times if set."""
-    statement = select(JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id, JobChunk.kind == kind)
-    if since is not None:
-        statement = statement.where(JobChunk.created_at >= since)
-    if until is not None:
-        statement = statement.where(JobChunk.created_at <= until)
-    return [Chunk(*row) for row in session.execute(statement.order_by(JobChunk.id))]

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
-from store import batches, segments
+from store import batches
 from store.database import changed
-from store.records import Batch, ChunkKind, Job, JobChunk, JobStage, ResultChunk, Segment, new_id, now
+from store.records import Batch, Job, JobStage, Segment, new_id, now
 from store.speeds import RequestClass
 
 
@@ -32,22 +31,13 @@ class PlannedJobSegment(NamedTuple):
     row_group: int
 
 
-class JobChunkEntry(NamedTuple):
-    """A chunk of a job, see store.formats.job_chunks."""
-
-    id: int
-    kind: str
-    sha256: str
-    rows: int
-
-
-def stages(session: Session, job_id: str) -> list[JobStage]:
+def of_job(session: Session, job_id: str) -> list[JobStage]:
     """Return the stages of a job, by number."""
     return list(session.scalars(select(JobStage).where(JobStage.job_id == job_id).order_by(JobStage.number)))
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create the batch of a stage, in progress and open, and the stage if there is none with that number.
+    """Create the open batch of a stage, in progress, and the stage if there is none with that number.
 
     It is paused if the job is.
     """
@@ -79,17 +69,13 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
     )
     session.add(batch)
     session.flush()
-    stage = session.get(JobStage, (job.id, number))
-    if stage is None:
-        session.add(JobStage(job_id=job.id, number=number, name=name, batch_id=batch.id))
-    else:
-        stage.batch_id = batch.id
+    session.merge(JobStage(job_id=job.id, number=number, name=name, batch_id=batch.id))
     session.flush()
     return batch
 
 
 def extend(session: Session, batch_id: str, planned: Sequence[PlannedJobSegment]) -> None:
-    """Add segments to an open batch, numbered on from its last one. It takes over the configurations of their models.
+    """Add segments to an open batch, numbered on from its last one, with the configurations of their models.
 
     Raises:
         ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
@@ -103,15 +89,19 @@ def extend(session: Session, batch_id: str, planned: Sequence[PlannedJobSegment]
     session.add_all(
         Segment(batch_id=batch_id, number=number, **segment._asdict()) for number, segment in enumerate(planned, first)
     )
-    models, configurations = session.execute(
+    _add_models(session, batch_id, [segment.model for segment in planned])
+    session.flush()
+
+
+def _add_models(session: Session, batch_id: str, names: Sequence[str]) -> None:
+    """Copy the configurations of models from a job to its batch. The batch keeps those that it has."""
+    of_batch, of_job = session.execute(
         select(Batch.models, Job.models).join(Job, Job.id == Batch.job_id).where(Batch.id == batch_id)
     ).one()
-    new = {segment.model: configurations[segment.model] for segment in planned if segment.model not in models}
-    if new:
-        models = models | new
-        values = {"models": models, "model": next(iter(models)) if len(models) == 1 else None}
+    models = of_batch | {name: of_job[name] for name in names if name not in of_batch}
+    if models != of_batch:
+        values = {"models": models, "model": batches.only_model(models)}
         session.execute(update(Batch).where(Batch.id == batch_id).values(**values))
-    session.flush()
 
 
 def seal(session: Session, batch_id: str) -> None:
@@ -120,40 +110,9 @@ def seal(session: Session, batch_id: str) -> None:
 
 
 def cancel_batches(session: Session, job_id: str) -> None:
-    """Request that all batches of a job in progress stop. Their answers are kept. Those that end anyway go on to."""
+    """Request that all batches of a job in progress stop.
+
+    Their answers are kept. Those that end anyway do so.
+    """
     for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status == "in_progress")).all():
         batches.request_cancel(session, batch)
-
-
-def plans(session: Session, batch_id: str) -> list[tuple[str, int]]:
-    """Return the plan file and the row group of each segment of a batch, in the order of segments."""
-    return segments.plans(session, batch_id)
-
-
-def new_chunks(session: Session, batch_id: str, after: int) -> list[tuple[int, str]]:
-    """Return (id, SHA-256) of the batch's result chunks with ids above `after`, ascending.
-
-    Ids rise in the order of commits, so no chunk with a lower id comes later.
-    """
-    rows = session.execute(
-        select(ResultChunk.id, ResultChunk.sha256)
-        .where(ResultChunk.batch_id == batch_id, ResultChunk.id > after)
-        .order_by(ResultChunk.id)
-    )
-    return [(chunk_id, sha256) for chunk_id, sha256 in rows]
-
-
-def add_chunk(session: Session, job_id: str, kind: ChunkKind, sha256: str, rows: int) -> bool:
-    """Add a chunk to a job. False if the job has it already."""
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    values = {"job_id": job_id, "kind": kind, "sha256": sha256, "rows": rows, "created_at": time.time()}
-    statement = insert(JobChunk).values(**values).on_conflict_do_nothing().returning(JobChunk.id)
-    return session.scalar(statement) is not None
-
-
-def chunks(session: Session, job_id: str, kind: ChunkKind | None = None) -> list[JobChunkEntry]:
-    """Return a job's chunks of one kind, or of all, in the order in which they were added."""
-    statement = select(JobChunk.id, JobChunk.kind, JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id)
-    if kind is not None:
-        statement = statement.where(JobChunk.kind == kind)
-    return [JobChunkEntry(*row) for row in session.execute(statement.order_by(JobChunk.id))]

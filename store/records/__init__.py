@@ -4,18 +4,18 @@ Times are Unix seconds: integers where clients see them, floats where only lease
 an older name than their attribute.
 """
 
-from store.records.base import AMOUNTS, Answered, Base, Leased, Pausable, Sla, first_id, new_id, now
+from store.records.base import AMOUNTS, AnswerAmounts, Base, Leased, Pausable, Sla, first_id, new_id, now
 from store.records.batches import Batch, ResultChunk, Segment
 from store.records.engines import Duration, EngineFailure, Hold, Speed
 from store.records.events import Delivery, Event, Webhook
 from store.records.files import Artifact, File, JobArtifact
 from store.records.jobs import ChunkKind, Job, JobChunk, JobReply, JobStage, ReplyKind
-from store.records.projects import ApiKey, Budget, CachedAnswer, Project, Usage, WebSession
+from store.records.projects import ApiKey, Budget, CachedAnswer, DailyUsage, Project, WebSession
 from store.records.schedules import Schedule, ScheduleRun
 
 __all__ = [
     "AMOUNTS",
-    "Answered",
+    "AnswerAmounts",
     "ApiKey",
     "Artifact",
     "Base",
@@ -23,6 +23,7 @@ __all__ = [
     "Budget",
     "CachedAnswer",
     "ChunkKind",
+    "DailyUsage",
     "Delivery",
     "Duration",
     "EngineFailure",
@@ -44,7 +45,6 @@ __all__ = [
     "Segment",
     "Sla",
     "Speed",
-    "Usage",
     "WebSession",
     "Webhook",
     "first_id",

@@ -65,7 +65,7 @@ AMOUNTS = (
 )
 
 
-class Answered:
+class AnswerAmounts:
     """Columns of the amounts that answers add up to.
 
     `cached_tokens` counts input tokens from the engine's prefix cache. The `shared_` columns count requests that were
@@ -83,9 +83,10 @@ class Answered:
 
 
 class Pausable:
-    """Columns of a batch or a job that a client can pause. `paused_by` is what people call the client's key.
+    """Columns of a batch or a job that a client can pause.
 
-    While `paused_at` is set, none of its segments starts. One that ends is not paused any more.
+    `paused_by` is what people call the client's key. While `paused_at` is set, none of its segments starts. One that
+    ends is not paused any more.
     """
 
     paused_at: Mapped[int | None]

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import ID, Answered, Base, Leased, Pausable
+from store.records.base import ID, AnswerAmounts, Base, Leased, Pausable
 
 
-class Batch(Leased, Answered, Pausable, Base):
+class Batch(Leased, AnswerAmounts, Pausable, Base):
     """A batch of requests. Field names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
@@ -27,7 +27,7 @@ class Batch(Leased, Answered, Pausable, Base):
     `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
 
     A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
-    segments. Such a batch has no input file before it is merged, and no plan of its own.
+    segments. Such a batch has no input file before it is merged, and no plan: its segments name the job's plans.
     """
 
     __tablename__ = "batches"
@@ -93,7 +93,7 @@ class Batch(Leased, Answered, Pausable, Base):
 class Segment(Leased, Base):
     """A run of a batch's requests that is executed as one task.
 
-    `number` is its row group in the batch's plan, unless it names a plan and a `row_group` of its own. `bytes` counts
+    `number` is its row group in the batch's plan, unless it names another plan and a `row_group`. `bytes` counts
     its request bodies. `answered` counts the requests in its result chunks.
     """
 
@@ -120,7 +120,7 @@ class Segment(Leased, Base):
     )
 
 
-class ResultChunk(Answered, Base):
+class ResultChunk(AnswerAmounts, Base):
     """A chunk of a segment's answers: the artifact that holds them (store.formats.chunks), and their amounts."""
 
     __tablename__ = "parts"

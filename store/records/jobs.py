@@ -94,7 +94,7 @@ class Job(Leased, Pausable, Base):
 
     @property
     def unended(self) -> int:
-        """The items without an end of their own: they end with the job."""
+        """The items that end with the job, since they have not ended before."""
         return self.total - self.completed - self.failed - self.stuck
 
     __table_args__ = (

@@ -68,7 +68,7 @@ class Budget(Base):
     notice: Mapped[str | None] = mapped_column(String(32))
 
 
-class Usage(Base):
+class DailyUsage(Base):
     """What engines have computed of a batch's requests to a model on one day, with the prices at that time.
 
     `day` counts days of UTC since 1970. Amounts are those of batchyard.tariffs.Amounts, prices those of its Prices, all

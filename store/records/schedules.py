@@ -11,10 +11,10 @@ from store.records.base import Base
 
 
 class Schedule(Base):
-    """A recurring batch or job. `batch` or `job` holds the fields of its create body, `input` the source of each run.
+    """A recurring batch or job.
 
-    `input_sha256` keeps the input's content. `next_run_at` is null while the schedule is paused. `version` rises with
-    every change by a client.
+    `batch` or `job` holds the fields of its create body, `input` the source of each run. `input_sha256` keeps the
+    input's content. `next_run_at` is null while the schedule is paused. `version` rises with every change by a client.
     """
 
     __tablename__ = "schedules"

@@ -16,7 +16,7 @@ from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import TERMINAL
 from store import events, listing
 from store.database import changed
-from store.keys import Caller
+from store.keys import Principal
 from store.leases import ATTEMPTS
 from store.records import Batch, File, Job, Sla, new_id, now
 from store.work import artifacts
@@ -61,7 +61,7 @@ class Lifecycle(ABC, Generic[Record]):
         due_after: int | None = None,
         idempotency: tuple[str, str] | None = None,
     ) -> Record:
-        """Create work from its unsaved record: `waiting` if it depends on others, else `validating`.
+        """Create work from its unsaved record, `waiting` if it depends on others, else `validating`.
 
         `expires_at` and `due_at`, if the record has none, follow from its window.
 
@@ -156,7 +156,7 @@ class Lifecycle(ABC, Generic[Record]):
                 events.record(session, work, f"{self.noun}.{after}")
         return True
 
-    def cancel(self, session: Session, project_id: str, work_id: str, by: Caller | None = None) -> Record:
+    def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
         """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
 
         Args:
@@ -171,27 +171,30 @@ class Lifecycle(ABC, Generic[Record]):
         self.request_cancel(session, work, by)
         return work
 
-    def request_cancel(self, session: Session, work: Record, by: Caller | None = None, **values: Any) -> bool:
+    def request_cancel(self, session: Session, work: Record, by: Principal | None = None, **values: Any) -> bool:
         """Request that work stops, with these columns. False if that was requested before.
 
         Raises:
             ConflictError: it has ended.
         """
-        first = False
         while work.status not in ("cancelling", "cancelled"):
             if work.status in TERMINAL:
-                message = f"Cannot cancel a {self.noun} with status '{work.status}'."
-                raise ConflictError(message, param=f"{self.noun}_id")
+                raise self._conflict("cancel", work)
             # Validation continues under its lease, since only it knows what the work is. Work that is all done keeps
             # its outcome.
             outcome = {} if work.outcome == "completed" else {"outcome": "cancelled"}
             first = self.transition(session, work.id, work.status, "cancelling", **values, **outcome)
-            session.refresh(work)
-        if first:
-            events.act(session, by, cast(events.Action, f"{self.noun}.cancelling"), work)
-        return first
+            session.refresh(work)  # if it is not the first, its status is another by now
+            if first:
+                events.act(session, by, cast(events.Action, f"{self.noun}.cancelling"), work)
+                return True
+        return False
 
-    def pause(self, session: Session, by: Caller, work_id: str) -> Record:
+    def _conflict(self, verb: Verb, work: Record) -> ConflictError:
+        """Return the refusal of an action that the work's status does not allow."""
+        return ConflictError(f"Cannot {verb} a {self.noun} with status '{work.status}'.", param=f"{self.noun}_id")
+
+    def pause(self, session: Session, by: Principal, work_id: str) -> Record:
         """Let no more of the work's requests be sent. Its window goes on. Pausing it twice changes nothing.
 
         Raises:
@@ -200,18 +203,18 @@ class Lifecycle(ABC, Generic[Record]):
         """
         return self._set_pause(session, by, work_id, "pause")
 
-    def resume(self, session: Session, by: Caller, work_id: str) -> Record:
+    def resume(self, session: Session, by: Principal, work_id: str) -> Record:
         """Let paused work go on. It changes nothing if it is not paused. Raises as `pause` does."""
         return self._set_pause(session, by, work_id, "resume")
 
-    def _set_pause(self, session: Session, by: Caller, work_id: str, verb: Literal["pause", "resume"]) -> Record:
+    def _set_pause(self, session: Session, by: Principal, work_id: str, verb: Literal["pause", "resume"]) -> Record:
         work = self.get(session, by.project_id, work_id)
         refuse_stage(work, verb)
         self._change_pause(session, by, work, verb)
         return work
 
     def _change_pause(
-        self, session: Session, by: Caller, work: Record, verb: Literal["pause", "resume"]
+        self, session: Session, by: Principal, work: Record, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
         """Pause or resume work. Return the columns that are new. Raises ConflictError."""
         record, pausing = self.record, verb == "pause"
@@ -223,11 +226,10 @@ class Lifecycle(ABC, Generic[Record]):
             events.act(session, by, cast(events.Action, f"{self.noun}.{verb}d"), work)
         session.refresh(work)
         if work.status not in self.pausable:
-            message = f"Cannot {verb} a {self.noun} with status '{work.status}'."
-            raise ConflictError(message, param=f"{self.noun}_id")
+            raise self._conflict(verb, work)
         return values if done else {}
 
-    def control(self, session: Session, by: Caller, work_id: str, verb: Verb) -> Record:
+    def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
         """Cancel, pause or resume work. Raises as these do."""
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)
@@ -328,5 +330,5 @@ def refuse_stage(work: Batch | Job, action: str) -> None:
 
 
 def _is_stage(work: Batch | Job) -> bool:
-    """True for a batch of a job, which alone decides what becomes of it and what is told of it."""
+    """True for a batch of a job. Only the job decides what becomes of it, and has its events."""
     return isinstance(work, Batch) and work.job_id is not None

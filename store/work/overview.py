@@ -1,4 +1,4 @@
-"""Overview: a project's jobs that no other has started, and its batches that are no stage of one, in one list."""
+"""Overview: one list of a project's batches and jobs, without stages of jobs and children of composites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PREFIXES: Mapping[type[Work], str] = MappingProxyType({Batch: "batch_", Job: "j
 
 
 @dataclass(frozen=True)
-class Filter:
+class WorkFilter:
     """Which work is listed; None means any.
 
     Attributes:
@@ -71,7 +71,10 @@ def unfinished(session: Session, project_id: str) -> int:
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Return the input bytes of the project's unfinished work. What a job has started has the input of that job."""
+    """Return the input bytes of the project's unfinished work.
+
+    What a job has started has the input of that job.
+    """
     sizes = 0
     for record, top in ((Batch, true()), (Job, Job.parent_id.is_(None))):
         statement = (
@@ -92,7 +95,7 @@ def newest(session: Session, project_id: str) -> str:
 def page(
     session: Session,
     project_id: str,
-    wanted: Filter = Filter(),
+    wanted: WorkFilter = WorkFilter(),
     *,
     sort: Sort = "next",
     after: str | None = None,
@@ -127,7 +130,7 @@ def _rows(
     session: Session,
     record: type[Work],
     project_id: str,
-    wanted: Filter,
+    wanted: WorkFilter,
     part: _Part,
     cursor: Work | None,
     limit: int,
@@ -174,7 +177,7 @@ def _status(record: type[Work], wanted: Wanted) -> ColumnElement[bool]:
     return record.status.in_(sorted(TERMINAL)) if wanted == "ended" else record.status == wanted
 
 
-def _conditions(record: type[Work], wanted: Filter) -> Iterator[ColumnElement[bool]]:
+def _conditions(record: type[Work], wanted: WorkFilter) -> Iterator[ColumnElement[bool]]:
     if wanted.text is not None:
         names = [record.name, record.id, *((Job.recipe, Job.input_name) if record is Job else ())]
         yield or_(*(name.icontains(wanted.text, autoescape=True) for name in names))

@@ -77,7 +77,7 @@ class Cache:
                 log.warning("answers not cached: %s", error, extra={"batch_id": self._segment.batch_id})
 
 
-def _answers(rows: pa.Table, entries: list[cache.Answer]) -> pa.Table:
+def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
     lines = [
         output_lines.line(custom_id, 200, entry.body, None)
         for custom_id, entry in zip(rows["custom_id"].to_pylist(), entries, strict=True)
@@ -86,9 +86,9 @@ def _answers(rows: pa.Table, entries: list[cache.Answer]) -> pa.Table:
     return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 
-def _entry(row: Mapping[str, Any]) -> cache.Answer:
+def _entry(row: Mapping[str, Any]) -> cache.StoredAnswer:
     body = orjson.loads(row["answer"])["response"]["body"] | {"batchyard": {"cached": True}}
-    return cache.Answer.of(orjson.dumps(body), *(row[name] for name in TOKENS))
+    return cache.StoredAnswer.of(orjson.dumps(body), *(row[name] for name in TOKENS))
 
 
 def evict(context: AppContext) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store import batches
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing import result_rows
@@ -74,7 +74,7 @@ def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Row
             retry, place = answered
             (newer,) = retry.raw(np.array([place]))
             row = entry.row
-            row = Row.of(row.line, row.custom_id, row.body, orjson.loads(newer.answer), newer.seconds)
+            row = ResultRow.of(row.line, row.custom_id, row.body, orjson.loads(newer.answer), newer.seconds)
             yield Entry(row, "succeeded", None), newer
         else:
             yield entry, raw

@@ -22,6 +22,7 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
         source = session.get(File, batch.input_file_id)
         cost = usage.costs(session, [batch.id]).get(batch.id)
     deaths = batch.engine_deaths or {}
+    measured = latency.summary(batch.latencies)
     document = {
         "batch_id": batch.id,
         "status": status,
@@ -53,7 +54,7 @@ def build(context: AppContext, batch: Batch, status: str) -> bytes:
         "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
         "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},
         "cost": cost and cost.document,
-        "latency": latency.summary(batch.latencies),
+        "latency": measured and measured.model_dump(),
         "timings": {
             name: getattr(batch, name)
             for name in ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "expires_at")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from batchyard import output_lines
 from batchyard.errors import BatchyardError
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import plan
 from store.formats import rows as rows_file
 from store.formats import seconds as seconds_file
@@ -58,11 +58,11 @@ class _Answers:
         """Return the line of each answer, in order of arrival."""
         return self._spool.lines()
 
-    def write_seconds(self, file: Writer) -> None:
+    def write_seconds(self, file: ArtifactWriter) -> None:
         """Write the seconds of each line."""
         seconds_file.write(file, self.lines(), np.concatenate(self._seconds))
 
-    def write_rows(self, file: Writer, requests: pa.Table, source: IO[bytes]) -> None:
+    def write_rows(self, file: ArtifactWriter, requests: pa.Table, source: IO[bytes]) -> None:
         """Write what became of each request and where its lines are (store.formats.rows).
 
         Args:
@@ -81,7 +81,7 @@ class _Answers:
         columns = [requests["line"], requests["custom_id"], pa.array(oks), codes, pa.array(begins), pa.array(places)]
         rows_file.write(file, pa.Table.from_arrays(columns, schema=rows_file.SCHEMA))
 
-    def write(self, ok: bool, file: Writer) -> int:
+    def write(self, ok: bool, file: ArtifactWriter) -> int:
         """Write the answers of requests that completed, or of those that failed, in input order; return how many."""
         return self._spool.write(file, np.concatenate(self._oks) == ok)
 
@@ -92,10 +92,10 @@ def merge(
     chunks: Iterable[str],
     never_run: tuple[str, str] | None,
     source: IO[bytes] | None,
-    output: Writer,
-    errors: Writer,
-    seconds: Writer,
-    rows: Writer,
+    output: ArtifactWriter,
+    errors: ArtifactWriter,
+    seconds: ArtifactWriter,
+    rows: ArtifactWriter,
 ) -> Merged:
     """Write every line of a batch once: answers with status 200 to `output`, all others to `errors`.
 

@@ -31,7 +31,7 @@ from store.formats import rows as rows_file
 from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
 from store.formats.lines import MAX_LINE_BYTES
-from store.formats.results import Row, readable
+from store.formats.results import ResultRow, readable
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing.finalize import NEVER_RUN
@@ -78,7 +78,7 @@ class Raw(NamedTuple):
 class Entry(NamedTuple):
     """A request with its state and the code of its error."""
 
-    row: Row
+    row: ResultRow
     state: str
     code: str | None
 
@@ -176,7 +176,7 @@ class Rows(ABC):
         """Return the request at a row of `table`, of its lines."""
         line, custom_id, ok, code = (self.table[name][position].as_py() for name in ("line", "custom_id", "ok", "code"))
         answer = orjson.loads(raw.answer) if raw.answer else {}
-        row = Row.of(line, custom_id, readable(raw.request)[1], answer, raw.seconds)
+        row = ResultRow.of(line, custom_id, readable(raw.request)[1], answer, raw.seconds)
         state = "waiting" if ok is None else "succeeded" if ok else _NEVER_RUN.get(code, "failed")
         return Entry(row, state, code)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchyard.errors import UnavailableError
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 
 READ_BYTES = 4 * 1024 * 1024
 
@@ -51,7 +51,7 @@ class Spool:
         """Return the bytes of each text, in order of arrival."""
         return np.concatenate(self._sizes).astype(np.int64)
 
-    def write(self, file: Writer, chosen: npt.NDArray[np.bool_] | None = None) -> int:
+    def write(self, file: ArtifactWriter, chosen: npt.NDArray[np.bool_] | None = None) -> int:
         """Write the chosen texts, or all, each with a line feed, in the order of their lines. Return how many."""
         lines, sizes = self.lines(), self.sizes()
         starts = np.cumsum(sizes) - sizes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 import pyarrow as pa
 
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import plan
 from tasks.finishing import spool
 
@@ -15,7 +15,7 @@ NAME = "input.jsonl"
 ROWS = 1000
 
 
-def write(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint: str, file: Writer) -> None:
+def write(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint: str, file: ArtifactWriter) -> None:
     """Write the requests of a batch as a client would have uploaded them, by line.
 
     Args:

@@ -12,7 +12,7 @@ from batchyard import durations
 from batchyard.errors import RequestError
 from batchyard.statuses import PAUSABLE, PRIORITIES, Priority
 from store import batches, projects
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, now
 from tasks.context import AppContext
 from tasks.intake import submission
@@ -20,7 +20,7 @@ from tasks.intake import submission
 
 def change(
     context: AppContext,
-    by: Caller,
+    by: Principal,
     batch_id: str,
     *,
     completion_window: str | None = None,

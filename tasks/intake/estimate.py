@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import NamedTuple
 
 import orjson
@@ -25,6 +26,8 @@ BATCHES = 20
 FEW = 3
 """Of fewer batches the range says little: it is widened by DOUBT."""
 DOUBT = 2
+SAMPLE = 1000
+"""So many requests of a file say what the others are like."""
 
 
 class Part(NamedTuple):
@@ -63,6 +66,15 @@ def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
             limits = None if limit is None or old.limit is None else old.limit + limit
             found[model] = Part(old.requests + 1, old.bytes + size, limits)
     return found
+
+
+def of_file(context: AppContext, endpoint: str, sha256: str) -> tuple[int, dict[str, Part]]:
+    """Return the number of requests of a stored batch file, and what all ask of each model, by the first SAMPLE."""
+    with context.artifacts.open(sha256) as content:
+        lines = (line for line in content if line.strip())
+        sample = list(islice(lines, SAMPLE))
+        requests = len(sample) + sum(1 for _ in lines)
+    return requests, scaled(parts(endpoint, sample), requests / len(sample)) if sample else {}
 
 
 def estimate(context: AppContext, session: Session, project_id: str, of: Mapping[str, Part]) -> Estimate | None:

@@ -15,11 +15,13 @@ from batchyard.tables.cells import CellError
 from batchyard.tables.formats import Format, Kind, TableError
 from batchyard.tables.reading import RULE
 from batchyard.tables.template import Template, TemplateError
-from batchyard.wording import MAX_LIST, quoted
-from store.artifacts import Artifacts, Writer
+from batchyard.wording import MAX_LIST, cut, quoted
+from store.artifacts import Artifacts, ArtifactWriter
 from tasks.intake.lines import REFUSED, LineError, parse
 
 _CONTENT = ("messages", "prompt")
+MAX_TITLE = 60
+"""Most characters of a title."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def write(
     limit: int,
     *,
     skip_invalid: bool = False,
-) -> Writer:
+) -> ArtifactWriter:
     """Store one request per prompt. `check` gets the first one and may raise RequestError.
 
     With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.
@@ -148,6 +150,12 @@ def changed(lines: Iterable[bytes], changes: Mapping[str, Any], max_line_bytes: 
             continue
         request["body"] = {name: value for name, value in body.items() if value is not None or name not in changes}
         yield orjson.dumps(request) + b"\n"
+
+
+def title_of(text: str) -> str | None:
+    """Return what a batch without a name is called after its first prompt; None for a blank text."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    return cut(" ".join(first.split()), MAX_TITLE) or None
 
 
 def none() -> RequestError:

@@ -11,14 +11,14 @@ from batchyard import output_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from store import files
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.formats.results import readable
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
 
 
-def write(context: AppContext, batch: Batch) -> Writer:
+def write(context: AppContext, batch: Batch) -> ArtifactWriter:
     """Store the lines of the batch's input that failed, expired or were cancelled, byte for byte and in input order.
 
     Lines that are no valid requests, which the batch has skipped, are left out: they would be no better this time.
@@ -55,7 +55,7 @@ def _conflict(message: str) -> ConflictError:
     return ConflictError(message, param="batch_id")
 
 
-def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> Writer:
+def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> ArtifactWriter:
     with (
         context.artifacts.open(source_sha256) as source,
         context.artifacts.open(errors_sha256) as errors,

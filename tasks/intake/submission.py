@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from inference.requests import bodies
 from store import batches, files, projects, speeds
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.records import Batch, File
@@ -63,11 +63,10 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Draft:
-    """A batch that is to be created: its input, the options of `batches.create`, and its outlook if that is known."""
+    """A batch that is to be created: its record, not saved yet, its input, and its outlook if that is known."""
 
-    project_id: str
+    batch: Batch
     source: File | NewInput
-    options: dict[str, Any]
     outlook: Outlook | None
 
 
@@ -75,14 +74,17 @@ class NewInput(NamedTuple):
     """Stored content that becomes a file of this name with the batch."""
 
     name: str
-    content: Writer
+    content: ArtifactWriter
 
 
-def draft(context: AppContext, project_id: str, source: File | NewInput, **options: Any) -> Draft:
-    """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction that submits the batch."""
+def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
+    """Prepare a batch, whose record has what the client wants.
+
+    Reads the artifact store and Redis, so call it before the transaction that submits the batch.
+    """
     content = source if isinstance(source, File) else source.content
     size = source.bytes if isinstance(source, File) else source.content.size
-    return Draft(project_id, source, options, _outlook(context, content.sha256, size, options))
+    return Draft(batch, source, _outlook(context, batch, content.sha256, size))
 
 
 def submit(context: AppContext, session: Session, draft: Draft, idempotency: tuple[str, str] | None = None) -> Batch:
@@ -93,12 +95,11 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     Raises:
         RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
     """
-    source = draft.source
+    project_id, source = draft.batch.project_id, draft.source
     if isinstance(source, NewInput):
-        source = name_input(session, draft.project_id, source)
-    due_after = admit(context, session, draft.project_id, source.bytes)
-    options = draft.options | {"due_after": due_after, "idempotency": idempotency}
-    batch = batches.create(session, draft.project_id, input_file=source, **options)
+        source = name_input(session, project_id, source)
+    due_after = admit(context, session, project_id, source.bytes)
+    batch = batches.create(session, draft.batch, source, due_after=due_after, idempotency=idempotency)
     if context.settings.admission == "refuse" and draft.outlook is not None:
         _admit(batch, draft.outlook.forecast(batch.due_at))
     return batch
@@ -107,9 +108,9 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
 def dry_run(context: AppContext, draft: Draft) -> tuple[int, Forecast | None]:
     """Return until when the batch would have to be done if it were created now, and its forecast if there is one."""
     with context.database.read() as session:
-        tier = projects.get(session, draft.project_id).tier
+        tier = projects.get(session, draft.batch.project_id).tier
     now = int(time.time())
-    expires_at = now + durations.seconds(draft.options["completion_window"])
+    expires_at = now + durations.seconds(draft.batch.completion_window)
     due_at = now + context.settings.tier_seconds[tier] if tier in context.settings.tier_seconds else expires_at
     return min(due_at, expires_at), None if draft.outlook is None else draft.outlook.forecast(due_at)
 
@@ -148,22 +149,21 @@ def repeat(
     retry_of: str | None = None,
 ) -> Draft:
     """Prepare a batch like `old`, except for the arguments that are not None."""
-    return draft(
-        context,
-        old.project_id,
-        source,
+    batch = Batch(
+        project_id=old.project_id,
         endpoint=old.endpoint,
         completion_window=completion_window or old.completion_window,
-        metadata=old.request_metadata if metadata is None else metadata,
+        request_metadata=old.request_metadata if metadata is None else metadata,
         post_process=[registry.request(entry) for entry in old.post_process],
         output_expires_after=old.output_expires_after,
         retry_of=retry_of,
         on_invalid=old.on_invalid,
         priority=old.priority,
     )
+    return draft(context, batch, source)
 
 
-def retry(context: AppContext, old: Batch, unanswered: Writer, **changes: Any) -> Draft:
+def retry(context: AppContext, old: Batch, unanswered: ArtifactWriter, **changes: Any) -> Draft:
     """Prepare a batch of the requests of `old` without a good answer (see retry_input); `changes` as in `repeat`."""
     return repeat(context, old, NewInput(f"{old.id}_retry.jsonl", unanswered), retry_of=old.id, **changes)
 
@@ -199,8 +199,8 @@ def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | No
     return expected
 
 
-def _outlook(context: AppContext, sha256: str, size: int, options: Mapping[str, Any]) -> Outlook | None:
-    """Return the outlook of a batch; None if its model's speed or its first line is unknown.
+def _outlook(context: AppContext, batch: Batch, sha256: str, size: int) -> Outlook | None:
+    """Return the outlook of a batch with this input; None if its model's speed or its first line is unknown.
 
     It raises nothing: a batch that cannot be forecast is accepted all the same.
     """
@@ -210,7 +210,7 @@ def _outlook(context: AppContext, sha256: str, size: int, options: Mapping[str, 
         # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
         # costs less than keeping the first line of every file.
         with context.artifacts.open(sha256) as source:
-            first = _first_request(context, options["endpoint"], source.readline(context.settings.max_line_bytes))
+            first = _first_request(context, batch.endpoint, source.readline(context.settings.max_line_bytes))
         if first is None:
             return None
         spec, kind = first
@@ -219,7 +219,7 @@ def _outlook(context: AppContext, sha256: str, size: int, options: Mapping[str, 
             throughput = forecast.throughput_of(spec.name, kind, throughputs)
             if throughput is None or not throughput.bytes_per_request:
                 return None
-            finish = expected_finish(session, options["post_process"], size / throughput.bytes_per_request)
+            finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
         engines = engine_status.known(context)
         start = forecast.start_delay(spec.name, throughput, engines, time.time()) if engines else forecast.NOTHING
         return Outlook(size, throughput, start, finish, deadlines.work_due(context, spec.name))

@@ -9,9 +9,8 @@ from pathlib import Path
 from batchyard.recipes import Report
 from batchyard.statuses import TERMINAL
 from store.accounting import usage as accounts
-from store.jobs import lifecycle, replies
+from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import reading as job_records
-from store.jobs import stages as stage_records
 from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
@@ -36,7 +35,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         with context.database.read() as session:
             job = session.get_one(Job, job_id)
-            chunks = stage_records.chunks(session, job_id)
+            chunks = chunk_records.of_job(session, job_id)
             stages = records_of(session, job_id)
             usage = job_records.usage(session, [job_id])[job_id]
             cost = accounts.job_costs(session, [job_id]).get(job_id)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from store.jobs import stages
+from store import segments
+from store.jobs import chunk_records, stages
 
 
 @dataclass
@@ -28,8 +29,8 @@ def records_of(session: Session, job_id: str) -> list[StageRecords]:
     return [
         StageRecords(
             stage.name,
-            stages.plans(session, stage.batch_id) if stage.batch_id else [],
-            stages.new_chunks(session, stage.batch_id, 0) if stage.batch_id else [],
+            segments.plans(session, stage.batch_id) if stage.batch_id else [],
+            chunk_records.of_batch(session, stage.batch_id, 0) if stage.batch_id else [],
         )
-        for stage in stages.stages(session, job_id)
+        for stage in stages.of_job(session, job_id)
     ]

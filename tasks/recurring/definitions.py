@@ -8,7 +8,7 @@ from typing import Any
 from batchyard import cron
 from batchyard.errors import RequestError
 from store import events, schedules
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
@@ -68,7 +68,7 @@ def _check_job(context: AppContext, job: Mapping[str, Any]) -> None:
         raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None
 
 
-def set_paused(context: AppContext, by: Caller, schedule_id: str, *, paused: bool) -> Schedule:
+def set_paused(context: AppContext, by: Principal, schedule_id: str, *, paused: bool) -> Schedule:
     """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
 
     Raises:

@@ -147,19 +147,26 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
     expires_after = options["output_expires_after"]
     common = {
         "completion_window": options["completion_window"],
-        "metadata": run_templates.fill_values(options["metadata"], times, at),
         "output_expires_after": expires_after and expires_after["seconds"],
     }
+    metadata = run_templates.fill_values(options["metadata"], times, at)
     source = run_templates.source(context, schedule, times, at)
     if schedule.job is None:
-        values = {name: options[name] for name in ("endpoint", "post_process")}
-        values["on_invalid"] = options.get("on_invalid", "fail")  # older schedules say neither
-        values["priority"] = PRIORITIES[options.get("priority", "normal")]
-        return submission.draft(context, schedule.project_id, source, **values, **common)
-    values = {name: options[name] for name in ("recipe", "options", "seed", "name")}
-    values["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
+        batch = Batch(
+            project_id=schedule.project_id,
+            request_metadata=metadata,
+            endpoint=options["endpoint"],
+            post_process=options["post_process"],
+            on_invalid=options.get("on_invalid", "fail"),  # older schedules say neither this nor the priority
+            priority=PRIORITIES[options.get("priority", "normal")],
+            **common,
+        )
+        return submission.draft(context, batch, source)
+    job_fields = {name: options[name] for name in ("recipe", "options", "seed", "name")}
+    job_fields["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
+    request = JobRequest(input=source, metadata=metadata, **job_fields, **common)
     try:
-        return job_submission.draft(context, schedule.project_id, JobRequest(input=source, **values, **common))
+        return job_submission.draft(context, schedule.project_id, request)
     except RequestError as error:  # the deployment has another recipe by now, or no such model
         return _Outcome("failed", error.message)
 

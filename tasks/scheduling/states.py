@@ -27,7 +27,7 @@ StateName = Literal["validating", "waiting", "starting_engine", "running", "held
 
 
 @dataclass(frozen=True)
-class State:
+class BatchActivity:
     """What a batch does.
 
     Attributes:
@@ -72,7 +72,7 @@ class Engines:
 
 def of_queue(
     entries: Sequence[BacklogEntry], answered: Set[str], engines: Engines, usual_seconds: Mapping[str, float]
-) -> dict[str, State]:
+) -> dict[str, BatchActivity]:
     """Return whether each batch with a backlog entry runs, waits, or has its engine started for it.
 
     Args:
@@ -84,7 +84,7 @@ def of_queue(
     for entry in entries:
         if entry.active:
             active[entry.batch_id].append(entry)
-    states: dict[str, State] = {}
+    states: dict[str, BatchActivity] = {}
     for batch_id, of_batch in active.items():
         cold = sorted(entry.model for entry in of_batch if engines.cold(entry.model))
         if (
@@ -92,9 +92,9 @@ def of_queue(
             or any(entry.answered for entry in of_batch)
             or (batch_id in answered and cold[0] not in engines.starting)
         ):
-            states[batch_id] = State("running")
+            states[batch_id] = BatchActivity("running")
         else:
-            states[batch_id] = State("starting_engine", usual_seconds=usual_seconds.get(cold[0]))
+            states[batch_id] = BatchActivity("starting_engine", usual_seconds=usual_seconds.get(cold[0]))
     everywhere = _Line(None)
     lines: dict[str, _Line] = {}
     for entry in _in_order(entries):
@@ -154,10 +154,10 @@ class _Line:
         self._next = self._next or (None if entry.active else entry)
         self.members.add(entry.batch_id)
 
-    def behind(self, entry: BacklogEntry) -> State:
+    def behind(self, entry: BacklogEntry) -> BatchActivity:
         """Return the state of a batch at the end of the line."""
         following = self._next or entry
-        return State(
+        return BatchActivity(
             "waiting",
             behind=len(self.members),
             behind_ids=tuple(self._first[entry.project_id]),
@@ -169,8 +169,8 @@ class _Line:
 
 
 def state(
-    status: str, answered: int, held: str | None, in_queue: State | None, *, paused: bool = False
-) -> State | None:
+    status: str, answered: int, held: str | None, in_queue: BatchActivity | None, *, paused: bool = False
+) -> BatchActivity | None:
     """Return what a batch does now; None if it has ended.
 
     Args:
@@ -182,17 +182,17 @@ def state(
     if status in TERMINAL:
         return None
     if paused:
-        return State("paused")
+        return BatchActivity("paused")
     if held is not None and (in_queue is None or in_queue.name == "waiting"):
-        return State("held", reason=held)
+        return BatchActivity("held", reason=held)
     if status == "validating":
-        return State("validating")
+        return BatchActivity("validating")
     if status != "in_progress":
-        return State("finishing")
-    return in_queue or State("running" if answered else "waiting")
+        return BatchActivity("finishing")
+    return in_queue or BatchActivity("running" if answered else "waiting")
 
 
-def publish(context: AppContext, states: Mapping[str, State]) -> None:
+def publish(context: AppContext, states: Mapping[str, BatchActivity]) -> None:
     """Replace the published states of the queue. Log a warning if Redis is away."""
     try:
         with context.redis.pipeline() as pipeline:
@@ -202,8 +202,11 @@ def publish(context: AppContext, states: Mapping[str, State]) -> None:
         log.warning("states not published: %s", error)
 
 
-def read(context: AppContext, batch_ids: list[str]) -> dict[str, State]:
+def read(context: AppContext, batch_ids: list[str]) -> dict[str, BatchActivity]:
     """Return the published state of each batch that has one. Return none if Redis is away."""
     values = published.read(context, STATES, batch_ids, "states")
     states = {batch_id: json.loads(value) for batch_id, value in values.items()}
-    return {batch_id: State(**entry | {"behind_ids": tuple(entry["behind_ids"])}) for batch_id, entry in states.items()}
+    return {
+        batch_id: BatchActivity(**entry | {"behind_ids": tuple(entry["behind_ids"])})
+        for batch_id, entry in states.items()
+    }

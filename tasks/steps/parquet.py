@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from tasks.steps.step import Results, Step, StepOptions
 
 BLOCK_ROWS = 2000
@@ -43,7 +43,7 @@ class ParquetOptions(StepOptions):
     step: Literal["parquet"]
 
 
-def record(row: Row) -> dict[str, Any]:
+def record(row: ResultRow) -> dict[str, Any]:
     """Return the values of SCHEMA of a request."""
     response = row.response or {}
     usage = response.get("usage") or {}
@@ -68,7 +68,7 @@ def record(row: Row) -> dict[str, Any]:
     }
 
 
-def _block(rows: Iterator[Row]) -> Iterator[dict[str, Any]]:
+def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
     size = 0
     for row in itertools.islice(rows, BLOCK_ROWS):
         entry = record(row)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from store.artifacts import Writer
-    from store.formats.results import Row
+    from store.artifacts import ArtifactWriter
+    from store.formats.results import ResultRow
 
 
 class StepOptions(BaseModel):
@@ -23,10 +23,10 @@ class StepOptions(BaseModel):
 class Results(Protocol):
     """A batch's results as a step sees them, and the way to its artifacts."""
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ResultRow]:
         """Stream every request in input order, with its answer or error."""
 
-    def create(self) -> Writer:
+    def create(self) -> ArtifactWriter:
         """Return a writer for a new artifact."""
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:

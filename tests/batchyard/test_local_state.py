@@ -13,8 +13,8 @@ from batchyard.local_state import STATE_FILE, local_state
 
 def write(data: Path, **changes: Any) -> dict[str, Any]:
     """Write the state file of a stack that is this process."""
-    own = psutil.Process()
-    state = {"url": "http://127.0.0.1:1", "flower": "", "pid": own.pid, "started": own.create_time()} | changes
+    process = psutil.Process()
+    state = {"url": "http://127.0.0.1:1", "flower": "", "pid": process.pid, "started": process.create_time()} | changes
     (data / STATE_FILE).parent.mkdir(parents=True)
     (data / STATE_FILE).write_text(json.dumps(state))
     return state

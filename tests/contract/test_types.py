@@ -15,25 +15,30 @@ from openai.types import batch_usage
 from openai.types import webhooks as their_webhooks
 from pydantic import BaseModel
 
-from webapp import models, webhooks, wire
+from webapp.wire.batches import BatchObject, RequestCounts
+from webapp.wire.files import FileDeleted, FileObject
+from webapp.wire.lists import ListPage
+from webapp.wire.models import ModelObject
+from webapp.wire.webhooks import EventTypes, NewSecret, SampleSent, WebhookDeleted, WebhookObject, WebhookPage
+from webapp.wire.work import BatchError, BatchErrors, InputTokensDetails, OutputTokensDetails, Usage
 
 PAIRS = [
-    (openai.types.Batch, wire.BatchObject),
-    (openai.types.batch.Errors, wire.BatchErrors),
-    (openai.types.BatchError, wire.BatchError),
-    (openai.types.BatchRequestCounts, wire.RequestCounts),
-    (openai.types.BatchUsage, wire.Usage),
-    (batch_usage.InputTokensDetails, wire.InputTokensDetails),
-    (batch_usage.OutputTokensDetails, wire.OutputTokensDetails),
-    (openai.types.FileObject, wire.FileObject),
-    (openai.types.FileDeleted, wire.FileDeleted),
-    (openai.types.Model, models.ModelObject),
-    (their_webhooks.WebhookEndpoint, webhooks.WebhookObject),
-    (their_webhooks.WebhookEndpointWithSecret, webhooks.NewSecret),
-    (their_webhooks.WebhookEndpointList, webhooks.WebhookPage),
-    (their_webhooks.DeletedWebhookEndpoint, webhooks.WebhookDeleted),
-    (their_webhooks.WebhookEndpointTestResult, webhooks.SampleSent),
-    (their_webhooks.WebhookEventTypeList, webhooks.EventTypes),
+    (openai.types.Batch, BatchObject),
+    (openai.types.batch.Errors, BatchErrors),
+    (openai.types.BatchError, BatchError),
+    (openai.types.BatchRequestCounts, RequestCounts),
+    (openai.types.BatchUsage, Usage),
+    (batch_usage.InputTokensDetails, InputTokensDetails),
+    (batch_usage.OutputTokensDetails, OutputTokensDetails),
+    (openai.types.FileObject, FileObject),
+    (openai.types.FileDeleted, FileDeleted),
+    (openai.types.Model, ModelObject),
+    (their_webhooks.WebhookEndpoint, WebhookObject),
+    (their_webhooks.WebhookEndpointWithSecret, NewSecret),
+    (their_webhooks.WebhookEndpointList, WebhookPage),
+    (their_webhooks.DeletedWebhookEndpoint, WebhookDeleted),
+    (their_webhooks.WebhookEndpointTestResult, SampleSent),
+    (their_webhooks.WebhookEventTypeList, EventTypes),
 ]
 OURS = {"batchyard"}
 
@@ -65,7 +70,7 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def test_a_page_has_the_fields_of_the_clients_page() -> None:
-    assert set(openai.pagination.SyncCursorPage.model_fields) <= set(wire.Page.model_fields)
+    assert set(openai.pagination.SyncCursorPage.model_fields) <= set(ListPage.model_fields)
 
 
 def test_the_document_names_every_route_of_the_contract(http: httpx.Client) -> None:
@@ -112,6 +117,6 @@ def test_the_document_can_be_read_without_scripts(http: httpx.Client) -> None:
 
 
 def test_the_statuses_are_the_clients() -> None:
-    for theirs, ours in ((openai.types.Batch, wire.BatchObject), (openai.types.FileObject, wire.FileObject)):
+    for theirs, ours in ((openai.types.Batch, BatchObject), (openai.types.FileObject, FileObject)):
         statuses = typing.get_args(ours.model_fields["status"].annotation)
         assert set(statuses) <= set(typing.get_args(theirs.model_fields["status"].annotation))

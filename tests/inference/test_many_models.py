@@ -9,6 +9,7 @@ import pytest
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import directory
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table
 
 ENGINES = 21
@@ -24,8 +25,8 @@ def no_engine_left(cluster: str) -> Iterator[None]:
 def answered(model: str, requests: int) -> int:
     spec = ModelSpec(name=model, engine="echo", engine_args={"slots": 2, "ms_per_token": 5})
     rows = table(chat(*map(str, range(requests))))
-    timeouts = {"request_timeout": 30.0, "start_timeout": 60.0, "idle_seconds": 600.0}
-    return sum(answers.num_rows for answers in pipeline.run(spec, "/v1/chat/completions", rows, **timeouts))
+    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=60.0, idle_seconds=600.0)
+    return sum(answers.num_rows for answers in pipeline.run(spec, "/v1/chat/completions", rows, timeouts))
 
 
 def test_more_warm_engines_than_the_cluster_has_cpus_leave_room_for_a_large_run() -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from batchyard.errors import EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.deaths import EngineDeath
+from inference.ray import starts
 from inference.residents import directory
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
-TERMS: dict[str, Any] = {"request_timeout": 30, "start_timeout": 60, "idle_seconds": 60}
+TIMEOUTS = EngineTimeouts(request_timeout=30, start_timeout=60, idle_seconds=60)
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
@@ -48,9 +51,9 @@ def echo(name: str = "echo", **fields: Any) -> ModelSpec:
 
 def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 30, **timeouts: Any) -> dict[int, Any]:
     """The output line of each row, which must be exactly one."""
-    timeouts = {"start_timeout": 60, "idle_seconds": 60, **timeouts}
+    limits = replace(TIMEOUTS, request_timeout=request_timeout, **timeouts)
     lines: dict[int, Any] = {}
-    for answers in pipeline.run(spec, CHAT, table(bodies), request_timeout=request_timeout, **timeouts):
+    for answers in pipeline.run(spec, CHAT, table(bodies), limits):
         for row in answers.to_pylist():
             assert row["line"] not in lines, "answered twice"
             lines[row["line"]] = {**row, **json.loads(row["answer"])}
@@ -98,7 +101,7 @@ def test_every_row_is_answered_once_with_its_own_answer() -> None:
 def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
     rows = table(chat(*map(str, range(32))))
     slow = echo(latency_ms=1500, max_in_flight=8)
-    sizes = [answers.num_rows for answers in pipeline.run(slow, CHAT, rows, **TERMS)]
+    sizes = [answers.num_rows for answers in pipeline.run(slow, CHAT, rows, TIMEOUTS)]
     assert sum(sizes) == 32 and max(sizes) <= 16, "two of four turns, if it is late"
 
 
@@ -106,14 +109,14 @@ def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
 def test_a_long_answer_holds_up_no_other(rows: int) -> None:
     bodies = [*chat("long", max_tokens=4000), *chat(*["short"] * (rows - 1), max_tokens=5)]
     spec = echo(ms_per_token=1, slots=8, max_in_flight=16)
-    sent = [answers.column("line").to_pylist() for answers in pipeline.run(spec, CHAT, table(bodies), **TERMS)]
+    sent = [answers.column("line").to_pylist() for answers in pipeline.run(spec, CHAT, table(bodies), TIMEOUTS)]
     assert sent[-1] == [0], "it comes alone, seconds after all others"
     assert sorted(line for lines in sent for line in lines) == list(range(rows))
 
 
 def test_a_run_of_few_rows_needs_no_process_of_its_own() -> None:
     spec = echo(latency_ms=1000)
-    answers = pipeline.run(spec, CHAT, table(chat("a", "b")), **TERMS)
+    answers = pipeline.run(spec, CHAT, table(chat("a", "b")), TIMEOUTS)
     with ThreadPoolExecutor(1) as pool:
         lines = pool.submit(lambda: [row["line"] for answered in answers for row in answered.to_pylist()])
         until(lambda: any(state.get("in_flight") for state in directory.states().values()))
@@ -130,23 +133,23 @@ def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_t
     requests = table(chat(*map(str, range(rows))))
     closed_at = 0.0
     answered: Counter[int] = Counter()
-    for answers in pipeline.run(spec, CHAT, requests, idempotency_key="work", paused=paused, **TERMS):
+    for answers in pipeline.run(spec, CHAT, requests, TIMEOUTS, idempotency_key="work", paused=paused):
         answered.update(answers.column("line").to_pylist())
         if not paused.is_set():
             paused.set()
-            assert pipeline.close(spec, "work", TERMS["request_timeout"])
+            assert pipeline.close(spec, "work", TIMEOUTS.request_timeout)
             closed_at = time.monotonic()
     # What each engine holds takes three turns, and the answers of a second come together. All takes half a minute.
     assert time.monotonic() - closed_at < 3 * 0.6 + 8
     assert len(answered) == 12 if rows == 12 else len(answered) < 150
     left = requests.filter(pc.invert(pc.is_in(requests["line"], pa.array(answered))))
-    for answers in pipeline.run(spec, CHAT, left, idempotency_key="work", **TERMS):
+    for answers in pipeline.run(spec, CHAT, left, TIMEOUTS, idempotency_key="work"):
         answered.update(answers.column("line").to_pylist())
     assert sorted(answered) == list(range(rows)) and set(answered.values()) == {1}
 
 
 def test_no_rows_make_no_engine() -> None:
-    assert list(pipeline.run(echo(), CHAT, table([]), request_timeout=1, start_timeout=1, idle_seconds=1)) == []
+    assert list(pipeline.run(echo(), CHAT, table([]), TIMEOUTS)) == []
     assert directory.engine_actors() == {}
 
 
@@ -175,7 +178,7 @@ def test_the_engine_stays_for_the_next_run() -> None:
     pid = engine_pid(spec)
     run(spec, chat("two"))
     assert engine_pid(spec) == pid
-    assert pipeline.start(spec, **TERMS).versions["engine"] == "echo"
+    assert pipeline.start(spec, TIMEOUTS).versions["engine"] == "echo"
     assert engine_pid(spec) == pid
 
 
@@ -185,7 +188,7 @@ def test_runs_leave_no_thread_behind_whether_they_end_or_are_closed() -> None:
     before = threading.active_count()
     for _ in range(3):
         run(spec, chat("another"))
-        with closing(pipeline.run(spec, CHAT, rows, **TERMS)) as answers:
+        with closing(pipeline.run(spec, CHAT, rows, TIMEOUTS)) as answers:
             next(answers)
     until(lambda: threading.active_count() <= before)
 
@@ -224,7 +227,7 @@ def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> Non
     lines: list[int] = []
     rows = table(chat(*map(str, range(512))))
     before = Counter[str]()
-    for answers in pipeline.run(spec, CHAT, rows, **TERMS):
+    for answers in pipeline.run(spec, CHAT, rows, TIMEOUTS):
         lines += answers.column("line").to_pylist()
         if not killed:
             killed = True
@@ -243,12 +246,12 @@ import ray
 from tests.support.rows import chat, table
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.deaths import EngineDeath
+from inference.residents.session import EngineTimeouts
 ray.init(address=sys.argv[1], namespace="batchyard", log_to_driver=False, logging_level="ERROR")
 spec = ModelSpec.model_validate_json(sys.argv[2])
 terms = json.loads(sys.argv[3])
 rows = table(chat(*map(str, range(256))))
-for answers in pipeline.run(spec, "/v1/chat/completions", rows, idempotency_key="work", **terms):
+for answers in pipeline.run(spec, "/v1/chat/completions", rows, EngineTimeouts(**terms), idempotency_key="work"):
     print(json.dumps(answers.column("line").to_pylist()), flush=True)
 """
 
@@ -256,7 +259,7 @@ for answers in pipeline.run(spec, "/v1/chat/completions", rows, idempotency_key=
 def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path, cluster: str) -> None:
     log = tmp_path / "calls"
     spec = echo(latency_ms=500, call_log=str(log), max_in_flight=32)
-    command = [sys.executable, "-c", DRIVER, cluster, spec.model_dump_json(), json.dumps(TERMS)]
+    command = [sys.executable, "-c", DRIVER, cluster, spec.model_dump_json(), json.dumps(asdict(TIMEOUTS))]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
         assert driver.stdout is not None
@@ -265,7 +268,7 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
         driver.kill()
     rows = table(chat(*map(str, range(256))))
     remaining = rows.filter([line not in had for line in rows.column("line").to_pylist()])
-    for answers in pipeline.run(spec, CHAT, remaining, idempotency_key="work", **TERMS):
+    for answers in pipeline.run(spec, CHAT, remaining, TIMEOUTS, idempotency_key="work"):
         had += answers.column("line").to_pylist()
     assert sorted(had) == list(range(256))
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
@@ -276,7 +279,7 @@ def test_callers_that_are_killed_lose_and_double_no_row(tmp_path: Path) -> None:
     spec = echo(latency_ms=400, call_log=str(log), max_in_flight=32)
     lines: list[int] = []
     killed: list[psutil.Process] = []
-    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(512)))), **TERMS):
+    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(512)))), TIMEOUTS):
         lines += answers.column("line").to_pylist()
         if not killed and len(lines) > 100:
             killed = callers()
@@ -287,10 +290,9 @@ def test_callers_that_are_killed_lose_and_double_no_row(tmp_path: Path) -> None:
     assert set(Counter(log.read_text().splitlines()).values()) == {1}, "the engine keeps what it had in hand"
 
 
-def test_an_engine_that_hangs_is_killed_and_its_row_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "HANG_MARGIN", 0.5)
+def test_an_engine_that_hangs_is_killed_and_its_row_found() -> None:
     texts = ["fine", "hang", "fine too", "also fine"]
-    lines = run(echo(hang_on="hang", max_in_flight=4), chat(*texts), request_timeout=1)
+    lines = run(echo(hang_on="hang", max_in_flight=4), chat(*texts), request_timeout=1, hang_margin=0.5)
     assert [line["ok"] for _, line in sorted(lines.items())] == [True, False, True, True]
     assert lines[1]["error"]["code"] == "engine_died"
 
@@ -321,7 +323,7 @@ def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_foll
     spec = echo(latency_ms=100, max_in_flight=12)
     deaths: list[EngineDeath] = []
     answered: list[int] = []
-    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(200)))), on_death=deaths.append, **TERMS):
+    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(200)))), TIMEOUTS, on_death=deaths.append):
         if not answered:
             os.kill(engine_pid(spec), signal.SIGKILL)
         answered += answers.column("line").to_pylist()
@@ -335,7 +337,7 @@ def test_each_death_until_a_request_is_convicted_is_told_once_and_says_what_foll
     deaths: list[EngineDeath] = []
     bodies = chat("fine", "poison", "fine too", "also fine")
     lines = Counter[int]()
-    for answers in pipeline.run(echo(die_on="poison"), CHAT, table(bodies), on_death=deaths.append, **TERMS):
+    for answers in pipeline.run(echo(die_on="poison"), CHAT, table(bodies), TIMEOUTS, on_death=deaths.append):
         lines.update(answers.column("line").to_pylist())
     assert lines == Counter(range(4))
     assert deaths[0].requests == 4 and deaths[-1].requests == 1
@@ -346,17 +348,17 @@ def test_each_death_until_a_request_is_convicted_is_told_once_and_says_what_foll
 def test_the_last_death_of_a_run_that_gives_up_says_that_it_ends() -> None:
     deaths: list[EngineDeath] = []
     with pytest.raises(EngineError, match="died"):
-        list(pipeline.run(echo(die_on=""), CHAT, table(chat(*map(str, range(64)))), on_death=deaths.append, **TERMS))
+        list(pipeline.run(echo(die_on=""), CHAT, table(chat(*map(str, range(64)))), TIMEOUTS, on_death=deaths.append))
     assert [death.next for death in deaths].index("ends_run") == len(deaths) - 1 > 3
 
 
 def test_an_engine_that_ends_at_each_start_is_told_of_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     deaths: list[EngineDeath] = []
     spec = echo(name="ending")
-    monkeypatch.setattr(pipeline, "get_or_create_engine", lambda *_: Ending.remote())
+    monkeypatch.setattr(starts, "get_or_create_engine", lambda *_: Ending.remote())
     with pytest.raises(EngineStartError, match=r"ended each time it was started: .+"):
-        pipeline.start(spec, on_death=deaths.append, **TERMS)
-    assert [death.next for death in deaths] == ["starts_again"] * pipeline.START_ATTEMPTS
+        pipeline.start(spec, TIMEOUTS, on_death=deaths.append)
+    assert [death.next for death in deaths] == ["starts_again"] * starts.ATTEMPTS
     assert {death.requests for death in deaths} == {0}
 
 
@@ -372,7 +374,7 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     log = tmp_path / "calls"
     spec = echo(latency_ms=300, call_log=str(log), max_in_flight=32)
     rows = table(chat(*map(str, range(2000))))
-    answers = pipeline.run(spec, CHAT, rows, **TERMS)
+    answers = pipeline.run(spec, CHAT, rows, TIMEOUTS)
     next(answers)
     answers.close()
     until(lambda: not callers())
@@ -390,7 +392,7 @@ def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_caller() -> None:
     with pytest.raises(Stopped):
         list(
             pipeline.run(
-                spec, CHAT, table(chat(*map(str, range(100)))), stopped=stopped, **{**TERMS, "request_timeout": 60}
+                spec, CHAT, table(chat(*map(str, range(100)))), replace(TIMEOUTS, request_timeout=60), stopped=stopped
             )
         )
     assert time.monotonic() - began < 1.0 + 10.0, "a request takes 60 s"
@@ -404,7 +406,7 @@ def test_the_wait_for_an_engine_that_does_not_start_is_stopped_at_once() -> None
     threading.Timer(1.0, stopped.set).start()
     began = time.monotonic()
     with pytest.raises(Stopped):
-        pipeline.start(echo(num_gpus=1), stopped=stopped, **TERMS)
+        pipeline.start(echo(num_gpus=1), TIMEOUTS, stopped=stopped)
     assert time.monotonic() - began < 1.0 + 10.0, "it would wait for a minute"
     for engine in directory.engine_actors().values():
         ray.kill(engine)  # it waits for a GPU, and answers nobody
@@ -426,7 +428,7 @@ def test_runs_in_threads_of_one_process_answer_their_own_rows_and_a_stopped_one_
         number = 0
         with pytest.raises(Stopped):
             rows = table(chat(*map(str, range(2000))))
-            for answers in pipeline.run(models[1], CHAT, rows, stopped=stopped, **TERMS):
+            for answers in pipeline.run(models[1], CHAT, rows, TIMEOUTS, stopped=stopped):
                 number += answers.num_rows
                 begun.set()
         return number
@@ -473,5 +475,5 @@ def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:
     for line in lines.values():
         usage = line["response"]["body"]["usage"]
         assert (line["input_tokens"], line["output_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
-    versions = pipeline.start(spec, **TERMS).versions
+    versions = pipeline.start(spec, TIMEOUTS).versions
     assert versions["engine"] == "transformers" and len(versions["model_sha256"]) == 64

@@ -11,7 +11,7 @@ from sqlalchemy import func, select, update
 from batchyard.settings import Settings
 from store import cache, keys, projects
 from store.artifacts import Artifacts
-from store.cache import CHUNK, Answer
+from store.cache import CHUNK, StoredAnswer
 from store.database import Database
 from store.records import CachedAnswer
 from tasks.context import AppContext
@@ -25,8 +25,8 @@ def context(database: Database, artifacts: Artifacts) -> AppContext:
     return AppContext(Settings(), {}, database, artifacts, redis.Redis())
 
 
-def answer(text: str = "x") -> Answer:
-    return Answer.of(text.encode(), 1, 2, 3)
+def answer(text: str = "x") -> StoredAnswer:
+    return StoredAnswer.of(text.encode(), 1, 2, 3)
 
 
 def add(database: Database, project: str, *names: str) -> None:
@@ -74,7 +74,7 @@ def test_an_answer_comes_back_as_it_went_in_and_the_first_one_stays(database: Da
         cache.add(session, project, {"a": answer('{"second": 2}')})
     with database.read() as session:
         answers = cache.find(session, project, ["a", "c"])
-    assert answers == {"a": Answer.of('{"first": "ü"}'.encode(), 1, 2, 3)}
+    assert answers == {"a": StoredAnswer.of('{"first": "ü"}'.encode(), 1, 2, 3)}
     assert answers["a"].body.decode() == '{"first": "ü"}'
 
 

@@ -14,7 +14,7 @@ from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import batches, events, queue, retention, segments
 from store.database import Database
 from store.jobs import lifecycle, stages
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, Event, Segment
 from tests.support.jobs import open_stage, planned, start_job
 from tests.support.planned import reload, started, the_segment
@@ -23,8 +23,8 @@ NewBatch = Callable[..., Batch]
 
 
 @pytest.fixture
-def me(project: str) -> Caller:
-    return Caller(project, False, "key-1", "ada")
+def me(project: str) -> Principal:
+    return Principal(project, False, "key-1", "ada")
 
 
 def acts(database: Database, batch: Batch) -> list[tuple[str, str | None]]:
@@ -33,18 +33,18 @@ def acts(database: Database, batch: Batch) -> list[tuple[str, str | None]]:
     return [(event.type, event.key_name) for event in recorded]
 
 
-def pause(database: Database, me: Caller, batch: Batch) -> Batch:
+def pause(database: Database, me: Principal, batch: Batch) -> Batch:
     with database.write() as session:
         return batches.pause(session, me, batch.id)
 
 
-def resume(database: Database, me: Caller, batch: Batch) -> Batch:
+def resume(database: Database, me: Principal, batch: Batch) -> Batch:
     with database.write() as session:
         return batches.resume(session, me, batch.id)
 
 
 def test_a_paused_batch_starts_nothing_and_stands_in_nobodys_way_until_it_is_resumed(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch, other = new_batch(10), new_batch(20)
     paused = pause(database, me, batch)
@@ -64,20 +64,22 @@ def test_a_paused_batch_starts_nothing_and_stands_in_nobodys_way_until_it_is_res
 
 
 def test_pausing_and_resuming_twice_changes_nothing_and_is_on_record_once(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch = new_batch(1)
     first = pause(database, me, batch)
     with database.write() as session:
         session.execute(update(Batch).values(paused_at=7))
-    second = pause(database, Caller(me.project_id, False, "key-2", "bob"), batch)
+    second = pause(database, Principal(me.project_id, False, "key-2", "bob"), batch)
     assert (first.paused_by, second.paused_by, second.paused_at) == ("ada", "ada", 7)
     for _ in range(2):
         assert resume(database, me, batch).paused_at is None
     assert acts(database, batch) == [("batch.paused", "ada"), ("batch.resumed", "ada")]
 
 
-def test_what_has_no_request_left_to_send_cannot_be_paused(database: Database, new_batch: NewBatch, me: Caller) -> None:
+def test_what_has_no_request_left_to_send_cannot_be_paused(
+    database: Database, new_batch: NewBatch, me: Principal
+) -> None:
     batch = new_batch(1)
     with database.write() as session:
         batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
@@ -88,14 +90,14 @@ def test_what_has_no_request_left_to_send_cannot_be_paused(database: Database, n
 
 
 def test_a_batch_of_another_project_or_of_a_job_cannot_be_paused_or_changed(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
-    batch, stranger = new_batch(1), Caller("proj_other", True, "key-2", "eve")
+    batch, stranger = new_batch(1), Principal("proj_other", True, "key-2", "eve")
     with database.write() as session:
         job = start_job(session, me.project_id)
         stage = open_stage(session, job)
 
-    def change(database: Database, by: Caller, batch: Batch) -> Batch:
+    def change(database: Database, by: Principal, batch: Batch) -> Batch:
         with database.write() as session:
             return batches.change(session, by, batch.id, {"priority": 1}, {})
 
@@ -107,7 +109,7 @@ def test_a_batch_of_another_project_or_of_a_job_cannot_be_paused_or_changed(
 
 
 def test_a_batch_that_is_paused_while_it_is_validated_starts_nothing_afterwards(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch = new_batch()
     pause(database, me, batch)
@@ -120,7 +122,7 @@ def test_a_batch_that_is_paused_while_it_is_validated_starts_nothing_afterwards(
 
 
 def test_a_message_that_comes_after_the_pause_gives_the_segment_back(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch = new_batch(1)
     segment_id = the_segment(database, batch).id
@@ -136,7 +138,7 @@ def test_a_message_that_comes_after_the_pause_gives_the_segment_back(
 
 
 def test_a_running_segment_hears_of_the_pause_and_makes_room_at_once(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch = new_batch(5)
     lease = started(database, batch)
@@ -160,7 +162,7 @@ def test_a_running_segment_hears_of_the_pause_and_makes_room_at_once(
 
 
 def test_a_paused_batch_whose_last_answers_were_on_their_way_ends(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch = new_batch(5)
     lease = started(database, batch)
@@ -173,7 +175,7 @@ def test_a_paused_batch_whose_last_answers_were_on_their_way_ends(
     assert (ended.status, ended.outcome, ended.paused_at) == ("finalizing", "completed", None)
 
 
-def test_the_window_of_a_paused_batch_goes_on(database: Database, new_batch: NewBatch, me: Caller) -> None:
+def test_the_window_of_a_paused_batch_goes_on(database: Database, new_batch: NewBatch, me: Principal) -> None:
     batch = new_batch(1)
     pause(database, me, batch)
     with database.write() as session:
@@ -182,7 +184,7 @@ def test_the_window_of_a_paused_batch_goes_on(database: Database, new_batch: New
     assert reload(database, batch).paused_at is None
 
 
-def test_a_paused_job_pauses_its_batches_also_those_to_come(database: Database, me: Caller) -> None:
+def test_a_paused_job_pauses_its_batches_also_those_to_come(database: Database, me: Principal) -> None:
     with database.write() as session:
         job = start_job(session, me.project_id)
         first = open_stage(session, job)
@@ -203,13 +205,13 @@ def test_a_paused_job_pauses_its_batches_also_those_to_come(database: Database, 
         assert [event.type for event in recorded] == ["job.paused", "job.resumed", "job.cancelling"]
 
 
-def changed(database: Database, me: Caller, batch: Batch, order: dict[str, Any], **metadata: str | None) -> Batch:
+def changed(database: Database, me: Principal, batch: Batch, order: dict[str, Any], **metadata: str | None) -> Batch:
     with database.write() as session:
         return batches.change(session, me, batch.id, order, metadata)
 
 
 def test_a_changed_priority_orders_the_projects_own_segments(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     first, second, third = (new_batch(1, due_after=seconds) for seconds in (10, 20, 30))
     changed(database, me, third, {"priority": 1})
@@ -227,9 +229,9 @@ def test_a_changed_priority_orders_the_projects_own_segments(
 
 
 def test_name_and_description_are_metadata_that_can_be_changed_and_removed_also_after_the_end(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
-    batch = new_batch(1, metadata={"team": "a"})
+    batch = new_batch(1, request_metadata={"team": "a"})
     assert changed(database, me, batch, {}, name="nightly", description="first try").name == "nightly"
     with database.write() as session:
         batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
@@ -241,14 +243,14 @@ def test_name_and_description_are_metadata_that_can_be_changed_and_removed_also_
     assert changed(database, me, batch, {"priority": 0}, name="same").priority == 0, "nothing of its order changes"
 
 
-def test_metadata_stays_within_its_limit(database: Database, new_batch: NewBatch, me: Caller) -> None:
-    batch = new_batch(1, metadata={str(number): "x" for number in range(16)})
+def test_metadata_stays_within_its_limit(database: Database, new_batch: NewBatch, me: Principal) -> None:
+    batch = new_batch(1, request_metadata={str(number): "x" for number in range(16)})
     with pytest.raises(RequestError, match="16 entries"):
         changed(database, me, batch, {}, name="one more")
 
 
 def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
     batch, later = new_batch(1), time.time() + 10
     pause(database, me, batch)
@@ -279,9 +281,9 @@ def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(
 
 
 def test_of_two_changes_at_once_neither_loses_what_the_other_has_set(
-    database: Database, new_batch: NewBatch, me: Caller
+    database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
-    batch = new_batch(1, metadata={"team": "a"})
+    batch = new_batch(1, request_metadata={"team": "a"})
     with ThreadPoolExecutor(1) as other:
         with database.write() as session:
             batches.change(session, me, batch.id, {}, {"name": "nightly"})

@@ -45,7 +45,7 @@ def append(database: Database, lease: SegmentLease, name: str, seconds: list[flo
         segments.append(session, lease, chunk, histogram.of(seconds))
 
 
-def summary(database: Database, batch: Batch) -> latency.Summary | None:
+def summary(database: Database, batch: Batch) -> latency.Latency | None:
     with database.read() as session:
         return latency.summary(session.get_one(Batch, batch.id).latencies)
 
@@ -68,8 +68,8 @@ def test_chunks_of_a_segment_add_up_and_their_deletion_changes_nothing(database:
         session.execute(delete(ResultChunk))
     measured = summary(database, batch)
     assert measured is not None
-    assert measured["requests"] == 100
-    assert [measured["p50"], measured["p95"], measured["p99"]] == pytest.approx([0.1, 1.0, 10.0], rel=0.02)
+    assert measured.requests == 100
+    assert [measured.p50, measured.p95, measured.p99] == pytest.approx([0.1, 1.0, 10.0], rel=0.02)
 
 
 def test_models_and_classes_have_their_own(database: Database, new_batch: NewBatch) -> None:
@@ -87,14 +87,14 @@ def test_models_and_classes_have_their_own(database: Database, new_batch: NewBat
         append(database, lease, "a", [seconds])
     measured = summary(database, batch)
     assert measured is not None
-    assert measured["p99"] == pytest.approx(4.0, rel=0.02)
-    one, two = measured["models"]["one"], measured["models"]["two"]
-    assert [one["requests"], one["p50"], one["p99"]] == pytest.approx([2, 1.0, 2.0], rel=0.02)
-    assert {kind: entry["p50"] for kind, entry in one["classes"].items()} == {
+    assert measured.p99 == pytest.approx(4.0, rel=0.02)
+    one, two = measured.models["one"], measured.models["two"]
+    assert [one.requests, one.p50, one.p99] == pytest.approx([2, 1.0, 2.0], rel=0.02)
+    assert {kind: entry.p50 for kind, entry in one.classes.items()} == {
         "decode": pytest.approx(1.0, rel=0.02),
         "prefill": pytest.approx(2.0, rel=0.02),
     }
-    assert list(two["classes"]) == ["decode"]
+    assert list(two.classes) == ["decode"]
 
 
 def test_segments_that_append_at_once_lose_no_measurement(database: Database, new_batch: NewBatch) -> None:
@@ -111,7 +111,7 @@ def test_segments_that_append_at_once_lose_no_measurement(database: Database, ne
         thread.join()
     measured = summary(database, batch)
     assert measured is not None
-    assert measured["requests"] == 160
+    assert measured.requests == 160
 
 
 def test_a_former_holder_adds_nothing(database: Database, new_batch: NewBatch) -> None:

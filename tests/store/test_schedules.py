@@ -168,12 +168,12 @@ def test_a_deleted_schedule_leaves_its_batches_and_no_history(
     add_run(database, schedule, batch_id=batch.id)
     kept = add_run(database, other)
     with database.read() as session:
-        assert schedules.of_batches(session, [batch.id]) == {batch.id: schedule.id}
+        assert schedules.of_work(session, Batch, [batch.id]) == {batch.id: schedule.id}
     with database.write() as session:
         schedules.delete(session, schedule.project_id, schedule.id)
     with database.read() as session:
         assert batches.get(session, batch.project_id, batch.id).status == "validating"
-        assert schedules.of_batches(session, [batch.id]) == {}
+        assert schedules.of_work(session, Batch, [batch.id]) == {}
         assert [run.id for run in session.scalars(select(ScheduleRun))] == [kept.id]
 
 

@@ -41,12 +41,12 @@ def claim(database: Database, at_once: int = 16, per_project: int = 16) -> list[
         return webhooks.claim(session, at_once=at_once, per_project=per_project)
 
 
-def begin(database: Database, claimed: tuple[str, int]) -> webhooks.Attempt | None:
+def begin(database: Database, claimed: tuple[str, int]) -> webhooks.DeliveryAttempt | None:
     with database.write() as session:
         return webhooks.begin(session, *claimed)
 
 
-def settle(database: Database, attempt: webhooks.Attempt | None, **outcome: Any) -> Delivery:
+def settle(database: Database, attempt: webhooks.DeliveryAttempt | None, **outcome: Any) -> Delivery:
     assert attempt is not None
     with database.write() as session:
         webhooks.record_outcome(session, attempt, **outcome)

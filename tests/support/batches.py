@@ -10,13 +10,8 @@ from store import batches
 from store.records import Batch, File
 
 
-def create_batch(session: Session, source: File, **changes: Any) -> Batch:
-    """A batch of chat requests with a window of a day. `changes` replace what `store.batches.create` gets."""
-    options: dict[str, Any] = {
-        "endpoint": "/v1/chat/completions",
-        "completion_window": "24h",
-        "metadata": None,
-        "post_process": [],
-        "output_expires_after": None,
-    }
-    return batches.create(session, source.project_id, input_file=source, **(options | changes))
+def create_batch(session: Session, source: File, *, due_after: int | None = None, **changes: Any) -> Batch:
+    """A batch of chat requests with a window of a day. `changes` are other columns of its record."""
+    columns = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "post_process": []} | changes
+    batch = Batch(project_id=source.project_id, **columns)
+    return batches.create(session, batch, source, due_after=due_after)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flask.testing import FlaskClient
 
 from store.formats import items, job_chunks
-from store.jobs import lifecycle, stages
+from store.jobs import chunk_records, lifecycle
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs import advance, finish, validation
@@ -62,7 +62,7 @@ class EndedJobs:
         ]
         sha256 = job_chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, job_chunks.RESULT))
         with self.context.database.write() as session:
-            stages.add_chunk(session, job["id"], "result", sha256, len(rows))
+            chunk_records.add(session, job["id"], "result", sha256, len(rows))
             counts = Counter(row["state"] for row in rows)
             values = {state: counts[state] for state in ("completed", "failed", "stuck")}
             after = "cancelling" if outcome == "cancelled" else "finalizing"

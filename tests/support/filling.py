@@ -18,7 +18,7 @@ from store import batches, files, keys
 from store.accounting.months import Month
 from store.batches import PlannedSegment
 from store.formats import rows
-from store.records import Batch, File, Project, Usage, new_id, now
+from store.records import Batch, DailyUsage, File, Project, new_id, now
 from tasks.context import AppContext, build
 from tasks.finishing.finalize import ERRORS, OUTPUT
 from tests.support.batches import create_batch
@@ -34,7 +34,7 @@ def fill(context: AppContext, number: int) -> str:
         keys.create(session, "default", admin=True)
         project_id = session.scalars(select(Project.id).where(Project.name == "default")).one()
         source = _file(context, session, project_id, "in.jsonl", b"{}")
-        template = create_batch(session, source, metadata=METADATA)
+        template = create_batch(session, source, request_metadata=METADATA)
         base = {column.key: getattr(template, column.key) for column in Batch.__mapper__.column_attrs}
         ended = [
             base
@@ -42,9 +42,9 @@ def fill(context: AppContext, number: int) -> str:
             for end in (ENDS[index % len(ENDS)] for index in range(number))
         ]
         session.execute(insert(Batch), ended)
-        session.execute(insert(Usage), [_usage(number, row) for number, row in enumerate(ended)])
+        session.execute(insert(DailyUsage), [_usage(number, row) for number, row in enumerate(ended)])
         for _ in range(20):
-            running = create_batch(session, source, metadata=METADATA)
+            running = create_batch(session, source, request_metadata=METADATA)
             segment = PlannedSegment("echo", 1000, 100_000)
             batches.plan(
                 session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
@@ -106,7 +106,7 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         lines[ERRORS if failed else OUTPUT].append(json.dumps(answer))
     contents = {name: "\n".join([*texts, ""]).encode() for name, texts in lines.items()}
     source = _file(context, session, project_id, "large.jsonl", contents["source"])
-    batch = create_batch(session, source, metadata=METADATA)
+    batch = create_batch(session, source, request_metadata=METADATA)
     segments = [PlannedSegment("echo", LINES)]
     batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
     artifacts = {

@@ -10,6 +10,8 @@ import pyarrow as pa
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from store import segments
+from store.database import Database
 from store.formats import asks
 from store.jobs import lifecycle, stages
 from store.jobs.stages import PlannedJobSegment
@@ -112,3 +114,14 @@ def end_stage(context: AppContext, batch: Batch) -> None:
         session.execute(update(Batch).values(status="finalizing", outcome="expired"))
     assert finalize.merge(context, batch.id, "here/1/task")
     finalize.end(context, batch.id, "here/1/task")
+
+
+def start_next(database: Database) -> segments.SegmentLease:
+    """Start the first waiting segment."""
+    with database.write() as session:
+        (first, *_) = segments.waiting(session, 10)
+        epoch = segments.dispatch(session, first.segment_id, 60)
+        assert epoch is not None
+        lease = segments.start(session, first.segment_id, epoch, "here/1/task", 60)
+    assert lease is not None
+    return lease

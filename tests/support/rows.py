@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 
 
 def chat(*texts: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def table(bodies: list[dict[str, Any]]) -> pa.Table:
     )
 
 
-async def all_answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
+async def all_answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]]) -> list[EngineAnswer]:
     """Return an engine's answers to all bodies at once, in their order."""
     return list(await asyncio.gather(*(engine.answer(endpoint, body) for body in bodies)))
 

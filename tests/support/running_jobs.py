@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from batchyard import output_lines
+from store import segments
 from store.formats import asks, chunks, items, job_chunks
-from store.jobs import lifecycle
+from store.jobs import chunk_records, lifecycle
 from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
@@ -35,7 +36,7 @@ class Running:
     def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
         self.context = context
         with context.artifacts.create() as file:
-            writer = items.Writer(file)
+            writer = items.ItemsWriter(file)
             for number, prompt in enumerate(prompts):
                 writer.add(number, f"item-{number}", orjson.dumps({"prompt": prompt}))
             writer.close()
@@ -61,7 +62,7 @@ class Running:
     def answer(self, stage: str, *numbers: int) -> None:
         """Answer the requests of a stage: those of these items, or all."""
         with self.context.database.write() as session:
-            (batch_id,) = [own.batch_id for own in stage_records.stages(session, self.id) if own.name == stage]
+            (batch_id,) = [own.batch_id for own in stage_records.of_job(session, self.id) if own.name == stage]
             for segment in session.scalars(select(Segment).where(Segment.batch_id == batch_id)):
                 table = asks.read(self.context.artifacts, segment.plan_sha256 or "", segment.row_group or 0)
                 rows = [
@@ -75,7 +76,7 @@ class Running:
     def issued(self) -> dict[str, list[str]]:
         """The custom_ids of what was issued, by stage, sorted."""
         with self.context.database.read() as session:
-            plans = {own.name: stage_records.plans(session, own.batch_id or "") for own in self.stages()}
+            plans = {own.name: segments.plans(session, own.batch_id or "") for own in self.stages()}
         return {
             name: sorted(
                 custom_id
@@ -87,12 +88,12 @@ class Running:
 
     def stages(self) -> list[Any]:
         with self.context.database.read() as session:
-            return stage_records.stages(session, self.id)
+            return stage_records.of_job(session, self.id)
 
     def ends(self) -> dict[str, dict[str, Any]]:
         """The rows of items that have ended, by custom_id. An item that ended twice is an error."""
         with self.context.database.read() as session:
-            stored = stage_records.chunks(session, self.id, "result")
+            stored = chunk_records.of_job(session, self.id, "result")
         rows = [row for chunk in stored for row in job_chunks.read(self.context.artifacts, chunk.sha256).to_pylist()]
         rows = [row for row in rows if row["state"] not in job_chunks.UNENDED]
         assert len({row["custom_id"] for row in rows}) == len(rows)

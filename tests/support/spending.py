@@ -7,7 +7,7 @@ from typing import Any
 
 from store.accounting.months import day_of
 from store.database import Database
-from store.records import Usage, new_id
+from store.records import DailyUsage, new_id
 
 MILLION = 1_000_000
 
@@ -34,5 +34,5 @@ def spend(
     }
     day = day_of(time.time() if at is None else at)
     with database.write() as session:
-        session.add(Usage(batch_id=batch_id, project_id=project_id, model=model, day=day, **values))
+        session.add(DailyUsage(batch_id=batch_id, project_id=project_id, model=model, day=day, **values))
     return batch_id

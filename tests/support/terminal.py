@@ -41,7 +41,7 @@ def batchyard(*arguments: str | Path, folder: Path, **environment: str) -> Resul
     return Result(command, int(ended.value.code or 0), *printed)
 
 
-def own_process(*arguments: str | Path, folder: Path, **environment: str) -> Result:
+def separate_process(*arguments: str | Path, folder: Path, **environment: str) -> Result:
     """Run a command in `folder`, as a process of its own: it starts a stack, or is killed."""
     command = [str(Path(sys.executable).parent / "batchyard"), *map(str, arguments)]
     return subprocess.run(

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 
 from batchyard import histogram, output_lines
 from store.formats import asks, chunks, items, job_chunks
-from store.jobs import lifecycle, stages
+from store.jobs import chunk_records, lifecycle, stages
 from store.jobs.stages import PlannedJobSegment
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
@@ -38,7 +38,7 @@ class Written:
         """Create it with an item for each of NUMBERS. `columns` returns the row of a number."""
         self.context = context
         with context.artifacts.create() as file:
-            writer = items.Writer(file)
+            writer = items.ItemsWriter(file)
             for number in NUMBERS:
                 writer.add(number, f"id-{number}", orjson.dumps(columns(number)))
             writer.close()
@@ -144,7 +144,7 @@ class Written:
     def _add(self, kind: Any, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
         sha256 = job_chunks.write(self.context.artifacts, pa.Table.from_pylist(rows, schema=schema))
         with self.context.database.write() as session:
-            assert stages.add_chunk(session, self.job.id, kind, sha256, len(rows))
+            assert chunk_records.add(session, self.job.id, kind, sha256, len(rows))
 
     def results(self, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         content = b"".join(results.lines(self.context, self.job, after, limit))

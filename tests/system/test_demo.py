@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from batchyard.models import vllm_installed
 from tests.support.stacks import ROOT
 
 
+@pytest.mark.stack
 def test_the_demo_answers_and_scores_every_example_with_a_real_model(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "batchyard"), "demo", "--data", str(tmp_path), "--json"]
     demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)

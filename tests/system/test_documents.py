@@ -35,7 +35,7 @@ from inference.engine import Capabilities
 from inference.engines import registry
 from store.artifacts import Artifacts
 from store.database import Database
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from store.records import Batch, File
 from tasks.steps import registry as step_registry
 from tests.support.stacks import ROOT, RunningStack
@@ -161,6 +161,15 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
                 continue
             options = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in words if word.startswith("-")} <= options, line
+
+
+def test_the_guide_for_contributors_names_files_and_targets_that_exist() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`((?:[\w-]+/)+[\w.-]*|\w+\.(?:md|toml))`", guide)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"make ([a-z]+)", guide)) <= set(targets)
 
 
 def test_the_readme_shows_every_setting() -> None:
@@ -325,10 +334,10 @@ def test_json_in_the_documents_is_json() -> None:
 class Results:
     """The results of a batch, as a step reads them."""
 
-    def __init__(self, artifacts: Artifacts, rows: list[Row]) -> None:
+    def __init__(self, artifacts: Artifacts, rows: list[ResultRow]) -> None:
         self.artifacts, self._rows, self.added = artifacts, rows, dict[str, bytes]()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         return self._rows
 
     def create(self) -> Any:
@@ -341,7 +350,7 @@ class Results:
 def test_the_step_of_the_extending_page_runs(artifacts: Artifacts) -> None:
     code = next(block.text for block in blocks("python", "docs/extending.md") if "STEP =" in block.text)
     answers = [{"choices": [{"message": {"content": text}}]} for text in ("one", "one two three")]
-    results = Results(artifacts, [Row(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
+    results = Results(artifacts, [ResultRow(n, f"r{n}", {}, 200, answer, None) for n, answer in enumerate(answers)])
     with mock.patch.dict(
         step_registry.STEPS.added, {"words": documented_entry_point("batchyard.steps", "words", code)}
     ):

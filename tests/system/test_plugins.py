@@ -44,7 +44,7 @@ py-modules = ["parrot", "loud"]
 
 from pydantic import BaseModel, ConfigDict
 
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 
 
 class ParrotArguments(BaseModel):
@@ -68,7 +68,7 @@ class Parrot(Engine):
         message = {"role": "assistant", "content": self.word}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        return Answer(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+        return EngineAnswer(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
 
     def versions(self):
         return {"engine": "parrot", "version": "1", "model_sha256": "0" * 64}
@@ -110,6 +110,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.stack
 def test_a_packages_simulated_engine_starts_only_where_that_is_allowed(site: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(MODELS)
     result = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,15 @@ CREATE = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
 @pytest.fixture
-def context(database_url: str, broker: str, tmp_path: Path) -> AppContext:
+def context(database_url: str, broker: str, tmp_path: Path) -> Iterator[AppContext]:
     """A context whose model was measured, so that a new batch has a forecast."""
     context = context_in(tmp_path, database_url=database_url, redis_url=broker)
     context.redis.flushall()
     measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600, squares=0.0, in_flight=256)
     with context.database.write() as session:
         speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
-    return context
+    yield context
+    context.redis.flushall()  # other tests have the same broker
 
 
 def in_database(context: AppContext) -> list[str]:

@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Annotated, Literal
-
 from flask import Blueprint
-from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.errors import NotFoundError
-from batchyard.tariffs import CURRENCY, PLACES
 from store import projects
 from store.accounting import budgets
-from store.accounting.budgets import Standing, State, WhenExceeded
+from store.accounting.budgets import Standing
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body
+from webapp.wire.usage import BudgetObject, BudgetRemoved, SettleBudget
 
 routes = Blueprint("budgets", __name__)
-
-
-class BudgetObject(BaseModel):
-    """A project's budget of each month, and how it stands in this one."""
-
-    object: Literal["budget"] = "budget"
-    amount: str
-    currency: str
-    warn_at: int = Field(description="percent of it from which on there is a warning")
-    when_exceeded: WhenExceeded = Field(description="what runs then is to run to its end, or is paused")
-    month: str = Field(description="of UTC")
-    spent: str = Field(description="so far, by tariffs with its currency; exact")
-    state: State
-
-
-class BudgetRemoved(BaseModel):
-    object: Literal["budget"] = "budget"
-    deleted: Literal[True] = True
-
-
-class SettleBudget(BaseModel):
-    """The body of POST /v1/projects/{id}/budget."""
-
-    model_config = ConfigDict(extra="forbid")
-    amount: Annotated[Decimal, Field(ge=0, lt=10**12, decimal_places=PLACES)] = Field(
-        description="what may be spent in a month; a number, or one as a text"
-    )
-    currency: str = Field(pattern=f"^{CURRENCY.pattern}$", description="that of the tariffs in models.toml")
-    warn_at: int = Field(80, ge=1, le=100, description="percent of it from which on there is a warning")
-    when_exceeded: WhenExceeded = Field("finish", description="what runs then runs to its end, or is paused")
 
 
 @routes.get("/v1/projects/<project_id>/budget")

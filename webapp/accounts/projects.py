@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from flask import Blueprint
-from pydantic import BaseModel, ConfigDict, Field
 
 from store import projects
-from webapp import wire
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body, query
+from webapp.wire.projects import ListProjects, ProjectObject, ProjectPage, SettleProject
 
 routes = Blueprint("projects", __name__)
-
-
-class ProjectObject(BaseModel):
-    """A tenant. Null: no tier, no limit of its own, no result cache."""
-
-    model_config = ConfigDict(from_attributes=True)
-    id: str
-    object: Literal["project"] = "project"
-    name: str
-    created_at: int
-    tier: str | None
-    max_segments: int | None
-    cache_bytes: int | None
-
-
-class ProjectPage(wire.Page[ProjectObject]):
-    pass
-
-
-class SettleProject(BaseModel):
-    """What is left out stays as it is; null is none."""
-
-    model_config = ConfigDict(extra="forbid")
-    tier: str | None = Field(None, strict=True, description="one of BATCHYARD_TIERS: how soon its batches are due")
-    max_segments: int | None = Field(None, strict=True, ge=0, le=10**9, description="most full segments at once")
-    cache_bytes: int | None = Field(None, strict=True, ge=1, lt=2**63, description="what its result cache may take")
-
-
-class ListProjects(BaseModel):
-    after: str | None = Field(None, description="the id of the last project of the page before")
-    limit: int = Field(100, ge=1, le=1000)
 
 
 @routes.get("/v1/projects")

@@ -7,83 +7,23 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 from flask import Blueprint, Response
-from pydantic import AfterValidator, BaseModel, Field
 
 from batchyard import tariffs
 from batchyard.tariffs import Amounts
 from store import keys, projects
 from store.accounting import budgets, usage
 from store.accounting.months import Month, day_text
-from store.accounting.usage import Dimension, Line
-from webapp.accounts.budgets import BudgetObject
+from store.accounting.usage import Dimension, UsageEntry
 from webapp.document import operation
 from webapp.requests import caller, current_context, query
+from webapp.wire.usage import DIMENSIONS, BudgetObject, Money, UsageLine, UsageObject, UsageQuery, UsageTotal
 
 routes = Blueprint("usage", __name__)
 
-DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 AMOUNTS = ("requests", "failed", "shared_requests", "input_tokens", "cached_tokens", "output_tokens", "seconds")
-
-
-def _dimensions(text: str) -> str:
-    names = text.split(",")
-    if not set(names) <= set(DIMENSIONS) or len(set(names)) < len(names):
-        raise ValueError(f"write some of {', '.join(DIMENSIONS)}, separated by commas")
-    return text
-
-
-class UsageQuery(BaseModel):
-    month: str | None = Field(None, description="such as 2026-11, of UTC; by default this one", examples=["2026-11"])
-    by: Annotated[str, AfterValidator(_dimensions)] = Field(
-        "day,model,project", description="some of day, model, project and key, separated by commas"
-    )
-    project: str | None = Field(
-        None, min_length=1, description="only this project's; without it an admin key gets all, another key its own"
-    )
-
-
-class Money(BaseModel):
-    amount: str = Field(description="a decimal number, exact")
-    currency: str
-
-
-class UsageAmounts(BaseModel):
-    """What was used. Tokens and seconds are of the requests that engines computed."""
-
-    requests: int
-    failed: int
-    shared_requests: int = Field(description="of the requests, those that got another's answer, at no cost")
-    input_tokens: int
-    cached_tokens: int = Field(description="of the input tokens, those from the prefix cache")
-    output_tokens: int
-    seconds: float = Field(description="of the model's time, which the batches that ran at once share")
-
-
-class UsageLine(UsageAmounts):
-    """Usage of one day, model, project and key, as far as it is listed by them."""
-
-    day: str | None
-    model: str | None
-    project: str | None
-    key_id: str | None = Field(description="the key that created the batch or the job; null: a schedule")
-    key: str | None = Field(description="what people call it")
-    cost: Money | None = Field(description="null: the model had no tariff")
-
-
-class UsageTotal(UsageAmounts):
-    costs: list[Money] = Field(description="one for each currency")
-    unpriced_requests: int = Field(description="requests to models without a tariff, whose cost nobody knows")
-
-
-class UsageObject(BaseModel):
-    object: Literal["usage"] = "usage"
-    month: str
-    data: list[UsageLine]
-    total: UsageTotal
-    budget: BudgetObject | None = Field(description="this month's of the project, or of the caller's; null: none")
 
 
 @dataclass(frozen=True)
@@ -93,7 +33,7 @@ class Listed:
     month: Month
     by: Sequence[Dimension]
     scope: str | None
-    lines: list[Line]
+    lines: list[UsageEntry]
     projects: dict[str, str]
     keys: dict[str, str]
 
@@ -115,7 +55,7 @@ class Listed:
 
 
 def read(params: UsageQuery) -> Listed:
-    """Return what was used in the caller's project, or for an admin key in the one that is asked for, or in all.
+    """Return the usage of the caller's project. An admin key gets that of any project, or of all.
 
     Raises:
         RequestError: there is no such month.
@@ -139,7 +79,7 @@ def amounts_of(amounts: Amounts) -> dict[str, Any]:
     return {name: getattr(amounts, name) for name in AMOUNTS[:-1]} | {"seconds": amounts.milliseconds / 1000}
 
 
-def total_of(lines: Iterable[Line]) -> UsageTotal:
+def total_of(lines: Iterable[UsageEntry]) -> UsageTotal:
     amounts, costs, unpriced = tariffs.NOTHING, dict[str, Fraction](), 0
     for line in lines:
         amounts = amounts.plus(line.amounts)

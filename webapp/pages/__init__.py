@@ -20,10 +20,12 @@ from store.accounting.budgets import State
 from webapp.errors import is_page
 from webapp.pages import (
     batches,
+    compare,
     files,
     formats,
     items,
     jobs,
+    models,
     new,
     overview,
     rows,
@@ -32,8 +34,6 @@ from webapp.pages import (
 )
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
-from webapp.pages.comparison import compare
-from webapp.pages.deployment import models
 from webapp.requests import caller, current_context
 
 MODULES = (

@@ -19,7 +19,7 @@ class Passage(NamedTuple):
     text: str
 
 
-class Choice(NamedTuple):
+class ShownAnswer(NamedTuple):
     """One of the answers in a response."""
 
     text: str
@@ -59,17 +59,17 @@ def parameters(body: Mapping[str, Any]) -> dict[str, str]:
     return {name: text_of(value) for name, value in body.items() if name not in ("messages", "model", *PROMPTS)}
 
 
-def choices(response: Mapping[str, Any]) -> list[Choice]:
+def choices(response: Mapping[str, Any]) -> list[ShownAnswer]:
     """Return the answers in a response; its JSON as the one text if it has no choices."""
     entries = response.get("choices")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        return [Choice(text_of(response), "", None)]
+        return [ShownAnswer(text_of(response), "", None)]
     return [_choice(entry) for entry in entries]
 
 
-def _choice(entry: Mapping[str, Any]) -> Choice:
+def _choice(entry: Mapping[str, Any]) -> ShownAnswer:
     message = entry.get("message")
     message = message if isinstance(message, dict) else {"content": entry.get("text")}
     parts = [text_of(part) for part in (message.get("content"), message.get("tool_calls")) if part]
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return Choice("\n".join(parts), text_of(reasoning) if reasoning else "", entry.get("finish_reason"))
+    return ShownAnswer("\n".join(parts), text_of(reasoning) if reasoning else "", entry.get("finish_reason"))

@@ -24,7 +24,7 @@ from webapp.batches import create_once, get_batch, to_wire
 from webapp.files import get_file, send
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
-from webapp.wire import BatchObject, ChangeBatch
+from webapp.wire.batches import BatchObject, ChangeBatch
 from webapp.work import control
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
@@ -34,7 +34,7 @@ MAX_SUMMARY_BYTES = 256 * 1024
 STEPS = ("created", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
 
 
-class Step(NamedTuple):
+class HistoryEntry(NamedTuple):
     """Something that has happened to a batch or a job, and who did it; `what` says what was changed."""
 
     name: str
@@ -98,17 +98,19 @@ def show(batch_id: str) -> ResponseReturnValue:
     )
 
 
-def steps(record: Batch | Job, records: Sequence[Event]) -> list[Step]:
+def steps(record: Batch | Job, records: Sequence[Event]) -> list[HistoryEntry]:
     """Return what has happened to a batch or a job, in order: statuses, warnings of its deadline, what people did."""
     by = {event.type.partition(".")[2]: event.key_name for event in records if event.key_id}
-    statuses = [Step(step, at, by.get(step)) for step in STEPS if (at := getattr(record, f"{step}_at")) is not None]
+    statuses = [
+        HistoryEntry(step, at, by.get(step)) for step in STEPS if (at := getattr(record, f"{step}_at")) is not None
+    ]
     others = []
     for event in records:
         name = event.type.partition(".")[2]
         if name in ("at_risk", "late", "on_track"):
-            others.append(Step(f"sla-{name}", event.created_at))
+            others.append(HistoryEntry(f"sla-{name}", event.created_at))
         elif name in ("paused", "resumed", "changed"):
-            others.append(Step(name, event.created_at, event.key_name, _changed(event.data)))
+            others.append(HistoryEntry(name, event.created_at, event.key_name, _changed(event.data)))
     return sorted(statuses + others, key=lambda step: step.at)
 
 
@@ -199,7 +201,7 @@ def retry(batch_id: str) -> ResponseReturnValue:
 
 
 def retry_once(original: Batch) -> Batch:
-    """Return a new batch of the requests of `original` without a successful answer, the same if a form is sent twice.
+    """Return a new batch of the unanswered and failed requests of `original`, one if a form is sent twice.
 
     Raises:
         ConflictError: the batch has not ended, or all its requests succeeded.

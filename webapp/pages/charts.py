@@ -1,6 +1,6 @@
 """Charts: the blocks of a job's view (batchyard.recipes.Report) as shapes of an SVG, drawn without a script.
 
-A chart has a size in units of its own, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
+A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Block(BaseModel):
     title: str = ""
 
 
-class Table(_Block):
+class TableBlock(_Block):
     kind: Literal["table"]
     columns: list[str]
     rows: list[list[Any]]
@@ -90,8 +90,8 @@ class Matrix(_Block):
         return self
 
 
-_BLOCK: TypeAdapter[Table | Bars | Lines | Matrix] = TypeAdapter(
-    Annotated[Table | Bars | Lines | Matrix, Field(discriminator="kind")]
+_BLOCK: TypeAdapter[TableBlock | Bars | Lines | Matrix] = TypeAdapter(
+    Annotated[TableBlock | Bars | Lines | Matrix, Field(discriminator="kind")]
 )
 
 
@@ -118,8 +118,11 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A series of a chart of lines: its path, its points, and the path of its band. `index` chooses its look."""
+class ChartLine:
+    """A series of a chart of lines: its path, its points, and the path of its band.
+
+    `index` chooses its look.
+    """
 
     index: int
     name: str
@@ -130,9 +133,10 @@ class Line:
 
 @dataclass
 class Chart:
-    """A block to be drawn. Its values stand in a table, too: all of it if it has no shapes.
+    """A block to be drawn.
 
-    `more` says what is not shown, `problem` why nothing is.
+    Its values stand in a table, too: all of it if it has no shapes. `more` says what is not shown, `problem` why
+    nothing is.
     """
 
     title: str
@@ -140,7 +144,7 @@ class Chart:
     boxes: list[Box] = field(default_factory=list)
     rules: list[float] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ChartLine] = field(default_factory=list)
     left: float = 0.0
     columns: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
@@ -164,7 +168,7 @@ def _chart(block: Any) -> Chart:
         place = ".".join(str(part) for part in first["loc"])
         name = block.get("title") if isinstance(block, dict) else None
         return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {place} {first['msg']}".strip())
-    if isinstance(parsed, Table):
+    if isinstance(parsed, TableBlock):
         return _with_values(Chart(parsed.title), parsed.columns, parsed.rows)
     if isinstance(parsed, Matrix):
         return _matrix(parsed)
@@ -324,7 +328,7 @@ def _lines(block: Lines) -> Chart:
             ]
             outline = [(x, y) for x, _, y in ends] + [(x, y) for x, y, _ in reversed(ends)]
             band = _path(outline) + "Z" if len(ends) > 1 else ""
-        chart.lines.append(Line(index, one.name, _path(points), points, band))
+        chart.lines.append(ChartLine(index, one.name, _path(points), points, band))
     return chart
 
 

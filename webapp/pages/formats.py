@@ -12,8 +12,8 @@ from flask import Flask
 from markupsafe import Markup
 
 from batchyard import durations, tariffs, wording
-from webapp.accounts.usage import Money
-from webapp.wire import Cost
+from webapp.wire.usage import Money
+from webapp.wire.work import Cost
 
 NOTHING = "\N{EN DASH}"
 """Shown for a value that was not measured yet."""
@@ -62,8 +62,8 @@ def size(number: float | None) -> str:
 
 def money(cost: Mapping[str, str] | Cost | Money) -> str:
     """Format what has an amount and a currency as `12.50 EUR`, a small one as `0.0012 EUR`."""
-    own = cost if isinstance(cost, Mapping) else vars(cost)
-    return tariffs.text(Fraction(own["amount"]), own["currency"])
+    fields = cost if isinstance(cost, Mapping) else vars(cost)
+    return tariffs.text(Fraction(fields["amount"]), fields["currency"])
 
 
 def duration(seconds: float | None) -> str:

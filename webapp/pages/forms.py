@@ -57,7 +57,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepForm:
     """A post-processing step in a form, with the JSON Schema of each option by name."""
 
     name: str
@@ -65,13 +65,13 @@ class Step:
     options: dict[str, dict[str, Any]]
 
 
-def post_processing() -> list[Step]:
+def post_processing() -> list[StepForm]:
     """Return all post-processing steps by name."""
     steps = []
     for step in sorted(registry.STEPS.load(), key=lambda step: step.name):
         schemas = step.options.model_json_schema()["properties"]
         options = {option: schemas[option] for option in schemas if option != "step"}
-        steps.append(Step(step.name, step.summary, options))
+        steps.append(StepForm(step.name, step.summary, options))
     return steps
 
 
@@ -119,7 +119,7 @@ def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
     return fields
 
 
-def _step(step: Step, fields: Mapping[str, str]) -> dict[str, str]:
+def _step(step: StepForm, fields: Mapping[str, str]) -> dict[str, str]:
     values = {option: fields.get(f"step.{step.name}.{option}") for option in step.options}
     return {"step": step.name} | {option: value for option, value in values.items() if value}
 

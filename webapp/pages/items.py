@@ -18,13 +18,13 @@ from tasks.jobs.items import detail
 from tasks.jobs.items.detail import ItemDetails, JudgementRow, TurnRow
 from tasks.jobs.items.item_replies import MENDABLE
 from tasks.jobs.items.requests import RequestRow
-from webapp.job_wire import ItemReply
 from webapp.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure
 from webapp.pages.jobs import title
 from webapp.requests import current_context, query, validated
+from webapp.wire.items import ItemReply
 
 routes = Blueprint("items", __name__, url_prefix="/jobs/<job_id>/items")
 
@@ -168,7 +168,7 @@ def _outcome(judgement: JudgementRow) -> tuple[str, list[Passage], bool]:
 
 
 def _mark(turns: Sequence[TurnView], item: ItemDetails) -> None:
-    """Set what a reward said of each answer, where the result has a sample for each request in their order."""
+    """Set the reward of each answer, if the result has a sample for each request, in their order."""
     samples = item.result.get("samples") if isinstance(item.result, dict) else None
     by_place: dict[tuple[int, int, int], list[AnswerView]] = {}
     for view in turns:

@@ -28,13 +28,13 @@ from tasks.jobs.kinds.kind import ChildRow
 from tasks.jobs.submission import again
 from webapp import batches
 from webapp.files import get_file, send
-from webapp.job_wire import JobObject
 from webapp.jobs import create_once, get_job, to_wire
 from webapp.pages import charts, forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts import Chart
 from webapp.requests import caller, current_context, query
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
+from webapp.wire.jobs import JobObject
 from webapp.work import control
 
 routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>")
@@ -91,9 +91,9 @@ def show(job_id: str) -> ResponseReturnValue:
         return Response(headers={"HX-Refresh": "true"})
     with context.database.read() as session:
         records, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
-        stage_batches = [batch for _, batch in job_records.stages(session, [job.id])[job.id] if batch is not None]
+        batches = [batch for _, batch in job_records.stage_batches(session, [job.id])[job.id] if batch is not None]
     data = to_wire([job])[0]
-    stages = _stages(data, stage_batches)
+    stages = _stages(data, batches)
     children = kinds.children(context, job)
     variables: dict[str, Any] = {
         "now": time.time(),

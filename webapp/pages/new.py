@@ -20,10 +20,11 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import RequestError
 from batchyard.wording import cut
 from store import batches, files
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
-from tasks.intake import preview, prompts, submission
+from tasks.intake import inputs, preview, prompts, submission
+from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import Prompt
 from tasks.intake.submission import NewInput
@@ -33,7 +34,7 @@ from webapp.files import get_file, uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import caller, current_context, validated
-from webapp.start import PARAMETERS, StartForm
+from webapp.wire.start import PARAMETERS, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 
@@ -53,15 +54,15 @@ class _Source:
     """The input of a form: a stored file, an uploaded file, or a text."""
 
     name: str
-    content: File | Writer | bytes
+    content: File | ArtifactWriter | bytes
 
     def head(self) -> tuple[bytes, bool]:
         """Return the first lines as `preview.head` does; a text is returned whole."""
         if isinstance(self.content, bytes):
             return self.content, True
-        if isinstance(self.content, Writer) and not self.content.stored:
+        if isinstance(self.content, ArtifactWriter) and not self.content.stored:
             self.content.commit()
-        with start.opened(self.content, self.name) as file:
+        with inputs.opened(current_context(), self.content, self.name) as file:
             return preview.head(file)
 
 
@@ -180,7 +181,10 @@ def _options() -> StartForm:
 
 
 def _source() -> _Source | None:
-    """Return the form's input; None if it is empty. Raises RequestError if it has both a file and a text."""
+    """Return the form's input; None if it is empty.
+
+    Raises RequestError if it has both a file and a text.
+    """
     fields, part = flask.request.form, flask.request.files.get("file")
     if fields.get("file_id"):
         with current_context().database.read() as session:
@@ -199,21 +203,21 @@ def _source() -> _Source | None:
 
 def _preview(options: StartForm, source: _Source) -> Preview:
     """Preview the first requests. Raises RequestError for an error that all requests share."""
-    context = current_context()
+    context, of_input = current_context(), start.input_options(options)
     content, whole = source.head()
     if changes := _changes(options, source):
         content = b"".join(prompts.changed(io.BytesIO(content), changes, context.settings.max_line_bytes))
     if _is_requests():
         return preview.of_requests(context, options.endpoint, content, whole=whole)
-    kind, request_template = prompts.kind_of(source.name).format, start.request_template(options)
+    kind, request_template = prompts.kind_of(source.name).format, inputs.request_template(context, of_input)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
-    inputs: Iterable[Prompt]
+    rows: Iterable[Prompt]
     if kind == "parquet":
-        inputs, whole = _first_rows(source, options)
+        rows, whole = _first_rows(source, of_input)
     else:
-        inputs = start.prompts_of(options, io.BytesIO(content), kind)
-    input_preview = preview.of_prompts(context, request_template, inputs, whole=whole)
+        rows = inputs.read_prompts(context, of_input, io.BytesIO(content), kind)
+    input_preview = preview.of_prompts(context, request_template, rows, whole=whole)
     for error in input_preview.errors:
         place = error["param"] or ""
         if place in ("url", "body.model", *(f"body.{name}" for name in PARAMETERS)):  # the form sets these for all
@@ -221,12 +225,16 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     return input_preview
 
 
-def _first_rows(source: _Source, options: StartForm) -> tuple[list[Prompt], bool]:
-    """Return the first prompts of a Parquet file, whose beginning alone cannot be read; and True if these are all."""
+def _first_rows(source: _Source, options: InputOptions) -> tuple[list[Prompt], bool]:
+    """Return the first prompts of a Parquet file, and True if these are all.
+
+    Such a file cannot be read from its beginning alone.
+    """
     if isinstance(source.content, bytes):
         raise RequestError("Parquet is no text; send it as a file.", code="invalid_value", param="text")
-    with current_context().artifacts.open(source.content.sha256) as file:
-        rows = list(islice(start.prompts_of(options, file, "parquet"), _MAX_ROWS + 1))
+    context = current_context()
+    with context.artifacts.open(source.content.sha256) as file:
+        rows = list(islice(inputs.read_prompts(context, options, file, "parquet"), _MAX_ROWS + 1))
     return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
@@ -262,7 +270,7 @@ def _title(input_preview: Preview) -> str | None:
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages and isinstance(messages[-1], dict) else {}
     text = last.get("content") or body.get("prompt") or body.get("input")
-    return start.title_of(text) if isinstance(text, str) else None
+    return prompts.title_of(text) if isinstance(text, str) else None
 
 
 def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batch:
@@ -282,5 +290,6 @@ def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batc
     if isinstance(content, File):
         return start.make(options, content, idempotency)
     if _is_requests():
-        return start.make(options, NewInput(source.name, start.decompressed(content, source.name)), idempotency, title)
+        requests = inputs.decompressed(current_context(), content, source.name)
+        return start.make(options, NewInput(source.name, requests), idempotency, title)
     return start.submit(options, (content, source.name), idempotency, title)

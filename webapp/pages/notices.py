@@ -1,6 +1,7 @@
-"""Notices: what a page shows once, a new secret say. It comes in a cookie of that page, which the page removes.
+"""Notices: what a page shows once, such as a new secret.
 
-Loading the page again does not show it, and repeats nothing that led to it.
+It comes in a cookie of that page, which the page removes. Loading the page again does not show it, and repeats nothing
+that led to it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def redirect(path: str, notice: str) -> ResponseReturnValue:
 
 
 def current() -> str:
-    """Return the notice of this request. It comes from the browser, so it has to be checked. Empty without one."""
+    """Return the notice of this request.
+
+    It is empty without one. It comes from the browser, so it has to be checked.
+    """
     return flask.request.cookies.get(COOKIE, "")
 
 

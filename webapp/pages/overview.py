@@ -16,14 +16,14 @@ from batchyard import durations
 from store import keys
 from store.records import Batch, Job
 from store.work import overview as work_list
-from store.work.overview import Filter, Sort, Wanted, Work
+from store.work.overview import Sort, Wanted, Work, WorkFilter
 from webapp import batches, jobs, metrics
-from webapp.job_wire import JobObject
 from webapp.pages import sessions
 from webapp.pages.forms import Blank, PageParams
 from webapp.pages.jobs import title
 from webapp.requests import caller, current_context, query
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
+from webapp.wire.jobs import JobObject
 
 routes = Blueprint("overview", __name__)
 
@@ -62,10 +62,10 @@ class ListParams(PageParams):
     sort: Sort = "next"
     seen: str | None = Field(None, max_length=128)
 
-    def wanted(self) -> Filter:
+    def wanted(self) -> WorkFilter:
         """Return the filter of these parameters."""
         text = self.q.strip() if self.q else None
-        return Filter(
+        return WorkFilter(
             text=text or None,
             status=self.status,
             model=self.model,
@@ -106,7 +106,7 @@ def show() -> ResponseReturnValue:
         "filtered": filtered,
         "has_more": has_more,
         "poll": params.url(seen=stamp),
-        "snapshot": None if filtered or params.after else metrics.own_snapshot(),
+        "snapshot": None if filtered or params.after else metrics.snapshot_for_caller(),
     }
     if live:
         return flask.render_template("overview_live.html", **variables)

@@ -17,7 +17,7 @@ from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, Unav
 from batchyard.statuses import TERMINAL
 from store import batches, files
 from store.formats.lines import MAX_LINE_BYTES
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.finishing import downloads, problems, result_rows
@@ -37,7 +37,7 @@ routes.add_app_template_filter(rendered)
 
 ROWS = 25
 FIRST_ROWS = 10
-"""Requests on the batch's own page."""
+"""Requests on the page of their batch."""
 TEXT = 400
 """The number of characters shown of a request or an answer in the list."""
 SHOWN_BYTES = 32 * 1024
@@ -75,10 +75,10 @@ class DownloadParams(RowParams):
     merged: bool = False
 
 
-class Pair(NamedTuple):
+class RowPreview(NamedTuple):
     """A request and its answer for the list, cut to TEXT characters."""
 
-    row: Row
+    row: ResultRow
     state: str
     prompt: list[Passage]
     answer: str
@@ -89,7 +89,7 @@ def _cut(text: str) -> str:
     return text if hidden <= 0 else f"{text[:TEXT]}… and {hidden:,} more characters"
 
 
-def pair_of(entry: Entry) -> Pair:
+def pair_of(entry: Entry) -> RowPreview:
     """Return the last two messages of a request with the beginning of its answer or error."""
     row = entry.row
     prompt = answers.prompt(row.body) or ([Passage("", answers.text_of(row.body))] if row.body else [])
@@ -97,10 +97,10 @@ def pair_of(entry: Entry) -> Pair:
     if answer is None:
         code, message = _error(row)
         answer = message or code or (answers.text_of(row.response) if row.response else "")
-    return Pair(row, entry.state, [Passage(role, _cut(text)) for role, text in prompt[-2:]], _cut(answer))
+    return RowPreview(row, entry.state, [Passage(role, _cut(text)) for role, text in prompt[-2:]], _cut(answer))
 
 
-def _error(row: Row) -> tuple[str, str]:
+def _error(row: ResultRow) -> tuple[str, str]:
     """Return code and message of a request that failed, empty if it did not."""
     error = row.failure or (row.response if row.status_code not in (None, 200) else None)
     if not isinstance(error, dict):
@@ -202,7 +202,7 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
     )
 
 
-def _usage(row: Row) -> dict[str, Any]:
+def _usage(row: ResultRow) -> dict[str, Any]:
     usage = (row.response or {}).get("usage")
     if not isinstance(usage, dict):
         return {}
@@ -212,7 +212,7 @@ def _usage(row: Row) -> dict[str, Any]:
 
 
 def _shown(content: bytes) -> str | None:
-    """Return a line as JSON for people, one that is no JSON as it is; None if it is too long for the page."""
+    """Return a line for people, indented if it is JSON; None if it is too long for the page."""
     if len(content) > SHOWN_BYTES:
         return None
     try:

@@ -1,6 +1,6 @@
 """/selected: cancel, retry, pause or resume several batches and jobs of the list at once, after a question.
 
-Two batches can be compared, too, on a page of their own.
+Two batches can be compared, too, on another page.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ MOST = 100
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A batch or a job that was selected. `refusal` says why the action cannot be done; None if it can."""
+class SelectedWork:
+    """A batch or a job that was selected.
+
+    `refusal` says why the action cannot be done; None if it can.
+    """
 
     id: str
     name: str
@@ -67,7 +70,7 @@ def act() -> ResponseReturnValue:
         try:
             _act(action, work_id)
         except BatchyardError as error:
-            refused.append(Choice(work_id, _name(_get(work_id)), 0, error.message))
+            refused.append(SelectedWork(work_id, _name(_get(work_id)), 0, error.message))
     if refused:
         return flask.render_template("selection.html", action=action, choices=refused, once=""), 409
     return flask.redirect(flask.url_for("pages.overview.show"), 303)
@@ -96,9 +99,9 @@ def _name(work: Batch | Job) -> str:
     return jobs.title(work) if isinstance(work, Job) else work.stage or work.name or work.id
 
 
-def _choice(action: Action, work_id: str) -> Choice:
+def _choice(action: Action, work_id: str) -> SelectedWork:
     work = _get(work_id)
-    return Choice(work.id, _name(work), work.total, _refusal(action, work))
+    return SelectedWork(work.id, _name(work), work.total, _refusal(action, work))
 
 
 def _refusal(action: Action, work: Batch | Job) -> str | None:

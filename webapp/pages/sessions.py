@@ -1,4 +1,7 @@
-"""/sign-in and /sign-out. A session is a random token in a cookie that gives access to the pages, never to the API."""
+"""/sign-in and /sign-out.
+
+A session is a random token in a cookie that gives access to the pages, never to the API.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from store.speeds import RECENT_SECONDS
 from webapp.pages import charts
 from webapp.pages.charts import Chart
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
 
 MIN_SECONDS = 1.0
 """Answers arrive about once a second: a rate over less than that would say more than was measured."""
@@ -22,29 +22,32 @@ PLAIN_POINTS = 40
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Requests and tokens a second; None if not known. `seconds` is what an average is over; None: they are recent."""
+class Rates:
+    """Requests and tokens a second; None if not known.
+
+    `seconds` is the time of an average; None if they are recent.
+    """
 
     rows: float | None
     tokens: float | None
     seconds: float | None = None
 
 
-def recent(timeline: Sequence[Sequence[float]], now: float) -> Speed:
+def recent(timeline: Sequence[Sequence[float]], now: float) -> Rates:
     """Return the speed over the minute before `now`, as `batchyard.rows_per_second` of the API counts it."""
     points = [point for point in timeline[1:] if point[0] > now - RECENT_SECONDS]
     if len(points) < 2:
-        return Speed(None, None)
+        return Rates(None, None)
     seconds = max(now - points[0][0], MIN_SECONDS)
-    return Speed(*((points[-1][column] - points[0][column]) / seconds for column in (1, 2)))
+    return Rates(*((points[-1][column] - points[0][column]) / seconds for column in (1, 2)))
 
 
-def average(timeline: Sequence[Sequence[float]]) -> Speed:
+def average(timeline: Sequence[Sequence[float]]) -> Rates:
     """Return the speed from the start of a batch to its last answer."""
     if len(timeline) < 2:
-        return Speed(None, None)
+        return Rates(None, None)
     seconds = max(timeline[-1][0] - timeline[0][0], MIN_SECONDS)
-    return Speed(timeline[-1][1] / seconds, timeline[-1][2] / seconds, seconds)
+    return Rates(timeline[-1][1] / seconds, timeline[-1][2] / seconds, seconds)
 
 
 def rates(timeline: Sequence[Sequence[float]]) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""What has happened to a batch or a job (`logs`): its course, its events, and the lines of logs, in order of time."""
+"""`logs`: statuses, events and log lines of a batch or a job, in order of time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from batchyard.local_state import local_state
 from batchyard.statuses import TERMINAL
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
-    from batchyard.local.log_lines import Line, LogLines
+    from batchyard.client.api import ApiClient
+    from batchyard.local.log_lines import LogLine, LogLines
 
 MAX_ERRORS = 10_000
 """Lines of an error file that `logs` counts."""
@@ -105,28 +105,28 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
         click.echo(plain(problem))
 
 
-def _reader(server: Client, data: Path) -> LogLines | None:
-    """Return the reader of the logs of the server's stack; None if that is not the local stack on this data folder."""
+def _reader(server: ApiClient, data: Path) -> LogLines | None:
+    """Return the log reader of the local stack; None if the server is another."""
     from batchyard.local.log_lines import LogLines
 
     state = local_state(data)
-    if not state or _place(server.url) != _place(state["url"]):
+    if not state or _host_and_port(server.url) != _host_and_port(state["url"]):
         return None
     return LogLines(data / "logs", Path(state["ray"]))
 
 
-def _place(url: str) -> tuple[str | None, int | None]:
+def _host_and_port(url: str) -> tuple[str | None, int | None]:
     parts = urlsplit(url)
     return "localhost" if parts.hostname in LOOPBACK else parts.hostname, parts.port
 
 
-def _work(server: Client, name: str) -> _Work:
-    """Fetch a batch, or a job with the batches of its stages and the jobs that it has started."""
+def _work(server: ApiClient, name: str) -> _Work:
+    """Fetch a batch, or a job with its stages' batches and its child jobs."""
     parts = list(_parts(server, name))
     return _Work(parts[0], parts)
 
 
-def _parts(server: Client, name: str) -> Iterator[dict[str, Any]]:
+def _parts(server: ApiClient, name: str) -> Iterator[dict[str, Any]]:
     if not name.startswith("job_"):
         yield server.batch(name)
         return
@@ -137,7 +137,7 @@ def _parts(server: Client, name: str) -> Iterator[dict[str, Any]]:
         yield from _parts(server, child)
 
 
-def _lines(reader: LogLines | None, work: _Work, after: float) -> Sequence[Line]:
+def _lines(reader: LogLines | None, work: _Work, after: float) -> Sequence[LogLine]:
     if reader is None:
         return []
     return reader.read(work.ids, work.models, since=max(after, work.document["created_at"]), until=work.ended)
@@ -148,7 +148,7 @@ def _print(entries: Iterable[tuple[float, str]]) -> None:
         click.echo(plain(text))
 
 
-def _records(server: Client, work: _Work, after: float) -> tuple[list[dict[str, Any]], list[tuple[float, str]]]:
+def _records(server: ApiClient, work: _Work, after: float) -> tuple[list[dict[str, Any]], list[tuple[float, str]]]:
     """Return the events, and the times and texts of these and of each change of the status."""
     events = [event for event in server.events(work.document["id"]) if event["created_at"] >= after]
     kind = "job" if work.document["id"].startswith("job_") else "batch"
@@ -157,7 +157,7 @@ def _records(server: Client, work: _Work, after: float) -> tuple[list[dict[str, 
     return events, course + happened
 
 
-def _texts(lines: Iterable[Line]) -> list[tuple[float, str]]:
+def _texts(lines: Iterable[LogLine]) -> list[tuple[float, str]]:
     """Return the times and texts of lines of logs."""
     return [
         (line.at, f"{when(int(line.at))} {line.fields['file'].removesuffix('.log')}: {_text(line.fields)}")
@@ -166,15 +166,15 @@ def _texts(lines: Iterable[Line]) -> list[tuple[float, str]]:
 
 
 def _text(fields: dict[str, Any]) -> str:
-    """Return a line of a log: its level if that says something, its message, the last line of a traceback, the rest."""
+    """Return a log line for people: level above info, message, last line of a traceback, other fields."""
     level = "" if fields.get("level", "info") == "info" else f"{fields['level']}: "
     exception = str(fields.get("exception") or "").strip().rpartition("\n")[2]
     rest = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in _FIELDS and value is not None)
     return f"{level}{fields.get('message', '')}{exception and f': {exception}'}{rest and f' ({rest})'}"
 
 
-def _follow(server: Client, name: str, reader: LogLines | None, after: float) -> None:
-    """Print what has happened so far, then once a second what is new, until the batch or job has ended."""
+def _follow(server: ApiClient, name: str, reader: LogLines | None, after: float) -> None:
+    """Print the history, then once a second what is new, until the end."""
     printed: set[tuple[float, str]] = set()
     while True:
         work = _work(server, name)  # before the rest: what has ended has all of its events
@@ -208,12 +208,12 @@ def _course(work: dict[str, Any]) -> list[tuple[str, int]]:
     return [(name, at) for name in _STATUSES if (at := work[f"{name}_at"]) is not None]
 
 
-def _segments(server: Client, work: _Work) -> list[dict[str, Any]]:
+def _segments(server: ApiClient, work: _Work) -> list[dict[str, Any]]:
     """Return the segments of its batches."""
     return [segment for batch in work.batches for segment in server.segments(batch["id"])]
 
 
-def _errors(server: Client, work: _Work) -> list[dict[str, Any]]:
+def _errors(server: ApiClient, work: _Work) -> list[dict[str, Any]]:
     """Return the errors of ended batches by code, the most frequent first, each with an example."""
     counts: Counter[str] = Counter()
     examples: dict[str, dict[str, Any]] = {}

@@ -16,7 +16,7 @@ from batchyard.cli.output import json_option, lines_of, say
 from batchyard.client.progress import patiently
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
 
 SHOWN = 15
 """Batches, and jobs, that are listed."""
@@ -30,26 +30,28 @@ SHOWN = 15
 def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
     """The queue, the engines and what runs, with their rates, until Ctrl-C. An admin key sees all projects' queue."""
     server = connect(data)
-    seen = _look(server)
+    snapshot = _snapshot(server)
     if as_json:
-        return say(seen, "", True)
+        return say(snapshot, "", True)
     from rich.console import Console
 
     console = Console()
     if once or not console.is_terminal:
-        return click.echo(draw(seen))
+        return click.echo(draw(snapshot))
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(Text.from_ansi(f"{server.url}   {time.strftime('%H:%M:%S')}   Ctrl-C ends it\n\n{draw(seen)}"))
+            live.update(
+                Text.from_ansi(f"{server.url}   {time.strftime('%H:%M:%S')}   Ctrl-C ends it\n\n{draw(snapshot)}")
+            )
             live.refresh()
             time.sleep(interval)
-            seen = patiently(lambda: _look(server))
+            snapshot = patiently(lambda: _snapshot(server))
 
 
-def _look(server: Client) -> dict[str, Any]:
+def _snapshot(server: ApiClient) -> dict[str, Any]:
     """Return the queue, and the batches and jobs that run."""
     return {
         "queue": server.queue(),
@@ -58,12 +60,12 @@ def _look(server: Client) -> dict[str, Any]:
     }
 
 
-def draw(seen: dict[str, Any]) -> str:
-    """The text of what `_look` has seen."""
-    queue = seen["queue"]
+def draw(snapshot: dict[str, Any]) -> str:
+    """The text of a snapshot."""
+    queue = snapshot["queue"]
     parts = [_counts(queue), _models(queue["models"]), _engines(queue["engines"])]
-    parts += [view.overview(seen["batches"])] if seen["batches"] else []
-    parts += [job_view.overview(seen["jobs"])] if seen["jobs"] else []
+    parts += [view.overview(snapshot["batches"])] if snapshot["batches"] else []
+    parts += [job_view.overview(snapshot["jobs"])] if snapshot["jobs"] else []
     return "\n\n".join(part for part in parts if part)
 
 

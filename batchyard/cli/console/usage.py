@@ -24,21 +24,21 @@ def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: A
     server, query = connect(data), {"month": month, "by": by, "project": project}
     if as_csv:
         return click.echo(server.usage_csv(**query), nl=False)
-    found = server.usage(**query)
-    say(found, _text(found, by.split(",")), as_json)
+    document = server.usage(**query)
+    say(document, _text(document, by.split(",")), as_json)
 
 
-def _text(found: dict[str, Any], dimensions: list[str]) -> str:
+def _text(document: dict[str, Any], dimensions: list[str]) -> str:
     """Return usage as a table, with its total and the project's budget below."""
     columns = [*dimensions, "requests", "failed", "tokens in", "cached", "tokens out", "cost"]
-    rows = [[*(line[name] for name in dimensions), *_figures(line), _money(line["cost"])] for line in found["data"]]
-    total = found["total"]
+    rows = [[*(line[name] for name in dimensions), *_figures(line), _money(line["cost"])] for line in document["data"]]
+    total = document["total"]
     costs = ", ".join(filter(None, map(_money, total["costs"]))) or None
     rows.append(["total", *[""] * (len(dimensions) - 1), *_figures(total), costs])
-    parts = [f"usage in {found['month']}", lines_of(columns, rows)]
+    parts = [f"usage in {document['month']}", lines_of(columns, rows)]
     if total["unpriced_requests"] and costs:
         parts.append(f"without {total['unpriced_requests']} requests to models that have no tariff")
-    budget = found["budget"]
+    budget = document["budget"]
     if budget is not None:
         spent, amount = (tariffs.text(Fraction(budget[name]), budget["currency"]) for name in ("spent", "amount"))
         parts.append(f"budget: {spent} of {amount} spent in {budget['month']} ({budget['state']})")

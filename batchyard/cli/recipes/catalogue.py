@@ -1,4 +1,4 @@
-"""The recipes of the server that a command uses, as objects of GET /v1/recipes; without one, a local stack's."""
+"""The recipes of a command's server, or of a local stack, as in GET /v1/recipes."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def glance(data: Path | None) -> Recipes:
             return list(remembered["recipes"])
     except (OSError, ValueError, LookupError, TypeError):
         pass  # never written, or by another version
-    found = recipes(data)
+    fetched = recipes(data)
     with contextlib.suppress(OSError):  # a home that cannot be written makes it slower only
         memory.parent.mkdir(parents=True, exist_ok=True)
         draft = memory.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"files": files, "recipes": found}))
+        draft.write_text(json.dumps({"files": files, "recipes": fetched}))
         draft.replace(memory)
-    return found
+    return fetched
 
 
 def _memory() -> Path:
@@ -71,7 +71,7 @@ def _memory() -> Path:
 
 
 def _fingerprint(folder: str) -> str:
-    """Return a hash of the state of all that recipes come from: this package, those that are installed, the folder."""
+    """Return a hash over all sources of recipes: this package, installed ones, the folder."""
     root = Path(batchyard.__file__).parents[1]
     files = [*(root / "batchyard/recipes").rglob("*.py"), *(root / "recipes").rglob("*.py")]
     files += Path(folder).resolve().glob("*.py") if folder else ()

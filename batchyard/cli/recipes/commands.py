@@ -1,4 +1,4 @@
-"""What the commands of a recipe do: run it from the first row to the last artifact, create a job, show its options."""
+"""Commands of a recipe: run it to the last artifact, create a job, show its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchyard.cli.watch import interruptible
 from batchyard.client import resume
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.config import Setting
 
 
@@ -79,21 +79,7 @@ _extend = click.option(
 @data_option
 @models_option
 @json_option
-def answer(
-    recipe: dict[str, Any],
-    settings: list[Setting],
-    source: Path,
-    output: Path | None,
-    artifacts: Path | None,
-    seed: int,
-    name: str | None,
-    answers_from: str | None,
-    window: str,
-    again: bool,
-    data: Path | None,
-    models: Path | None,
-    as_json: bool,
-) -> None:
+def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is .parquet, .jsonl, .csv or .txt, a row an item. KEY=VALUE sets any option: sampling.temperature=0.8.
 
     Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
@@ -102,21 +88,7 @@ def answer(
     """
     from batchyard import config
 
-    one_shot(
-        recipe,
-        config.options(settings),
-        source,
-        output=output,
-        artifacts=artifacts,
-        seed=seed,
-        name=name,
-        answers_from=answers_from,
-        window=window,
-        again=again,
-        data=data,
-        models=models,
-        as_json=as_json,
-    )
+    one_shot(recipe, config.options(settings), source, **fields)
 
 
 def one_shot(
@@ -126,22 +98,21 @@ def one_shot(
     *,
     output: Path | None,
     artifacts: Path | None,
-    seed: int,
-    name: str | None,
     window: str,
     again: bool,
     data: Path | None,
     models: Path | None,
     as_json: bool,
-    answers_from: str | None = None,
     anew: Mapping[str, Any] = MappingProxyType({}),
-    summary: Callable[[Client, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
+    summary: Callable[[ApiClient, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
+    **fields: Any,
 ) -> None:
-    """Run a recipe from the first row to the last artifact, or take up the job that the same command has made.
+    """Run a recipe to its last artifact, or take up the same command's job.
 
     Args:
         anew: options beside the others if `again` is set.
         summary: returns what to say of the ended job.
+        fields: `seed`, `name` and others of the job's request.
     """
     in_force = load_settings(data=data, models=models)
     requests.check_writable(output)
@@ -150,12 +121,12 @@ def one_shot(
         interruptible(resume.remedy(again)),
         background.server(in_force.data, in_force.models) as server,
     ):
-        identity = [recipe["name"], recipe["sha256"], options, seed, resume.sha256(source), source.suffix]
+        identity = [recipe["name"], recipe["sha256"], options, fields["seed"], resume.sha256(source), source.suffix]
         mark = resume.mark(server, *identity)
         job = None if again else resume.earlier(server.jobs(recipe=recipe["name"]), mark)
         if job is None:
-            body = _body(recipe, {**options, **(anew if again else {})}, window, seed=seed, name=name)
-            job = _created(server, source, {**body, "answers_from": answers_from, "metadata": mark})
+            body = _body(recipe, {**options, **(anew if again else {})}, window, metadata=mark, **fields)
+            job = _created(server, source, body)
         job = jobs.watch(server, job["id"])
         written = jobs.save(server, job, recipe["main"], output, artifacts)
         text = "" if as_json else summary(server, job)
@@ -236,7 +207,7 @@ def _body(recipe: Mapping[str, Any], options: Mapping[str, Any], window: str, **
     return {"recipe": recipe["name"], "options": options, "completion_window": window, **fields}
 
 
-def _created(server: Client, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
+def _created(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """Upload the input and create the job; prints the server's warnings."""
     job = server.create_job(**body, input_file_id=server.upload(source, "user_data"))
     for warning in job["batchyard"]["warnings"]:

@@ -18,7 +18,7 @@ from batchyard.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.config import Layer, Schema, Setting
 
 INPUT = "input"
@@ -125,7 +125,7 @@ def _show(**fields: Any) -> None:
     commands.show(**fields)
 
 
-def _summary(server: Client, job: dict[str, Any]) -> str:
+def _summary(server: ApiClient, job: dict[str, Any]) -> str:
     """The tables of the comparison, and how the children ended."""
     files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
     blocks = json.loads(server.content(files[VIEW])) if VIEW in files else []

@@ -1,4 +1,4 @@
-"""The flags of a recipe's command from the schema of its options, and the configuration that they and files make."""
+"""The flags of a recipe's command, from the schema of its options."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from batchyard.config import Layer, Schema
 
 PREFIX = "recipe_option_"
-"""What the names of the flags' values begin with, among those of a command's own options."""
+"""What the names of the flags' values begin with, among those of the command's other options."""
 _SCALARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean": "BOOLEAN"}
 
 
-def options(schema: Schema, own: Sequence[click.Parameter]) -> Iterator[click.Option]:
-    """Yield an option for each scalar and each list of scalars whose name the command does not use itself.
+def options(schema: Schema, parameters: Sequence[click.Parameter]) -> Iterator[click.Option]:
+    """Yield an option for each scalar or list of scalars whose name is free.
 
     A list's flag may be written in the singular, too: `--gate regex:^a --gate is-json`.
     """
-    taken = {flag for parameter in own for flag in (*parameter.opts, *parameter.secondary_opts)}
+    used = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
     fields = {"--" + name.replace("_", "-") for name in schema.fields}
     for name, field in schema.fields.items():
         flag = "--" + name.replace("_", "-")
-        flags = [flag] if len(name) > 1 or f"-{name}" in taken else [f"-{name}", flag]
+        flags = [flag] if len(name) > 1 or f"-{name}" in used else [f"-{name}", flag]
         choices = [choice for choice in schema.at((name,)) if choice.get("type") != "null"]
         attributes = _attributes(schema, name, choices)
-        if flag in taken or attributes is None:
+        if flag in used or attributes is None:
             continue
         if attributes.get("is_flag"):
             flags = [f"{flag}/--no-{flag.removeprefix('--')}"]
         singular = flag.removesuffix("s")
-        if attributes.get("multiple") and singular not in {*taken, *fields}:
+        if attributes.get("multiple") and singular not in {*used, *fields}:
             flags.append(singular)
         text = _help(field, required=name in schema.required)
         yield click.Option([PREFIX + name, *flags], help=text, default=None, **attributes)
 
 
 def _attributes(schema: Schema, name: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what click needs to know of an option; None if it is neither a scalar nor a list of scalars."""
+    """Return click's attributes of an option; None unless scalar or list of scalars."""
     if choices and all(choice.get("type") == "boolean" for choice in choices):
         return {"is_flag": True}
     metavars = [metavar for choice in choices if (metavar := _metavar(choice)) is not None]

@@ -43,7 +43,7 @@ class RecipeCommand(click.Command):
     ) -> None:
         self._what = inspect.getdoc(callback)
         super().__init__(name, callback=callback, help=self._what, short_help=BUILT_IN.get(name))
-        self._own = list(params)
+        self._params = list(params)
         self._complete = complete
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -52,13 +52,13 @@ class RecipeCommand(click.Command):
         except (BatchyardError, NoSuchCommand):
             if not ctx.resilient_parsing:
                 raise
-            self.params = self._own
+            self.params = self._params
         else:
             schema = ctx.meta[__name__] = self.schema(recipe)
             ctx.params["recipe"] = recipe
-            arguments = [parameter for parameter in self._own if isinstance(parameter, click.Argument)]
-            rest = [parameter for parameter in self._own if parameter not in arguments]
-            self.params = [*arguments, *flags.options(schema, self._own), *rest]
+            arguments = [parameter for parameter in self._params if isinstance(parameter, click.Argument)]
+            rest = [parameter for parameter in self._params if parameter not in arguments]
+            self.params = [*arguments, *flags.options(schema, self._params), *rest]
             self.help = f"{recipe['summary']}\n\n{self._what}"
         return super().parse_args(ctx, args)
 
@@ -128,7 +128,7 @@ class RecipeGroup(click.Group):
 
 
 def _data(args: Sequence[str]) -> Path | None:
-    """Return the value of `--data` among arguments that are not parsed yet: it says which server knows the recipe."""
+    """Return `--data` of arguments that are not parsed yet: it names the recipe's server."""
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
     command = data_option(click.Command("data", add_help_option=False, context_settings=settings))
     folder: Path | None = command.make_context("data", list(args), resilient_parsing=True).params["data"]

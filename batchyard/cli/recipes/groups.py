@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from batchyard.cli import job_view
+from collections.abc import Callable
+
 from batchyard.cli.recipes import commands, experiment, tune
 from batchyard.cli.recipes.group import RecipeCommand, RecipeGroup
+
+_ONE_SHOTS = {command.name: command for command in (experiment.run, tune.run)}
+_CREATES = {experiment.create.name: experiment.create}
+_CONFIGS = {experiment.config_command.name: experiment.config_command}
 
 
 def one_shot(name: str) -> RecipeCommand:
     """Return the command that runs a recipe from the first row to the last artifact: `batchyard rollout`."""
-    if name == job_view.EXPERIMENT:
-        return experiment.run
-    if name == job_view.TUNE:
-        return tune.run
-    return RecipeCommand(name, commands.answer, commands.parameters(commands.answer), complete=True)
+    return _ONE_SHOTS.get(name) or _command(name, commands.answer)
+
+
+def _command(name: str, callback: Callable[..., None], complete: bool = True) -> RecipeCommand:
+    return RecipeCommand(name, callback, commands.parameters(callback), complete)
 
 
 def _create(name: str) -> RecipeCommand:
-    if name == job_view.EXPERIMENT:
-        return experiment.create
-    return RecipeCommand(name, commands.create, commands.parameters(commands.create), complete=True)
+    return _CREATES.get(name) or _command(name, commands.create)
 
 
 def _config(name: str) -> RecipeCommand:
-    if name == job_view.EXPERIMENT:
-        return experiment.config_command
-    return RecipeCommand(name, commands.show, commands.parameters(commands.show), complete=False)
+    return _CONFIGS.get(name) or _command(name, commands.show, complete=False)
 
 
 create = RecipeGroup("create", recipe_command=_create, help="Make a job on a server that runs.")

@@ -15,7 +15,7 @@ from batchyard.cli.recipes.group import RecipeCommand
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import Client
+    from batchyard.client.api import ApiClient
     from batchyard.config import Layer, Schema, Setting
 
 REPORT = "report.md"
@@ -31,8 +31,8 @@ class _TuneCommand(RecipeCommand):
         for text in params.pop("dimensions"):
             key, values = _dimension(text)
             dimensions.setdefault(key, []).extend(values)
-        own = [Layer(Origin("flag", "--set"), {"set": dimensions})] if dimensions else []
-        return [*super().files(schema, params), *own]
+        matrix = [Layer(Origin("flag", "--set"), {"set": dimensions})] if dimensions else []
+        return [*super().files(schema, params), *matrix]
 
 
 def _dimension(text: str) -> tuple[str, list[Any]]:
@@ -111,7 +111,7 @@ def _cells(outlook: dict[str, Any]) -> str:
     return "\n".join([lines_of(["cell", "model", "side by side", "overrides"], rows), *warnings])
 
 
-def _summary(server: Client, job: dict[str, Any]) -> str:
+def _summary(server: ApiClient, job: dict[str, Any]) -> str:
     """The report, how the cells ended, and where all else is."""
     files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
     report = server.content(files[REPORT]).decode() if REPORT in files else ""

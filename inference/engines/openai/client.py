@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from batchyard import __version__
-from inference.engine import Answer, refusal_code
+from inference.engine import EngineAnswer, refusal_code
 from inference.engines.openai.endpoints import Endpoint
 
 CONNECT_SECONDS = 5.0
@@ -27,7 +27,7 @@ MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
 """Statuses that show a wrong URL, key or model, whatever the request."""
 
 
-class Reply(NamedTuple):
+class EndpointReply(NamedTuple):
     status: int
     retry_after: str | None
     data: bytes
@@ -52,7 +52,7 @@ class ProbeFailed(Exception):
         self.fatal = fatal
 
 
-class Client:
+class EndpointClient:
     """The HTTP client of all endpoints of an engine.
 
     It is aiohttp's, because httpx takes 30 times the CPU per request with 256 requests at once.
@@ -73,7 +73,7 @@ class Client:
     async def close(self) -> None:
         await self._session.close()
 
-    async def post(self, endpoint: Endpoint, path: str, content: bytes) -> Reply:
+    async def post(self, endpoint: Endpoint, path: str, content: bytes) -> EndpointReply:
         """Send a request. Raises NoReply."""
         return await self._request("POST", endpoint, endpoint.url + path, content)
 
@@ -105,7 +105,7 @@ class Client:
         if names and model not in names:
             raise ProbeFailed(f"it serves {', '.join(map(str, names[:8]))}, not {model}", fatal=True)
 
-    async def _request(self, method: str, endpoint: Endpoint, url: str, content: bytes | None = None) -> Reply:
+    async def _request(self, method: str, endpoint: Endpoint, url: str, content: bytes | None = None) -> EndpointReply:
         key = os.environ.get(endpoint.api_key_env, "").strip() if endpoint.api_key_env else ""
         headers = {"Authorization": f"Bearer {key}"} if key else None
         data = bytearray()
@@ -117,12 +117,12 @@ class Client:
                     data += chunk
                     if len(data) > MAX_RESPONSE_BYTES:
                         raise aiohttp.ClientPayloadError
-                return Reply(response.status, response.headers.get("Retry-After"), bytes(data))
+                return EndpointReply(response.status, response.headers.get("Retry-After"), bytes(data))
         except (aiohttp.ClientError, ConnectionError) as error:
             raise NoReply(error) from error
 
 
-def refused(reply: Reply) -> Answer:
+def refused(reply: EndpointReply) -> EngineAnswer:
     """Return an endpoint's error response in OpenAI's form, with the endpoint's own message."""
     body = json_object(reply.data)
     error = body.get("error", body)
@@ -133,9 +133,9 @@ def refused(reply: Reply) -> Answer:
         message = orjson.dumps(message).decode()
     # Some servers have a number as code (vLLM: the status again), which OpenAI's clients do not accept.
     details = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
-    answer = Answer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
+    answer = EngineAnswer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
     assert answer.body is not None
-    return Answer(reply.status, {"error": {**answer.body["error"], **details}})
+    return EngineAnswer(reply.status, {"error": {**answer.body["error"], **details}})
 
 
 def json_object(data: bytes) -> dict[str, Any]:
@@ -153,6 +153,6 @@ def described(status: int) -> str:
     return f"HTTP {status} {phrase}".strip()
 
 
-def _version(reply: Reply) -> str:
+def _version(reply: EndpointReply) -> str:
     version = json_object(reply.data).get("version") if reply.status == 200 else None
     return version if isinstance(version, str) else ""

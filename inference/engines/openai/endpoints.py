@@ -39,7 +39,7 @@ BACKOFF = Backoff(0.5, longest=MAX_DELAY, jitter=(0.0, 1.0))
 log = logging.getLogger(__name__)
 
 
-class Health(StrEnum):
+class EndpointHealth(StrEnum):
     """The health of an endpoint.
 
     healthy: it gets requests.
@@ -104,12 +104,12 @@ class Endpoint:
         self.limit = min(FIRST, self.max_in_flight)
         self.threshold = self.max_in_flight
 
-    def health(self, now: float) -> Health:
+    def health(self, now: float) -> EndpointHealth:
         """Return its health."""
         if self.down:
             silent = self.discovered and now - self.last_response_at > STALE_SECONDS
-            return Health.STALE if silent else Health.UNHEALTHY
-        return Health.DEGRADED if self._trouble > TROUBLE else Health.HEALTHY
+            return EndpointHealth.STALE if silent else EndpointHealth.UNHEALTHY
+        return EndpointHealth.DEGRADED if self._trouble > TROUBLE else EndpointHealth.HEALTHY
 
     def due(self, now: float) -> bool:
         """True if a probe is due."""

@@ -23,13 +23,13 @@ from batchyard import retry_after
 from batchyard.backoff import Backoff
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines.openai.client import (
     MISCONFIGURED,
-    Client,
+    EndpointClient,
+    EndpointReply,
     NoReply,
     ProbeFailed,
-    Reply,
     described,
     json_object,
     refused,
@@ -104,11 +104,11 @@ class OpenAIArguments(BaseModel):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedAttempt:
     """A failed attempt that may be repeated. `answer` is the request's if no attempt follows; None if it did not
     run."""
 
-    answer: Answer | None
+    answer: EngineAnswer | None
 
 
 class OpenAI(Engine):
@@ -150,14 +150,14 @@ class OpenAI(Engine):
         return {"structured_outputs": {kind: value}}  # vLLM's parameter, which other servers refuse or ignore
 
     async def start(self) -> None:
-        self._client = Client()
+        self._client = EndpointClient()
         await self._refresh()
         if not any(endpoint.usable for endpoint in self._endpoints.values()):
             await self.stop()
             raise EngineStartError(f"no endpoint of model {self._model} can be used: {self._reasons()}")
         self._watch = asyncio.create_task(self._keep_watch())
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         content = orjson.dumps({**body, "model": self._model})
         answer = await self._answer(endpoint.removeprefix("/v1"), content, prefix_key(endpoint, body))
         self.answered_at = time.monotonic()
@@ -235,7 +235,7 @@ class OpenAI(Engine):
             if own is endpoint and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
 
-    async def _answer(self, path: str, content: bytes, prefix: bytes | None) -> Answer:
+    async def _answer(self, path: str, content: bytes, prefix: bytes | None) -> EngineAnswer:
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
             lambda: max(arrived, self._served_at) + self.request_timeout, prefix=prefix
@@ -245,7 +245,7 @@ class OpenAI(Engine):
         attempts = failures = 0
         while endpoint is not None:
             outcome = await self._attempt(endpoint, path, content, deadline)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, EngineAnswer):
                 return outcome
             attempts += 1
             failures += outcome.answer is not None
@@ -255,9 +255,11 @@ class OpenAI(Engine):
             await asyncio.sleep(min(pause, deadline - time.monotonic()))
             endpoint = await self._slots.acquire(lambda: deadline, endpoint, prefix)
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
-        return Answer.failed("engine_unavailable", message)
+        return EngineAnswer.failed("engine_unavailable", message)
 
-    async def _attempt(self, endpoint: Endpoint, path: str, content: bytes, deadline: float) -> Answer | Failure:
+    async def _attempt(
+        self, endpoint: Endpoint, path: str, content: bytes, deadline: float
+    ) -> EngineAnswer | FailedAttempt:
         began, beside = time.monotonic(), endpoint.in_flight
         try:
             async with asyncio.timeout(deadline - began) as scope:
@@ -269,16 +271,18 @@ class OpenAI(Engine):
             return self._outcome(endpoint, began, beside, reply)
         except NoReply as error:
             endpoint.failed(time.monotonic(), error.reason, responded=False)
-            return self._failure(endpoint, error.reason) if error.connected else Failure(None)
+            return self._failure(endpoint, error.reason) if error.connected else FailedAttempt(None)
         except TimeoutError:
             now, reason = time.monotonic(), "no answer in time"
             endpoint.overloaded(now, began, reason)
             endpoint.failed(now, reason, responded=False)
-            return Answer.timed_out(self.request_timeout) if now >= deadline else self._failure(endpoint, reason)
+            return EngineAnswer.timed_out(self.request_timeout) if now >= deadline else self._failure(endpoint, reason)
         finally:
             self._slots.release(endpoint)
 
-    def _outcome(self, endpoint: Endpoint, began: float, beside: int, reply: Reply) -> Answer | Failure:
+    def _outcome(
+        self, endpoint: Endpoint, began: float, beside: int, reply: EndpointReply
+    ) -> EngineAnswer | FailedAttempt:
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
@@ -286,12 +290,12 @@ class OpenAI(Engine):
             if "choices" in body or "data" in body:
                 endpoint.answered(now, began, beside)
                 self._served_at = now
-                return Answer(200, {**body, "model": self.spec.name})
+                return EngineAnswer(200, {**body, "model": self.spec.name})
             endpoint.failed(now, "HTTP 200 without an answer")
             return self._failure(endpoint, "HTTP 200 without an answer")
         if status in MISCONFIGURED:
             endpoint.failed(now, reason, fatal=True)
-            return Failure(None)
+            return FailedAttempt(None)
         if 400 <= status < 500 and status not in AGAIN:
             endpoint.responded(now)
             self._served_at = now
@@ -304,10 +308,10 @@ class OpenAI(Engine):
         if pause:
             endpoint.pause(now, pause)
             asyncio.get_running_loop().call_later(pause, self._slots.hand_out)
-        return Failure(None if status in OVERLOADED else refused(reply))
+        return FailedAttempt(None if status in OVERLOADED else refused(reply))
 
-    def _failure(self, endpoint: Endpoint, reason: str) -> Failure:
-        return Failure(Answer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
+    def _failure(self, endpoint: Endpoint, reason: str) -> FailedAttempt:
+        return FailedAttempt(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
 
     def _reasons(self) -> str:
         now = time.monotonic()

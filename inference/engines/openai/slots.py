@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from inference.engines.openai.endpoints import Endpoint, choose
 
 
-class _Waiting(NamedTuple):
+class _SlotRequest(NamedTuple):
     slot: asyncio.Future[Endpoint]
     last: Endpoint | None
     prefix: bytes | None
@@ -23,7 +23,7 @@ class SlotQueue:
     def __init__(self, endpoints: Mapping[Any, Endpoint]) -> None:
         """`endpoints` may change at any time; call `hand_out` when capacity was added."""
         self._endpoints = endpoints
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_SlotRequest] = deque()
 
     async def acquire(
         self, end: Callable[[], float], last: Endpoint | None = None, prefix: bytes | None = None
@@ -36,9 +36,9 @@ class SlotQueue:
         """
         slot: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         if last is None:
-            self._waiting.append(_Waiting(slot, None, prefix))
+            self._waiting.append(_SlotRequest(slot, None, prefix))
         else:
-            self._waiting.appendleft(_Waiting(slot, last, prefix))
+            self._waiting.appendleft(_SlotRequest(slot, last, prefix))
         self.hand_out()
         try:
             while not slot.done():

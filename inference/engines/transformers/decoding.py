@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inference.engines.transformers.sampling import choose, penalise
-from inference.requests.sampling import Sampling
+from inference.requests.sampling import SamplingParameters
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass
-class Sample:
+class GeneratedSample:
     """One sample of an answer, as far as it is generated.
 
     Attributes:
@@ -29,7 +29,7 @@ class Sample:
     """
 
     prompt: list[int]
-    sampling: Sampling
+    sampling: SamplingParameters
     limit: int
     source: torch.Generator
     tokens: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Decoder:
         self._ends = ends
 
     def generate(
-        self, samples: list[Sample], seconds: float, cancelled: threading.Event, on_step: Callable[[], None]
+        self, samples: list[GeneratedSample], seconds: float, cancelled: threading.Event, on_step: Callable[[], None]
     ) -> None:
         """Generate the samples until all are finished, `seconds` have passed or `cancelled` is set.
 
@@ -89,7 +89,7 @@ class Decoder:
                 mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=-1)
                 positions = positions[:, -1:] + 1
 
-    def _extend(self, samples: list[Sample], logits: torch.Tensor) -> None:
+    def _extend(self, samples: list[GeneratedSample], logits: torch.Tensor) -> None:
         """Add one token to each unfinished sample; `logits` is (samples, vocabulary) on the CPU."""
         import torch
 
@@ -111,7 +111,7 @@ class Decoder:
                 sample.logprobs.append((float(logprobs[token]), pairs))
             self._finish(sample)
 
-    def _finish(self, sample: Sample) -> None:
+    def _finish(self, sample: GeneratedSample) -> None:
         """Set `finish_reason` and `text` if the last token ends the sample."""
         ended = sample.tokens[-1] in self._ends and not sample.sampling.ignore_eos
         full = len(sample.tokens) >= sample.limit

@@ -19,11 +19,11 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer, Engine, first_not_text, first_unsupported
-from inference.engines.transformers.decoding import Decoder, Sample
+from inference.engine import Engine, EngineAnswer, first_not_text, first_unsupported
+from inference.engines.transformers.decoding import Decoder, GeneratedSample
 from inference.engines.transformers.sampling import generator
 from inference.engines.weights import model_sha256
-from inference.requests.sampling import Sampling
+from inference.requests.sampling import SamplingParameters
 
 COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"}) | {
     "presence_penalty",
@@ -65,26 +65,26 @@ class Refused(ValueError):
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.answer = Answer.refused(message, param=param, code=code)
+        self.answer = EngineAnswer.refused(message, param=param, code=code)
 
 
 @dataclass
-class Request:
+class GenerationRequest:
     """A generation request. Its samples are prompt-major: all n of the first prompt, then those of the next."""
 
     body: dict[str, Any]
     prompts: list[list[int]]
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[GeneratedSample] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _QueuedRequest:
     """A request that waits for its batch. `size`: bytes of its body, which tell how long its prompt is."""
 
     endpoint: str
     body: dict[str, Any]
     size: int
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[EngineAnswer]
 
 
 class Transformers(Engine):
@@ -100,7 +100,7 @@ class Transformers(Engine):
         self._arguments = TransformersArguments.model_validate(spec.engine_args)
         self.capacity = 4 * self._arguments.batch_size  # so that prompts of one length meet
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="generate")
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedRequest] = []
         self._batches: asyncio.Task[None] | None = None
         self._versions: dict[str, str] = {}
 
@@ -126,8 +126,8 @@ class Transformers(Engine):
         except Exception as error:  # whatever loading a model may raise, it is why the engine does not start
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
-        waiting = _Waiting(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
+        waiting = _QueuedRequest(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._batches is None or self._batches.done():
             self._batches = asyncio.create_task(self._run_batches())
@@ -148,7 +148,7 @@ class Transformers(Engine):
             self._waiting = [waiting for waiting in wanted if waiting not in batch]
             await self._run_batch(batch)
 
-    async def _run_batch(self, batch: list[_Waiting]) -> None:
+    async def _run_batch(self, batch: list[_QueuedRequest]) -> None:
         unwanted = threading.Event()
 
         def stop_unwanted(_: object) -> None:
@@ -207,39 +207,45 @@ class Transformers(Engine):
             "device": str(self._model.device),
         }
 
-    def _generate(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[Answer]:
-        requests: list[Request | Answer] = []
+    def _generate(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[EngineAnswer]:
+        requests: list[GenerationRequest | EngineAnswer] = []
         for body in bodies:
             try:
                 requests.append(self._request(endpoint, body))
             except Refused as refusal:
                 requests.append(refusal.answer)
-        samples = [sample for request in requests if isinstance(request, Request) for sample in request.samples]
+        samples = [
+            sample for request in requests if isinstance(request, GenerationRequest) for sample in request.samples
+        ]
         samples.sort(key=lambda sample: len(sample.prompt))
         for start in range(0, len(samples), self._arguments.batch_size):
             if not cancelled.is_set():
                 batch = samples[start : start + self._arguments.batch_size]
                 self._decoder.generate(batch, self.request_timeout, cancelled, self._show_work)
-        return [request if isinstance(request, Answer) else self._response(endpoint, request) for request in requests]
+        return [
+            request if isinstance(request, EngineAnswer) else self._response(endpoint, request) for request in requests
+        ]
 
     def _show_work(self) -> None:
         self.answered_at = time.monotonic()
 
-    def _request(self, endpoint: str, body: dict[str, Any]) -> Request:
+    def _request(self, endpoint: str, body: dict[str, Any]) -> GenerationRequest:
         chat = endpoint == "/v1/chat/completions"
         try:
-            sampling = Sampling.of(body, self._defaults)
+            sampling = SamplingParameters.of(body, self._defaults)
         except ValidationError as error:
             first = error.errors()[0]
             param = ".".join(str(part) for part in first["loc"]) or None
             raise Refused(f"{param or 'body'}: {first['msg']}", param=param, code="invalid_value") from error
-        request = Request(body, [self._chat_prompt(body)] if chat else self._prompts(body.get("prompt"), "prompt"))
+        request = GenerationRequest(
+            body, [self._chat_prompt(body)] if chat else self._prompts(body.get("prompt"), "prompt")
+        )
         limit = sampling.max_tokens if chat else sampling.max_tokens or COMPLETION_TOKENS
         for prompt in request.prompts:
             room = self._room(prompt, "messages" if chat else "prompt", limit)
             for index in range(sampling.n):
                 source = generator(sampling.seed, index)
-                request.samples.append(Sample(prompt, sampling, min(limit or room, room), source))
+                request.samples.append(GeneratedSample(prompt, sampling, min(limit or room, room), source))
         return request
 
     def _room(self, prompt: list[int], param: str, limit: int | None) -> int:
@@ -287,13 +293,13 @@ class Transformers(Engine):
     def _is_token(self, value: Any) -> bool:
         return type(value) is int and 0 <= value < self._model.get_input_embeddings().weight.shape[0]
 
-    def _response(self, endpoint: str, request: Request) -> Answer:
+    def _response(self, endpoint: str, request: GenerationRequest) -> EngineAnswer:
         if any(sample.finish_reason is None for sample in request.samples):
-            return Answer.timed_out(self.request_timeout)
+            return EngineAnswer.timed_out(self.request_timeout)
         chat = endpoint == "/v1/chat/completions"
         prompt_tokens = sum(len(prompt) for prompt in request.prompts)
         completion_tokens = sum(len(sample.tokens) for sample in request.samples)
-        return Answer(
+        return EngineAnswer(
             200,
             {
                 "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
@@ -309,7 +315,7 @@ class Transformers(Engine):
             },
         )
 
-    def _choice(self, chat: bool, index: int, sample: Sample) -> dict[str, Any]:
+    def _choice(self, chat: bool, index: int, sample: GeneratedSample) -> dict[str, Any]:
         logprobs = None
         if sample.sampling.logprobs:
             content = [
@@ -325,10 +331,10 @@ class Transformers(Engine):
         text = self._tokenizer.decode([token])
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
-    def _embed(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[Answer]:
+    def _embed(self, endpoint: str, bodies: list[dict[str, Any]], cancelled: threading.Event) -> list[EngineAnswer]:
         """Return the mean of the last hidden states over the real tokens, with length 1."""
         prompts: list[list[int]] = []
-        owners: list[range | Answer] = []
+        owners: list[range | EngineAnswer] = []
         for body in bodies:
             try:
                 inputs = self._prompts(body.get("input"), "input")
@@ -348,7 +354,7 @@ class Transformers(Engine):
                 self._show_work()
         return [
             owner
-            if isinstance(owner, Answer)
+            if isinstance(owner, EngineAnswer)
             else self._embeddings(body, [(vectors[index], len(prompts[index])) for index in owner])
             for owner, body in zip(owners, bodies, strict=True)
         ]
@@ -368,7 +374,7 @@ class Transformers(Engine):
             vectors: list[list[float]] = torch.nn.functional.normalize(means, dim=-1).cpu().tolist()
         return vectors
 
-    def _embeddings(self, body: dict[str, Any], vectors: list[tuple[list[float], int]]) -> Answer:
+    def _embeddings(self, body: dict[str, Any], vectors: list[tuple[list[float], int]]) -> EngineAnswer:
         tokens = sum(count for _, count in vectors)
         packed = body.get("encoding_format") == "base64"
         data = [
@@ -380,7 +386,7 @@ class Transformers(Engine):
             for index, (vector, _) in enumerate(vectors)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return Answer(200, {"object": "list", "data": data, "model": self.spec.name, "usage": usage})
+        return EngineAnswer(200, {"object": "list", "data": data, "model": self.spec.name, "usage": usage})
 
 
 def _device(name: str) -> str:

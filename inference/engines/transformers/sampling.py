@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inference.requests.sampling import Sampling
+from inference.requests.sampling import SamplingParameters
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ def generator(seed: int | None, sample: int) -> torch.Generator:
     return source
 
 
-def penalise(logits: torch.Tensor, sampling: Sampling, prompt: list[int], output: list[int]) -> torch.Tensor:
+def penalise(logits: torch.Tensor, sampling: SamplingParameters, prompt: list[int], output: list[int]) -> torch.Tensor:
     """Apply the penalties to `logits` (vocabulary,): repetition over prompt and output, the others over output.
 
     Repetition: arXiv 1909.05858; presence and frequency: OpenAI's API reference.
@@ -43,7 +43,7 @@ def penalise(logits: torch.Tensor, sampling: Sampling, prompt: list[int], output
     return logits
 
 
-def choose(logits: torch.Tensor, sampling: Sampling, source: torch.Generator) -> int:
+def choose(logits: torch.Tensor, sampling: SamplingParameters, source: torch.Generator) -> int:
     """Sample the next token from penalised `logits` (vocabulary,): temperature, then min_p, top_k, top_p."""
     import torch
 

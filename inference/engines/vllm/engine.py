@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer, Engine, first_unsupported
+from inference.engine import Engine, EngineAnswer, first_unsupported
 from inference.engines.vllm import internals
 from inference.engines.vllm.argument_names import argument_names
 from inference.engines.vllm.arguments import cache_bytes, engine_arguments
@@ -84,7 +84,7 @@ class VLLM(Engine):
             await self.stop()
             raise EngineStartError(cause) from error
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         return await self._one(endpoint, body, self.request_timeout)
 
     def versions(self) -> dict[str, str]:
@@ -156,12 +156,12 @@ class VLLM(Engine):
         except FileNotFoundError:  # a model of a hub that vLLM has just fetched
             return await asyncio.to_thread(model_sha256, self.spec.source)
 
-    async def _one(self, endpoint: str, body: dict[str, Any], seconds: float | None) -> Answer:
+    async def _one(self, endpoint: str, body: dict[str, Any], seconds: float | None) -> EngineAnswer:
         schema, handler = self._handlers[endpoint]
         if not handler:
-            return Answer.refused(f"model {self.spec.name} has no {endpoint}", code="unsupported_endpoint")
+            return EngineAnswer.refused(f"model {self.spec.name} has no {endpoint}", code="unsupported_endpoint")
         request = parse(schema, body)
-        if isinstance(request, Answer):
+        if isinstance(request, EngineAnswer):
             return request
         # Not wait_for: vLLM's handlers answer a cancellation with an error response, and it would return that.
         call = asyncio.create_task(handler(request))
@@ -169,7 +169,7 @@ class VLLM(Engine):
             finished, _ = await asyncio.wait([call], timeout=seconds)
             if not finished:
                 self.answered_at = time.monotonic()
-                return Answer.timed_out(self.request_timeout)
+                return EngineAnswer.timed_out(self.request_timeout)
             response = call.result()
         except internals.EngineDeadError as death:
             return await self._died(str(death))
@@ -182,20 +182,20 @@ class VLLM(Engine):
         self.answered_at = time.monotonic()
         return await self._answered(response)
 
-    async def _died(self, summary: str) -> Answer:
+    async def _died(self, summary: str) -> EngineAnswer:
         """Return the answer to a request that was in the engine when it died. All of them have the same cause."""
         if self._death is None:
             self._death = asyncio.create_task(asyncio.to_thread(self._processes.death, summary))
-        return Answer.failed("engine_died", await asyncio.shield(self._death))
+        return EngineAnswer.failed("engine_died", await asyncio.shield(self._death))
 
-    async def _answered(self, response: Any) -> Answer:
+    async def _answered(self, response: Any) -> EngineAnswer:
         if hasattr(response, "error"):
             if self._client.errored:
                 return await self._died(response.error.message)
             return refusal(response)
         if hasattr(response, "model_dump"):
-            return Answer(200, response.model_dump())
-        return Answer(response.status_code, json.loads(response.body))
+            return EngineAnswer(200, response.model_dump())
+        return EngineAnswer(response.status_code, json.loads(response.body))
 
 
 class _Statistics:

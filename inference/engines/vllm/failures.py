@@ -12,7 +12,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from batchyard.failures.reasons import ending, one_line
+from batchyard.failures.endings import ending
+from batchyard.failures.reasons import one_line
 
 END_SECONDS = 3.0
 """A process whose end its client has noticed ends, and has written why, within this time."""

@@ -21,13 +21,14 @@ from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 
 from batchyard.errors import EngineError, EngineStartError
-from batchyard.failures.reasons import actor_death, explained
+from batchyard.failures.endings import actor_death
+from batchyard.failures.reasons import explained
 from batchyard.models import CAPACITY, ModelSpec
 from inference.answers import ANSWERS
 from inference.engines.start_errors import start_error, start_timed_out
 from inference.engines.vllm import internals
 from inference.engines.vllm.job import JobArguments
-from inference.engines.vllm.job_stage import JobStage
+from inference.engines.vllm.job_stage import AnswerStage
 from inference.engines.weights import model_sha256
 from inference.ray_internals import StartWatch, iter_blocks, replace_vllm_stage
 from inference.waits import wait
@@ -145,7 +146,7 @@ def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_
         postprocess_map_kwargs=light,
     )
     constructor_arguments = {"spec": spec, "endpoint": endpoint, "request_timeout": request_timeout}
-    replace_vllm_stage(processor, JobStage, constructor_arguments, {"max_restarts": RESTARTS})
+    replace_vllm_stage(processor, AnswerStage, constructor_arguments, {"max_restarts": RESTARTS})
     return processor
 
 

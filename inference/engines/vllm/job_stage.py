@@ -20,7 +20,7 @@ from batchyard.errors import EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 from inference import ray_internals
-from inference.engine import Answer, refusal_code
+from inference.engine import EngineAnswer, refusal_code
 from inference.engines import orphan_reaper
 from inference.engines.vllm import internals
 from inference.engines.vllm.arguments import check_names, defaults
@@ -46,7 +46,7 @@ class Finish:
     cached_tokens: int
 
 
-class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
+class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
     """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
 
     Raises:
@@ -114,7 +114,7 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             index = row[self.IDX_IN_BATCH_COLUMN]
             custom_id, body = rows[index]
             columns = await self._input(body)
-            if isinstance(columns, Answer):
+            if isinstance(columns, EngineAnswer):
                 yield {self.IDX_IN_BATCH_COLUMN: index, **_columns(custom_id, columns)}
             else:
                 inputs.append({**row, **columns})
@@ -123,7 +123,7 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             custom_id, body = rows[index]
             yield {self.IDX_IN_BATCH_COLUMN: index, **_columns(custom_id, self._answer(body, output))}
 
-    async def _input(self, body: dict[str, Any]) -> dict[str, Any] | Answer:
+    async def _input(self, body: dict[str, Any]) -> dict[str, Any] | EngineAnswer:
         """The columns of a request for Ray's stage, or the answer that refuses it."""
         schema, render = {
             CHAT: (internals.ChatCompletionRequest, self._render.render_chat_request),
@@ -131,7 +131,7 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             EMBEDDINGS: (internals.EmbeddingCompletionRequest, self._embedding_input),
         }[self._endpoint]
         request = parse(schema, body)
-        if isinstance(request, Answer):
+        if isinstance(request, EngineAnswer):
             return request
         try:
             prompt = await render(request)
@@ -141,7 +141,9 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
             return refusal(prompt)
         if isinstance(prompt, list):
             if len(prompt) != 1:
-                return Answer.refused(f"engine {self._spec.engine} takes one prompt per request, not {len(prompt)}")
+                return EngineAnswer.refused(
+                    f"engine {self._spec.engine} takes one prompt per request, not {len(prompt)}"
+                )
             prompt = prompt[0]
         if isinstance(prompt, dict):
             return prompt
@@ -154,18 +156,18 @@ class JobStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no 
         parameters = {"dimensions": request.dimensions, "use_activation": request.use_activation}
         return [{"tokenized_prompt": prompt["prompt_token_ids"], "pooling_params": parameters} for prompt in prompts]
 
-    def _answer(self, body: dict[str, Any], output: dict[str, Any]) -> Answer:
+    def _answer(self, body: dict[str, Any], output: dict[str, Any]) -> EngineAnswer:
         """The stage's output for a request as its answer."""
         error = output["__inference_error__"]
         if error:
             kind, _, message = error.partition(": ")
             if kind == TimeoutError.__name__:
-                return Answer.timed_out(self._request_timeout)
+                return EngineAnswer.timed_out(self._request_timeout)
             if kind in INVALID:
-                return Answer.refused(message, code=refusal_code(message))
-            return Answer.failed("engine_error", error)
+                return EngineAnswer.refused(message, code=refusal_code(message))
+            return EngineAnswer.failed("engine_error", error)
         response = self._embedding(body, output) if self._endpoint == EMBEDDINGS else self._generation(output)
-        return Answer(200, response.model_dump())
+        return EngineAnswer(200, response.model_dump())
 
     def _generation(self, output: dict[str, Any]) -> Any:
         finish = Finish(**output["metrics"])
@@ -207,7 +209,7 @@ def _sampling_params(params: Any) -> dict[str, Any]:
     return fields
 
 
-def _columns(custom_id: str, answer: Answer) -> dict[str, Any]:
+def _columns(custom_id: str, answer: EngineAnswer) -> dict[str, Any]:
     """An answer as the columns of `answers.ANSWERS`, without the line number."""
     body = None if answer.body is None else orjson.dumps(answer.body)
     usage: dict[str, Any] = answer.body["usage"] if answer.status_code == 200 and answer.body else {}

@@ -7,26 +7,28 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from inference.engine import Answer, refusal_code
+from inference.engine import EngineAnswer, refusal_code
 from inference.engines.vllm import internals
 
 
 def parse(schema: Any, body: dict[str, Any]) -> Any:
-    """Return the body as a request of vLLM's `schema`, or the Answer that refuses it."""
+    """Return the body as a request of vLLM's `schema`, or the EngineAnswer that refuses it."""
     try:
         return _validator(schema).validate_python(body)
     except ValidationError as error:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"] if part in body) or None
-        return Answer.refused(first["msg"], param=param, code="invalid_value")
+        return EngineAnswer.refused(first["msg"], param=param, code="invalid_value")
     except ValueError as error:  # vLLM's validators have errors of their own
         return refusal(internals.create_error_response(error))
 
 
-def refusal(response: Any) -> Answer:
+def refusal(response: Any) -> EngineAnswer:
     """Return vLLM's error response as OpenAI's error body."""
     error = response.error
-    return Answer.refused(error.message, param=error.param, code=refusal_code(error.message), status=int(error.code))
+    return EngineAnswer.refused(
+        error.message, param=error.param, code=refusal_code(error.message), status=int(error.code)
+    )
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import orjson
 from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report
-from batchyard.tariffs import Cost
+from batchyard.tariffs import TotalCost
 from store.artifacts import Artifacts
 from store.jobs.reading import Tokens
 from store.records import Job
@@ -73,7 +73,7 @@ def run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str, 
 
 
 def write_manifest(
-    results: Results, job: Job, outcome: str, usage: Tokens, cost: Cost | None, deaths: Mapping[str, int]
+    results: Results, job: Job, outcome: str, usage: Tokens, cost: TotalCost | None, deaths: Mapping[str, int]
 ) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from batchyard.recipes import Answer
 from batchyard.recipes.program import Request
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import asks, chunks, job_chunks, parquet
 from store.formats.spill import Spill
 from store.records import JobReply
@@ -67,7 +67,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def write(
-    file: Writer,
+    file: ArtifactWriter,
     artifacts: Artifacts,
     numbers: Numbers,
     stages: Sequence[StageRecords],

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from store.artifacts import Artifacts, Writer
+from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import items as items_file
 from store.formats import job_chunks
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from store.jobs import lifecycle
 from store.records import Job, JobReply
 from tasks.context import AppContext
@@ -185,12 +185,12 @@ class StepResults:
     _artifacts: Artifacts
     _results: Results
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ResultRow]:
         """Stream a row for each item in the order of the input: its columns as body, its result's text as answer."""
         for item in self._results.items():
             text = item.result.get("text")
             completed = item.state == "completed"
-            yield Row(
+            yield ResultRow(
                 line=item.number + 1,
                 custom_id=item.custom_id,
                 body=dict(item.columns),
@@ -199,7 +199,7 @@ class StepResults:
                 error=None if completed else dict(item.error or {"code": item.state, "message": None}),
             )
 
-    def create(self) -> Writer:
+    def create(self) -> ArtifactWriter:
         return self._artifacts.create()
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:

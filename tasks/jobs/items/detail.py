@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from store.artifacts import Artifacts
 from store.formats import job_chunks
-from store.jobs import reading as records
-from store.jobs import replies
+from store.jobs import chunk_records, replies
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.items.requests import RequestRow, requests_of
@@ -153,7 +152,7 @@ def _judgements(
     until = None if end.ended_at is None else end.ended_at + SLACK_SECONDS
     since = None if end.started_at is None or end.life > 1 else end.started_at - SLACK_SECONDS
     with context.database.read() as session:
-        stored = records.chunks(session, job.id, "judgement", since=since, until=until)
+        stored = chunk_records.of_job(session, job.id, "judgement", since=since, until=until)
     for chunk in stored:
         places = _judged(context.artifacts, chunk.sha256) == position
         if places.any():

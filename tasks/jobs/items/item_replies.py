@@ -18,8 +18,8 @@ from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from store import events
 from store.formats import job_chunks
-from store.jobs import lifecycle, replies, stages
-from store.keys import Caller
+from store.jobs import chunk_records, lifecycle, replies
+from store.keys import Principal
 from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
@@ -34,7 +34,7 @@ MENDABLE = ("stuck", "failed")
 
 def give_verdict(
     context: AppContext,
-    caller: Caller,
+    caller: Principal,
     job_id: str,
     number: int,
     verdict: Mapping[str, Any],
@@ -70,7 +70,7 @@ def give_verdict(
     messages.wake_job(context.redis, job_id)
 
 
-def put_back(context: AppContext, caller: Caller, job_id: str, number: int, hint: str | None) -> None:
+def put_back(context: AppContext, caller: Principal, job_id: str, number: int, hint: str | None) -> None:
     """Have an item that is stuck or failed begin its next life, with a hint for its prompts.
 
     Raises:
@@ -93,7 +93,7 @@ def put_back(context: AppContext, caller: Caller, job_id: str, number: int, hint
 
 def resolve(
     context: AppContext,
-    caller: Caller,
+    caller: Principal,
     job_id: str,
     number: int,
     text: str,
@@ -120,7 +120,7 @@ def resolve(
         _check_untouched(session, job, number, place)
         replies.add(session, job_id, place.key, "resolve", {"text": text, "by": by or caller.key_id}, caller.key_id)
         events.act(session, caller, "item.resolved", job, number=number)
-        stages.add_chunk(session, job_id, "result", sha256, 1)
+        chunk_records.add(session, job_id, "result", sha256, 1)
         lifecycle.resolved(session, job, place.state)
     if job.status in TERMINAL:
         messages.finish_job(job_id)

@@ -52,7 +52,7 @@ def _add_stages(context: AppContext, job: Job, positions: Sequence[int], rows: S
     if not live:
         return
     with context.database.read() as session:
-        groups = records.plans(session, job.id, unfinished=True)
+        groups = records.plan_groups(session, job.id, unfinished=True)
     for group in groups:
         asking_positions = asking(context.artifacts, group.plan_sha256, group.row_group)
         for position in live.keys() & set(asking_positions.tolist()):

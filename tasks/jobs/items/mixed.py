@@ -9,7 +9,7 @@ import orjson
 
 from store.artifacts import Artifacts
 from store.formats import job_chunks
-from store.jobs.reading import Chunk
+from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.items.results import result_chunks
@@ -51,7 +51,9 @@ def page(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[Mi
     return items, stop if stop < end else None
 
 
-def _ended_rows(artifacts: Artifacts, stored: Sequence[Chunk], start: int, stop: int) -> Iterator[dict[str, Any]]:
+def _ended_rows(
+    artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int
+) -> Iterator[dict[str, Any]]:
     first = 0
     for chunk in stored:
         begin, end = max(start - first, 0), min(stop - first, chunk.rows)

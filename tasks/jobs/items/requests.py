@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from store.artifacts import Artifacts
 from store.formats import asks, chunks
+from store.jobs import chunk_records
 from store.jobs import reading as records
 from store.jobs.reading import PlanGroup
 from store.records import Job
@@ -55,7 +56,7 @@ def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArra
 def requests_of(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
     """Yield life, turn (None if it is not known), number of the stage, and each request of an item with its answer."""
     with context.database.read() as session:
-        groups = records.plans(session, job.id)
+        groups = records.plan_groups(session, job.id)
     for group in groups:
         if position not in asking(context.artifacts, group.plan_sha256, group.row_group):
             continue
@@ -83,7 +84,7 @@ def requests_of(context: AppContext, job: Job, position: int) -> Iterator[tuple[
 def _answers(context: AppContext, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:
     """Return the output lines, and seconds, of these lines of a segment."""
     with context.database.read() as session:
-        stored = records.answer_chunks(session, group.segment_id)
+        stored = chunk_records.of_segment(session, group.segment_id)
     answers: dict[int, tuple[str, float | None]] = {}
     for sha256 in stored:
         for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):

@@ -11,8 +11,8 @@ from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats import job_chunks
-from store.jobs import reading as records
-from store.jobs.reading import Chunk
+from store.jobs import chunk_records
+from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finishing.item_events import events_of
@@ -63,10 +63,10 @@ def _read(
     return _sliced(context.artifacts, stored, after, stop, line)
 
 
-def result_chunks(context: AppContext, job: Job) -> list[Chunk]:
+def result_chunks(context: AppContext, job: Job) -> list[JobChunkEntry]:
     """Return the result chunks of a job. Raises ConflictError if only its artifacts have the results."""
     with context.database.read() as session:
-        stored = records.chunks(session, job.id, "result")
+        stored = chunk_records.of_job(session, job.id, "result")
     if job.status in TERMINAL and not stored and job.completed + job.failed + job.stuck:
         raise collected(job)
     return stored
@@ -81,7 +81,7 @@ def collected(job: Job) -> ConflictError:
 
 def _sliced(
     artifacts: Artifacts,
-    stored: Sequence[Chunk],
+    stored: Sequence[JobChunkEntry],
     start: int,
     stop: int,
     line: Callable[[int, dict[str, Any]], bytes],

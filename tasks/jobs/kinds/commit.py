@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from store.formats import job_chunks
-from store.jobs import lifecycle
-from store.jobs import stages as stage_records
+from store.jobs import chunk_records, lifecycle
 from store.leases import Lease
 from store.records import Job
 from tasks import messages
@@ -60,7 +59,7 @@ def commit(
             if items is not None:
                 record.items_sha256, record.total = items
             if rows:
-                stage_records.add_chunk(session, job.id, "result", sha256, len(rows))
+                chunk_records.add(session, job.id, "result", sha256, len(rows))
             record.completed += sum(row["state"] == "completed" for row in rows)
             record.failed += sum(row["state"] == "failed" for row in rows)
             taken = sum(json.loads(row["result"])["taken"] for row in rows)

@@ -63,7 +63,7 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
         self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: Report
     ) -> tuple[str, int]:
         with context.artifacts.create() as target:
-            writer = items_file.Writer(target)
+            writer = items_file.ItemsWriter(target)
             for number, child in enumerate(recipe.children(recipe.options.model_validate(job.options))):
                 columns = {name: getattr(child, name) for name in ("variant", "repeat", "round", "recipe", "options")}
                 writer.add(number, child.key, orjson.dumps(columns))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from store.artifacts import Artifacts
 from store.formats import job_chunks
-from store.jobs import stages as stage_records
+from store.jobs import chunk_records
 from tasks.context import AppContext
 
 
@@ -24,7 +24,7 @@ class RecordedEnd(NamedTuple):
 def recorded(context: AppContext, job_id: str) -> dict[str, RecordedEnd]:
     """Return the ends of the items of a job, by the key of a child or the name of a cell. Raises UnavailableError."""
     with context.database.read() as session:
-        stored = stage_records.chunks(session, job_id, "result")
+        stored = chunk_records.of_job(session, job_id, "result")
     return {key: end for chunk in stored for key, end in _entries(context.artifacts, chunk.sha256)}
 
 

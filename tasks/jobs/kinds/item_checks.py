@@ -67,7 +67,7 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Report
         sha256, total = job.items_sha256, checker.check(items_file.Reader(context.artifacts, job.items_sha256))
     else:
         with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
-            writer = items_file.Writer(target)
+            writer = items_file.ItemsWriter(target)
             try:
                 checker.write(source, job.input_name, writer)
             except RequestError as error:
@@ -98,7 +98,7 @@ class ItemChecker:
         self._hashes: list[int] = []
         self._first: dict[str, int] = {}
 
-    def write(self, source: Any, name: str, writer: items_file.Writer) -> None:
+    def write(self, source: Any, name: str, writer: items_file.ItemsWriter) -> None:
         """Add every row to the items file, or its error to the report.
 
         Raises:

@@ -18,8 +18,7 @@ from batchyard.wording import MAX_MESSAGE, cut
 from recipes.tune.cells import Cell
 from recipes.tune.results import CellResult, Repeat, State
 from store.formats import job_chunks
-from store.jobs import composites
-from store.jobs import stages as stage_records
+from store.jobs import chunk_records, composites
 from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import engine_status
@@ -76,7 +75,7 @@ class Wave:
     def of(cls, context: AppContext, repeat: int, jobs: Sequence[Job]) -> Wave:
         """Read the rows of these jobs. Raises UnavailableError."""
         with context.database.read() as session:
-            chunks = [chunk for job in jobs for chunk in stage_records.chunks(session, job.id, "result")]
+            chunks = [chunk for job in jobs for chunk in chunk_records.of_job(session, job.id, "result")]
             began_at, answered_at = composites.times(session, [job.id for job in jobs])
         rows = _Rows()
         for chunk in chunks:

@@ -125,7 +125,7 @@ def _check_cells(
 def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     """Write the items file of a tune. Return its SHA-256 and the number of cells."""
     with context.artifacts.create() as target:
-        writer = items_file.Writer(target)
+        writer = items_file.ItemsWriter(target)
         for number, cell in enumerate(cells):
             writer.add(number, cell.name, orjson.dumps(cell.model_dump(mode="json")))
         writer.close()

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from batchyard.recipes import Stage
 from store import events
 from store.formats import job_chunks
-from store.jobs import lifecycle, replies
+from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
 from store.leases import Lease
 from store.records import ChunkKind, Job, JobStage
@@ -52,13 +52,13 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
         record = session.get_one(Job, job.id)
         if record.status != "in_progress" or record.outcome is not None:
             raise Ending
-        existing = {stage.name: stage for stage in stage_records.stages(session, job.id)} if cuts else {}
+        existing = {stage.name: stage for stage in stage_records.of_job(session, job.id)} if cuts else {}
         for number, stage in enumerate(specs):
             of_stage = [segment for cut, segment in zip(cuts, planned, strict=True) if cut.stage == stage.name]
             if of_stage:
                 stage_records.extend(session, _batch_of(session, record, number, stage, existing), of_stage)
         for kind, sha256, rows in new_chunks:
-            stage_records.add_chunk(session, job.id, kind, sha256, rows)
+            chunk_records.add(session, job.id, kind, sha256, rows)
         for event in item_events:
             events.record(session, record, event.pop("type"), **event)
         record.admitted = live.admitted
@@ -91,12 +91,12 @@ def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: d
     if number in taken:  # the recipe's file has changed, and so have the numbers of its stages
         number = max(taken) + 1
     batch = stage_records.open_batch(session, job, number, stage.name, stage.endpoint)
-    existing.update({stage.name: stage for stage in stage_records.stages(session, job.id)})
+    existing.update({stage.name: stage for stage in stage_records.of_job(session, job.id)})
     return batch.id
 
 
 def _seal(session: Session, job_id: str) -> None:
-    for stage in stage_records.stages(session, job_id):
+    for stage in stage_records.of_job(session, job_id):
         if stage.batch_id is not None:
             stage_records.seal(session, stage.batch_id)
 

@@ -12,8 +12,7 @@ from batchyard.errors import RequestError, UnavailableError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, FlowRecipe, Item, Options, Reply
 from store.formats import items as items_file
-from store.jobs import lifecycle, replies
-from store.jobs import stages as stage_records
+from store.jobs import chunk_records, lifecycle, replies
 from store.records import Job, JobReply
 from tasks.context import AppContext
 from tasks.intake.validation import segment_sizes
@@ -53,7 +52,7 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep) -> LiveJob:
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
     with context.database.read() as session:
         records = records_of(session, job.id)
-        recorded_chunks = stage_records.chunks(session, job.id)
+        recorded_chunks = chunk_records.of_job(session, job.id)
     results = [sha256 for _, kind, sha256, _ in recorded_chunks if kind == "result"]
     judgements = [sha256 for _, kind, sha256, _ in recorded_chunks if kind == "judgement"]
     recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
@@ -149,7 +148,7 @@ def _recipe(context: AppContext, job: Job) -> FlowRecipe[Any]:
         raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
 
 
-def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
+def item_of(job: Job, options: Options, row: items_file.StoredItem) -> Item:
     """Return the item of a row of the items file."""
     return Item(
         number=row.number,
@@ -162,12 +161,12 @@ def item_of(job: Job, options: Options, row: items_file.Row) -> Item:
     )
 
 
-def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.Row]:
+def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.StoredItem]:
     for position in positions:
         yield from reader.read(position, 1)
 
 
-def size_of(row: items_file.Row) -> int:
+def size_of(row: items_file.StoredItem) -> int:
     """Return about how many bytes a row has in memory."""
     return sum(len(value) if isinstance(value, str) else 64 for value in row.columns.values())
 

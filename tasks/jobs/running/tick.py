@@ -14,7 +14,7 @@ from typing import Any
 
 from store.formats import chunks
 from store.formats import items as items_file
-from store.jobs import lifecycle, replies
+from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
 from store.leases import Lease
 from store.records import Job
@@ -123,8 +123,8 @@ def _send_verdicts(live: LiveJob) -> None:
 def _send_answers(context: AppContext, live: LiveJob) -> None:
     with context.database.read() as session:
         new = {
-            stage.name: stage_records.new_chunks(session, stage.batch_id, live.cursors.get(stage.name, 0))
-            for stage in stage_records.stages(session, live.job.id)
+            stage.name: chunk_records.of_batch(session, stage.batch_id, live.cursors.get(stage.name, 0))
+            for stage in stage_records.of_job(session, live.job.id)
             if stage.batch_id is not None
         }
     for stage, stage_chunks in new.items():
@@ -143,7 +143,7 @@ def _send_replies(context: AppContext, live: LiveJob) -> None:
         take_reply(live, reply)
 
 
-def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Row]:
+def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.StoredItem]:
     while rows := reader.read(first, READ_ITEMS):
         yield from rows
         first += len(rows)

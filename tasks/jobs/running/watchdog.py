@@ -268,7 +268,7 @@ def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapp
 
     from store import leases
     from store.formats import job_chunks
-    from store.jobs import stages
+    from store.jobs import chunk_records
 
     chunks = {}
     for step, reason in reasons.items():
@@ -279,7 +279,7 @@ def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapp
     with database.write() as session:
         for step, sha256 in chunks.items():
             if leases.revoke_job(session, step.job_id, step.epoch):
-                stages.add_chunk(session, step.job_id, "judgement", sha256, 1)
+                chunk_records.add(session, step.job_id, "judgement", sha256, 1)
         leases.give_back_jobs(session, process)
     for step, reason in reasons.items():
         log.error("%s; its worker ends", reason, extra={"job_id": step.job_id, "position": step.position})

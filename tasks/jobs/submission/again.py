@@ -8,7 +8,7 @@ from typing import Any
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import RETRIABLE_STATES, TERMINAL
 from store import files
-from store.artifacts import Writer
+from store.artifacts import ArtifactWriter
 from store.formats import items as items_file
 from store.jobs import lifecycle
 from store.records import Job
@@ -128,7 +128,7 @@ def _again(source: Job, **values: Any) -> Job:
     )
 
 
-def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer:
+def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> ArtifactWriter:
     """Store the items of an ended job that are in one of these states. Raises ConflictError, RequestError."""
     if not job.total:
         raise _nothing(job, "it has no items. Create a new job.")
@@ -137,7 +137,7 @@ def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> Writer
         wanted = " or ".join(states)
         raise _nothing(job, f"none of its {job.total} items is {wanted}. Name other 'states', or create a new job.")
     with context.artifacts.create() as content:
-        target = items_file.Writer(content)
+        target = items_file.ItemsWriter(content)
         reader.copy(positions, target)
         target.close()
     return content

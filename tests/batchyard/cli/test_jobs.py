@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.local import process
 from tests.support.recipes import write_recipes
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
-from tests.support.terminal import Result, batchyard, own_process
+from tests.support.terminal import Result, batchyard, separate_process
 
 Terminal = Callable[..., Result]
 
@@ -194,7 +194,7 @@ def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
 ) -> None:
     command = ["twice", str(rows(*["completed"] * 150)), "--model", "slow", "-o", "out.jsonl"]
     key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
-    server = Client(stack.url, stack.key)
+    server = ApiClient(stack.url, stack.key)
     before = {job["id"] for job in server.jobs()}
     with subprocess.Popen(
         [str(Path(sys.executable).parent / "batchyard"), *command],
@@ -215,9 +215,10 @@ def test_a_recipe_is_interrupted_and_the_same_command_goes_on(
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 150
 
 
+@pytest.mark.stack
 def test_a_recipe_starts_a_stack_of_its_own_and_ends_it(rows: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
-    result = own_process(
+    result = separate_process(
         *("twice", rows("completed", "completed"), "--model", "echo", "-o", "out.jsonl"),
         folder=tmp_path,
         BATCHYARD_ALLOW_SIMULATED="1",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from batchyard import output_lines
 from batchyard.client import answers
-from batchyard.client.answers import Answer, Structure
+from batchyard.client.answers import RowAnswer, Structure
 from batchyard.errors import ConfigurationError
 
 
@@ -41,22 +41,22 @@ def line(choice: dict[str, Any] | None, status: int = 200, error: dict[str, str]
 
 def test_a_line_becomes_text_tokens_and_error() -> None:
     good = {"message": {"content": "yes"}, "finish_reason": "stop"}
-    assert answers.read(line(good)) == Answer("row-3", "yes", None, 7)
+    assert answers.read(line(good)) == RowAnswer("row-3", "yes", None, 7)
     cut = {"message": {"content": "ye"}, "finish_reason": "length"}
-    assert answers.read(line(cut)) == Answer("row-3", "ye", None, 7, truncated=True)
+    assert answers.read(line(cut)) == RowAnswer("row-3", "ye", None, 7, truncated=True)
     silent = {"message": {"content": None}, "finish_reason": "tool_calls"}
     assert answers.read(line(silent)).error == "the answer has no text (finish_reason tool_calls)"
     refused = line(None, 400, {"code": "too_long", "message": "Too long."})
-    assert answers.read(refused) == Answer("row-3", None, "too_long: Too long.", None)
+    assert answers.read(refused) == RowAnswer("row-3", None, "too_long: Too long.", None)
     (unanswered,) = output_lines.unanswered([4], ["row-3"], "batch_expired", "It expired.")
-    assert answers.read(unanswered.encode()) == Answer("row-3", None, "batch_expired: It expired.", None)
+    assert answers.read(unanswered.encode()) == RowAnswer("row-3", None, "batch_expired: It expired.", None)
 
 
 def test_the_properties_of_a_pydantic_class_are_columns_with_their_types() -> None:
     structure = Structure(Review)
     assert structure.columns == {"mood": "string", "stars": "integer", "price": "number", "words": None}
     text = '{"mood": "good", "stars": 4, "words": ["a"]}'
-    assert structure.parse(Answer("", text, None, 1)) == (
+    assert structure.parse(RowAnswer("", text, None, 1)) == (
         {"mood": "good", "stars": 4, "price": None, "words": ["a"]},
         None,
     )
@@ -88,21 +88,21 @@ SCHEMA = {
 def test_an_answer_that_does_not_fit_is_an_error_that_says_where(
     schema: Any, text: str, truncated: bool, error: str
 ) -> None:
-    properties, reason = Structure(schema).parse(Answer("", text, None, 1, truncated))
+    properties, reason = Structure(schema).parse(RowAnswer("", text, None, 1, truncated))
     assert properties == {}
     assert reason is not None and error in reason
 
 
 def test_validators_of_a_pydantic_class_judge_answers() -> None:
     text = '{"mood": "good", "stars": 4, "words": ["a", "b", "c"]}'
-    assert "words: Value error, too many words" in str(Structure(Review).parse(Answer("", text, None, 1))[1])
+    assert "words: Value error, too many words" in str(Structure(Review).parse(RowAnswer("", text, None, 1))[1])
 
 
 def test_a_json_schema_gives_columns_and_an_answer_without_a_property_none() -> None:
     structure = Structure(SCHEMA)
     assert structure.columns == {"mood": None, "stars": "integer", "any": None}
-    assert structure.parse(Answer("", '{"mood": "bad"}', None, 1)) == ({"mood": "bad"}, None)
-    assert structure.parse(Answer("", None, "it failed", None)) == ({}, "it failed")
+    assert structure.parse(RowAnswer("", '{"mood": "bad"}', None, 1)) == ({"mood": "bad"}, None)
+    assert structure.parse(RowAnswer("", None, "it failed", None)) == ({}, "it failed")
 
 
 @pytest.mark.parametrize(

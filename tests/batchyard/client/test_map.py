@@ -12,7 +12,7 @@ import pytest
 
 import batchyard
 from batchyard.client import map as mapping
-from batchyard.client.api import Client
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError, RequestError, UnavailableError
 from tests.support.stacks import RunningStack
 
@@ -127,7 +127,7 @@ def test_a_parameter_that_the_engine_does_not_take_is_the_error_of_the_server() 
 def test_a_server_that_is_away_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHYARD_URL", "http://127.0.0.1:9")
     with pytest.raises(UnavailableError, match="start one with `batchyard up`"):
-        batchyard.map([{"n": 1}], "{n}", model="echo", server=Client("http://127.0.0.1:9", "key", max_retries=0))
+        batchyard.map([{"n": 1}], "{n}", model="echo", server=ApiClient("http://127.0.0.1:9", "key", max_retries=0))
 
 
 def test_the_event_loop_goes_on_while_answers_are_awaited() -> None:

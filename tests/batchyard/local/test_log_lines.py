@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.local.log_lines import Line, LogLines
+from batchyard.local.log_lines import LogLine, LogLines
 
 BATCH, JOB = "batch_1", "job_1"
 EPOCH = datetime(2026, 11, 25, 8, 0, 0, tzinfo=UTC).timestamp()
@@ -43,7 +43,7 @@ class Folders:
         self.write(f"worker-{name}.err", ":job_id:01\n", ":actor_name:EngineActor\n")
         self.write(f"worker-{name}.err", entry(second, "engine starts", model=model, engine="vllm"))
 
-    def lines(self, *ids: str, since: float = 0, until: float = 3600) -> list[Line]:
+    def lines(self, *ids: str, since: float = 0, until: float = 3600) -> list[LogLine]:
         return self.reader.read(ids or (BATCH,), ("mini",), since=EPOCH + since, until=EPOCH + until)
 
     def messages(self, *ids: str, since: float = 0, until: float = 3600) -> list[str]:

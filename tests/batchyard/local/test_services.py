@@ -55,6 +55,7 @@ def test_beat_keeps_its_state_in_the_data_folder_unless_told_otherwise(tmp_path:
     assert "--schedule=elsewhere" in services.beat(in_force, Path("elsewhere"))
 
 
+@pytest.mark.stack
 def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
     environment = {"BATCHYARD_DATA": str(tmp_path), "BATCHYARD_MODELS": str(tmp_path / "models.toml")}
@@ -74,6 +75,7 @@ def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -
             web.kill()
 
 
+@pytest.mark.stack
 def test_a_setting_that_cannot_be_used_is_named() -> None:
     wrong = {**os.environ, "BATCHYARD_MAX_SEGMENTS": "many"}
     result = subprocess.run([*MODULE, "worker"], env=wrong, capture_output=True, text=True, timeout=60)

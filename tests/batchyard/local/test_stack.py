@@ -67,7 +67,7 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+def private_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack for tests that kill things, in a folder whose name no socket could have, beside modules named as ours."""
     folder = tmp_path_factory.mktemp("stack") / ("a folder with a long name & spaces " + "x" * 80)
     folder.mkdir()
@@ -79,22 +79,22 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     stack.kill()
 
 
-def test_the_data_folder_holds_a_pid_file_and_a_log_of_every_process(own: RunningStack) -> None:
+def test_the_data_folder_holds_a_pid_file_and_a_log_of_every_process(private_stack: RunningStack) -> None:
     for name in NAMES:
-        assert psutil.pid_exists(int((own.data / "run" / f"{name}.pid").read_text()))
-        assert (own.data / "logs" / f"{name}.log").is_file()
+        assert psutil.pid_exists(int((private_stack.data / "run" / f"{name}.pid").read_text()))
+        assert (private_stack.data / "logs" / f"{name}.log").is_file()
 
 
-def test_secrets_can_be_read_by_their_owner_only(own: RunningStack) -> None:
+def test_secrets_can_be_read_by_their_owner_only(private_stack: RunningStack) -> None:
     for name in ("admin.key", "flower.auth"):
-        assert (own.data / name).stat().st_mode & 0o777 == 0o600
+        assert (private_stack.data / name).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems show connections to root only")
-def test_everything_listens_on_this_machine_only(own: RunningStack) -> None:
+def test_everything_listens_on_this_machine_only(private_stack: RunningStack) -> None:
     listening = [
         (entry.name(), connection.laddr)
-        for entry in process.tagged(str(own.data))
+        for entry in process.tagged(str(private_stack.data))
         for connection in entry.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -102,18 +102,20 @@ def test_everything_listens_on_this_machine_only(own: RunningStack) -> None:
     assert [where for where in listening if where[1].ip not in ("127.0.0.1", "::ffff:127.0.0.1")] == []
 
 
-def test_flower_wants_a_password(own: RunningStack) -> None:
-    web = own.processes("flower")[0]
+def test_flower_wants_a_password(private_stack: RunningStack) -> None:
+    web = private_stack.processes("flower")[0]
     port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=10)
     assert caught.value.code == 401
 
 
-def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_beat_rings(own: RunningStack) -> None:
-    batch = own.wait(own.submit([a_chat("id", "x")]))
-    flower = json.loads((own.data / "run" / "stack.json").read_text())["flower"]
-    user, password = (own.data / "flower.auth").read_text().strip().split(":")
+def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_beat_rings(
+    private_stack: RunningStack,
+) -> None:
+    batch = private_stack.wait(private_stack.submit([a_chat("id", "x")]))
+    flower = json.loads((private_stack.data / "run" / "stack.json").read_text())["flower"]
+    user, password = (private_stack.data / "flower.auth").read_text().strip().split(":")
 
     def shown() -> dict[str, str]:
         tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
@@ -127,64 +129,69 @@ def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_b
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what a process has mapped")
-def test_one_process_joins_ray_for_all_segments_and_the_rest_never_do(own: RunningStack) -> None:
+def test_one_process_joins_ray_for_all_segments_and_the_rest_never_do(private_stack: RunningStack) -> None:
     def joined(name: str) -> list[bool]:
-        return [any("_raylet" in mapped.path for mapped in p.memory_maps()) for p in own.processes(name)]
+        return [any("_raylet" in mapped.path for mapped in p.memory_maps()) for p in private_stack.processes(name)]
 
-    batches = [own.submit([a_chat(f"id-{n}", f"{n} of {at}") for n in range(50)]) for at in range(3)]
+    batches = [private_stack.submit([a_chat(f"id-{n}", f"{n} of {at}") for n in range(50)]) for at in range(3)]
     for batch in batches:
-        assert own.wait(batch).status == "completed"
+        assert private_stack.wait(batch).status == "completed"
     assert joined("worker") == [True]
-    assert len(own.processes("housekeeper")) > 2
+    assert len(private_stack.processes("housekeeper")) > 2
     for name in ("housekeeper", "webhooks", "beat", "web"):
         assert not any(joined(name)), name
 
 
-def test_a_second_up_on_the_same_data_names_who_holds_it(own: RunningStack) -> None:
-    message = refused(up(own.data))
-    assert f"pid {own.process.pid}" in message
-    assert str(own.data) in message
-    assert ready(own)
+def test_a_second_up_on_the_same_data_names_who_holds_it(private_stack: RunningStack) -> None:
+    message = refused(up(private_stack.data))
+    assert f"pid {private_stack.process.pid}" in message
+    assert str(private_stack.data) in message
+    assert ready(private_stack)
 
 
 @pytest.mark.parametrize("names", [NAMES[:6], ["redis"], ["ray"]], ids=["services", "redis", "ray"])
-def test_a_killed_process_is_started_again(own: RunningStack, names: Sequence[str]) -> None:
-    files = {name: own.data / "run" / f"{name}.pid" for name in names}
+def test_a_killed_process_is_started_again(private_stack: RunningStack, names: Sequence[str]) -> None:
+    files = {name: private_stack.data / "run" / f"{name}.pid" for name in names}
     before = {name: file.read_text() for name, file in files.items()}
     for pid in before.values():
         os.kill(int(pid), signal.SIGKILL)
     for name, file in files.items():
         eventually(lambda: file.read_text() not in ("", before[name]), f"{name} has a new pid")  # noqa: B023
-    eventually(lambda: ready(own), "the stack is ready again")
+    eventually(lambda: ready(private_stack), "the stack is ready again")
 
 
-def test_the_logs_of_a_batch_tell_how_its_engine_started(own: RunningStack, tmp_path: Path) -> None:
-    (ray,) = [entry for entry in own.processes("ray") if entry.pid == int((own.data / "run" / "ray.pid").read_text())]
+def test_the_logs_of_a_batch_tell_how_its_engine_started(private_stack: RunningStack, tmp_path: Path) -> None:
+    (ray,) = [
+        entry
+        for entry in private_stack.processes("ray")
+        if entry.pid == int((private_stack.data / "run" / "ray.pid").read_text())
+    ]
     ray.kill()  # and with it the engines of earlier batches
-    eventually(lambda: not ray.is_running() and ready(own), "the stack is ready again")
-    batch = own.wait(own.submit([a_chat("id", "a new cluster")]))
-    shown = batchyard("logs", batch.id, "--data", own.data, folder=tmp_path).stdout
+    eventually(lambda: not ray.is_running() and ready(private_stack), "the stack is ready again")
+    batch = private_stack.wait(private_stack.submit([a_chat("id", "a new cluster")]))
+    shown = batchyard("logs", batch.id, "--data", private_stack.data, folder=tmp_path).stdout
     assert re.search(r"Z engine: engine starts \(.*model echo", shown), shown
     assert shown.index("worker: segment started") < shown.index("engine: engine started")
     assert shown.index("engine: engine started") < shown.index("worker: segment ended")
 
 
-def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(own: RunningStack) -> None:
-    before = process.tagged(str(own.data))
+def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(private_stack: RunningStack) -> None:
+    before = process.tagged(str(private_stack.data))
     assert len(before) > len(NAMES)
-    own.process.kill()
-    own.process.wait()
+    private_stack.process.kill()
+    private_stack.process.wait()
     if sys.platform == "linux":  # it tells children that their parent has died
-        eventually(lambda: process.tagged(str(own.data)) == [], "everything has ended", seconds=120)
-    again = RunningStack.restart(own.data, **SIMULATED)
-    assert again.key == own.key
+        eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=120)
+    again = RunningStack.restart(private_stack.data, **SIMULATED)
+    assert again.key == private_stack.key
     assert [entry for entry in before if entry.is_running()] == []
     again.process.send_signal(signal.SIGTERM)
     assert again.process.wait(60) == 0
-    assert process.tagged(str(own.data)) == []
-    assert list((own.data / "run").glob("*.pid")) == []
+    assert process.tagged(str(private_stack.data)) == []
+    assert list((private_stack.data / "run").glob("*.pid")) == []
 
 
+@pytest.mark.stack
 def test_the_end_says_what_it_waits_for_and_a_second_signal_ends_all_at_once() -> None:
     stack = RunningStack.start(ECHO, **SIMULATED)
 
@@ -206,6 +213,7 @@ def test_the_end_says_what_it_waits_for_and_a_second_signal_ends_all_at_once() -
         stack.kill()
 
 
+@pytest.mark.stack
 def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -216,8 +224,8 @@ def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: 
     assert process.tagged(str(tmp_path / "data")) == []
 
 
-def test_the_start_says_what_it_waits_for(own: RunningStack) -> None:
-    said = (own.data.parent / "up.log").read_text()
+def test_the_start_says_what_it_waits_for(private_stack: RunningStack) -> None:
+    said = (private_stack.data.parent / "up.log").read_text()
     assert "Started redis, ray, worker, " in said
     assert "Waiting for " in said
 
@@ -230,6 +238,7 @@ def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCapture
     assert f"Flower takes port {other}: port {port} on 127.0.0.1 is taken by" in caplog.text
 
 
+@pytest.mark.stack
 def test_wrong_models_stop_the_start(tmp_path: Path) -> None:
     assert "models.echo.engin: unknown key" in refused(up(tmp_path / "data", models="[models.echo]\nengin = 'echo'\n"))
     assert not (tmp_path / "data").exists()
@@ -247,6 +256,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         DataFolder(tmp_path / "data")
 
 
+@pytest.mark.stack
 def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with sqlite3.connect(tmp_path / "data" / "batchyard.db") as connection:
@@ -271,15 +281,3 @@ def test_what_an_earlier_stack_left_is_ended(tmp_path: Path) -> None:
         folder.hold()
         folder.release()
         assert leftover.poll() is not None
-
-
-def test_a_log_that_grew_too_long_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LOG_BYTES", 10)
-    log = tmp_path / "web.log"
-    with log.open("a") as writer:
-        writer.write("the line before\n")
-        writer.flush()
-        process.rotate(log)
-        writer.write("and after\n")
-    assert log.read_text() == "and after\n"
-    assert (tmp_path / "web.log.1").read_text() == "the line before\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
 from inference.engines.registry import check_arguments
 from tests.support import simulated_time
@@ -32,7 +32,7 @@ def simulator(request_timeout: float = 1e9, **arguments: Any) -> Echo:
     return Echo(ModelSpec(name="echo", engine="echo", engine_args={"ms_per_token": 100, **arguments}), request_timeout)
 
 
-async def timed(engine: Echo, body: dict[str, Any], path: str = CHAT) -> tuple[float, Answer]:
+async def timed(engine: Echo, body: dict[str, Any], path: str = CHAT) -> tuple[float, EngineAnswer]:
     """When the answer came, and the answer."""
     answer = await engine.answer(path, body)
     return asyncio.get_running_loop().time(), answer
@@ -41,14 +41,14 @@ async def timed(engine: Echo, body: dict[str, Any], path: str = CHAT) -> tuple[f
 def times(engine: Echo, *lengths: int) -> list[float]:
     """When the answers of these lengths come, to requests that all come at time 0."""
 
-    async def scene() -> list[tuple[float, Answer]]:
+    async def scene() -> list[tuple[float, EngineAnswer]]:
         bodies = [chat("go", max_tokens=length)[0] for length in lengths]
         return await asyncio.gather(*(timed(engine, body) for body in bodies))
 
     return [at for at, _ in simulated_time.run(scene())]
 
 
-def choice(answer: Answer) -> tuple[str, str, int]:
+def choice(answer: EngineAnswer) -> tuple[str, str, int]:
     """Its text, finish_reason and completion_tokens."""
     assert answer.body is not None
     first = answer.body["choices"][0]
@@ -95,7 +95,7 @@ def test_a_request_that_comes_late_waits_only_for_those_before_it() -> None:
 
 
 def test_an_answer_is_as_long_as_the_request_says() -> None:
-    async def scene() -> list[Answer]:
+    async def scene() -> list[EngineAnswer]:
         bodies = [
             *chat("a b  c"),
             *chat("a b  c", max_tokens=2),
@@ -125,7 +125,7 @@ def test_each_sample_of_a_request_takes_a_slot_and_an_embedding_takes_none() -> 
 
 
 def test_a_request_that_takes_too_long_times_out_and_frees_its_slot_then() -> None:
-    async def scene() -> list[tuple[float, Answer]]:
+    async def scene() -> list[tuple[float, EngineAnswer]]:
         engine = simulator(request_timeout=2, slots=1)
         lengths = (15, 10, 100)
         asked = [asyncio.create_task(timed(engine, chat("go", max_tokens=length)[0])) for length in lengths]

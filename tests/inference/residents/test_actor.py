@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from batchyard.models import ModelSpec
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
 from inference.ray import tables
 from inference.residents import actor, memory
-from inference.residents.kept_replies import CLOSED, Reply
+from inference.residents.replies import CLOSED, EngineReply, unpacked
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
 
@@ -34,7 +34,7 @@ class Model(Echo):
 
 def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     spec = ModelSpec(name="m", engine="echo")
-    answer, refusal = Answer(200, {"choices": [], "simulated": False}), Answer.refused("no")
+    answer, refusal = EngineAnswer(200, {"choices": [], "simulated": False}), EngineAnswer.refused("no")
     simulated, real = Pretender(spec, 1.0), Model(spec, 1.0)
     assert actor.marked(answer, simulated).body == {"choices": [], "simulated": True}
     assert actor.marked(refusal, simulated) == refusal
@@ -46,26 +46,28 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
 class Odd(Echo):
     """An engine whose answer to a text is odd in the way that the text says."""
 
-    async def answer(self, endpoint: str, body: dict[str, Any]) -> Answer:
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         answer, text = await super().answer(endpoint, body), body["messages"][0]["content"]
         assert answer.body is not None
         match text:
             case "integer keys":
-                return Answer(200, answer.body | {"prompt_logprobs": [None, {5: {"logprob": -1.5}, 7: {"rank": 2}}]})
+                return EngineAnswer(
+                    200, answer.body | {"prompt_logprobs": [None, {5: {"logprob": -1.5}, 7: {"rank": 2}}]}
+                )
             case "half an emoji":
-                return Answer(200, answer.body | {"system_fingerprint": "\ud83d"})
+                return EngineAnswer(200, answer.body | {"system_fingerprint": "\ud83d"})
             case "no JSON":
-                return Answer(200, answer.body | {"system_fingerprint": object()})
+                return EngineAnswer(200, answer.body | {"system_fingerprint": object()})
             case "raises":
                 raise KeyError("choices")
             case "usage is a list":
-                return Answer(200, answer.body | {"usage": [1, 2]})
+                return EngineAnswer(200, answer.body | {"usage": [1, 2]})
             case "usage is text":
-                return Answer(200, answer.body | {"usage": {"prompt_tokens": "7", "prompt_tokens_details": 3}})
+                return EngineAnswer(200, answer.body | {"usage": {"prompt_tokens": "7", "prompt_tokens_details": 3}})
             case "usage is huge":
-                return Answer(200, answer.body | {"usage": {"prompt_tokens": 2**62, "completion_tokens": -1}})
+                return EngineAnswer(200, answer.body | {"usage": {"prompt_tokens": 2**62, "completion_tokens": -1}})
             case "error is half an emoji":
-                return Answer.failed("engine_error", "\ud83d")
+                return EngineAnswer.failed("engine_error", "\ud83d")
         return answer
 
 
@@ -88,7 +90,7 @@ def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bo
     texts = [*ODD, *(f"plain {number}" for number in range(20))]
     bodies = [json.dumps(body) for body in chat(*texts)] + [json.dumps(chat("x", max_tokens=["5"], n="2")[0])]
 
-    async def replies() -> list[Reply | None]:
+    async def all_replies() -> list[EngineReply | None]:
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo"), 120.0)
         await resident.ready(60)
         if alone:
@@ -97,16 +99,17 @@ def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bo
             return list(await resident.answer_alone("/v1/chat/completions", bodies, permit) or [])
         session = EngineSession("run", "work", len(bodies), 64)
         requests = [(line, line, len(body), body) for line, body in enumerate(bodies)]
-        by_line: dict[int, Reply | None] = {}
+        by_line: dict[int, EngineReply | None] = {}
         while len(by_line) < len(bodies):
-            by_line |= dict(await resident.exchange(session, "caller", "/v1/chat/completions", requests) or [])
+            replies = await resident.exchange(session, "caller", "/v1/chat/completions", requests)
+            by_line |= dict(unpacked(replies or []))
             requests = []
         return [by_line[line] for line in range(len(bodies))]
 
     lines = pa.table(
         {"line": pa.array(range(len(bodies)), pa.int64()), "custom_id": list(map(str, range(len(bodies))))}
     )
-    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(replies(), 20)) if reply])
+    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(all_replies(), 20)) if reply])
     answers = [json.loads(answer) for answer in answered.column("answer").to_pylist()]
     errors = [answer["error"] and answer["error"]["code"] for answer in answers]
     assert dict(zip(texts, errors, strict=False)) == {**dict.fromkeys(texts), **ODD}
@@ -129,20 +132,21 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
         await asyncio.sleep(0.1)
         await resident.close("other work")
         await resident.close("work")
-        replies = dict(await exchange or [])
+        replies = dict(unpacked(await exchange or []))
         while len(replies) < 5:
-            replies |= dict(await resident.exchange(session, "caller", endpoint, []) or [])
+            replies |= dict(unpacked(await resident.exchange(session, "caller", endpoint, []) or []))
         assert {line for line, reply in replies.items() if reply == CLOSED} == {2, 3, 4}
-        assert [replies[line][0] for line in (0, 1)] == [200, 200]
+        assert [reply and reply.status_code for reply in (replies[0], replies[1])] == [200, 200]
         assert await resident.exchange(session, "caller", endpoint, [requests[4]]) == [(4, CLOSED)]
         await resident.drop("run")
         later = EngineSession("next run", "work", 9, 8)
-        (again,) = await resident.exchange(later, "caller", endpoint, [requests[4]]) or []
-        assert again[1] is not None and again[1][0] == 200
+        ((_, again),) = unpacked(await resident.exchange(later, "caller", endpoint, [requests[4]]) or [])
+        assert again is not None and again.status_code == 200
 
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+@pytest.mark.stack
 def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it() -> None:
     async def scene() -> None:
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"latency_ms": 60_000}), 120.0)
@@ -160,6 +164,7 @@ def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it()
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+@pytest.mark.stack
 def test_an_engine_says_how_long_it_started_how_much_it_runs_at_once_and_the_most_memory_it_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,6 +12,7 @@ from batchyard.errors import GpuBusy
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import directory, gpu_eviction
+from inference.residents.session import EngineTimeouts
 from tests.support.ray_nodes import gpu_node
 from tests.support.rows import chat, table
 
@@ -33,7 +34,7 @@ def no_engine_left() -> Iterator[None]:
 
 def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
     spec = ModelSpec(name=name, engine="echo", num_gpus=1, max_in_flight=32, engine_args=arguments)
-    return pipeline.run(spec, CHAT, table(chat(*texts)), request_timeout=30, start_timeout=60, idle_seconds=60)
+    return pipeline.run(spec, CHAT, table(chat(*texts)), EngineTimeouts(30, 60, 60))
 
 
 def test_an_idle_engine_makes_way_for_a_model_that_finds_no_gpu_free() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from inference.residents.kept_replies import KEPT_LOADS, KeptReplies, Mailbox, Reply
+from inference.residents.kept_replies import KEPT_LOADS, KeptReplies, Mailbox
+from inference.residents.replies import EngineReply
 from inference.residents.session import EngineSession
 
 
@@ -17,8 +18,8 @@ def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 5))
 
 
-def named(line: int) -> Reply:
-    return (200, str(line).encode(), None, 0, 0, 0, 0.5)
+def named(line: int) -> EngineReply:
+    return EngineReply(200, str(line).encode(), None, seconds=0.5)
 
 
 def test_a_line_runs_once_for_all_sessions_of_the_same_work_until_they_are_over() -> None:
@@ -26,15 +27,15 @@ def test_a_line_runs_once_for_all_sessions_of_the_same_work_until_they_are_over(
         replies, runs = KeptReplies(), Counter[int]()
         first, second = EngineSession("first", "work", 4, 4), EngineSession("second", "work", 4, 4)
 
-        def run(line: int) -> Callable[[], Coroutine[Any, Any, Reply]]:
-            async def answer() -> Reply:
+        def run(line: int) -> Callable[[], Coroutine[Any, Any, EngineReply]]:
+            async def answer() -> EngineReply:
                 runs[line] += 1
                 await asyncio.sleep(0)
                 return named(line)
 
             return answer
 
-        async def collect(session: EngineSession, lines: list[int]) -> list[Reply | None]:
+        async def collect(session: EngineSession, lines: list[int]) -> list[EngineReply | None]:
             return list(await asyncio.gather(*(replies.call(session, line, run(line)) for line in lines)))
 
         results = await asyncio.gather(collect(first, [1, 2]), collect(second, [3, 2, 1]), collect(second, [4]))
@@ -56,17 +57,17 @@ def test_what_failed_or_was_dropped_runs_again() -> None:
     async def scene() -> None:
         replies, session = KeptReplies(), EngineSession("first", "work", 4, 4)
 
-        async def never() -> Reply:
+        async def never() -> EngineReply:
             await asyncio.Event().wait()
             raise AssertionError
 
-        async def over() -> Reply | None:
+        async def over() -> EngineReply | None:
             return None
 
-        async def broken() -> Reply:
+        async def broken() -> EngineReply:
             raise OSError("broken")
 
-        async def works() -> Reply:
+        async def works() -> EngineReply:
             return named(0)
 
         dropped = replies.call(session, 0, never)
@@ -87,8 +88,8 @@ def test_no_more_replies_of_one_work_are_kept_than_may_be_on_their_way_and_none_
         replies, session, runs = KeptReplies(), EngineSession("run", "work", 1000, 2), Counter[int]()
         door = asyncio.Event()
 
-        def run(line: int) -> Callable[[], Coroutine[Any, Any, Reply]]:
-            async def answer() -> Reply:
+        def run(line: int) -> Callable[[], Coroutine[Any, Any, EngineReply]]:
+            async def answer() -> EngineReply:
                 runs[line] += 1
                 if line == 0:
                     await door.wait()
@@ -114,7 +115,7 @@ def test_a_mailbox_gives_what_is_ready_and_does_not_wait_for_the_slowest() -> No
     async def scene() -> None:
         mailbox, doors = Mailbox(), [asyncio.Event() for _ in range(3)]
 
-        async def answer(line: int) -> Reply:
+        async def answer(line: int) -> EngineReply:
             await doors[line].wait()
             return named(line)
 
@@ -145,7 +146,7 @@ def test_a_mailbox_says_what_never_entered_the_engine_and_raises_what_failed() -
         async def over() -> None:
             return None
 
-        async def broken() -> Reply:
+        async def broken() -> EngineReply:
             raise OSError("broken")
 
         mailbox.expect(7, asyncio.create_task(over()))

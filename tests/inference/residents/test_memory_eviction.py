@@ -12,6 +12,7 @@ from inference import pipeline
 from inference.doctor import memory
 from inference.doctor.memory import Machine
 from inference.residents import directory, gpu_eviction, memory_eviction
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
 
 GIB = 2**30
@@ -26,9 +27,9 @@ def no_engine_left(cluster: str) -> Iterator[None]:
 
 def run(name: str, *texts: str, latency_ms: int = 0) -> Iterator[int]:
     spec = ModelSpec(name=name, engine="echo", engine_args={"latency_ms": latency_ms})
-    timeouts = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
+    timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=60.0, idle_seconds=600.0)
     rows = table(chat(*texts))
-    yield from (answers.num_rows for answers in pipeline.run(spec, "/v1/chat/completions", rows, **timeouts))
+    yield from (answers.num_rows for answers in pipeline.run(spec, "/v1/chat/completions", rows, timeouts))
 
 
 def models() -> set[str]:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from batchyard.errors import ArtifactMissing, BatchyardError
 from store.artifacts import Artifacts
 from store.formats import items, parquet
-from store.formats.items import Row
+from store.formats.items import StoredItem
 
 
 def write(artifacts: Artifacts, rows: list[dict[str, Any]]) -> str:
     """Store these rows as items that begin in reverse order of the input."""
     with artifacts.create() as file:
-        writer = items.Writer(file)
+        writer = items.ItemsWriter(file)
         for number in reversed(range(len(rows))):
             writer.add(number, f"item-{number}", orjson.dumps(rows[number]))
         writer.close()
@@ -40,7 +40,9 @@ def test_any_run_of_items_is_read_by_position(
     reader = items.Reader(artifacts, sha256)
     assert reader.total == total
     everything = [
-        Row(position, total - 1 - position, f"item-{total - 1 - position}", {"text": "ü" * (total - 1 - position)})
+        StoredItem(
+            position, total - 1 - position, f"item-{total - 1 - position}", {"text": "ü" * (total - 1 - position)}
+        )
         for position in range(total)
     ]
     first = max(first, 0)

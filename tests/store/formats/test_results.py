@@ -10,7 +10,7 @@ import pytest
 
 from batchyard.errors import BatchyardError
 from store.formats import results
-from store.formats.results import AnswerReader, Row, take_answer
+from store.formats.results import AnswerReader, ResultRow, take_answer
 
 
 def line(custom_id: str, status: int | None) -> bytes:
@@ -70,7 +70,7 @@ def test_a_line_is_taken_from_the_reader_whose_turn_it_is_and_from_no_other() ->
 
 def test_a_row_tells_the_failure_of_a_request_that_ran_and_of_one_that_did_not() -> None:
     error = {"code": "too_long", "message": "too long"}
-    ran = Row.of(1, "a", {}, {"response": {"status_code": 400, "body": {"error": error}}, "error": None})
-    expired = Row.of(1, "a", {}, {"response": None, "error": error})
+    ran = ResultRow.of(1, "a", {}, {"response": {"status_code": 400, "body": {"error": error}}, "error": None})
+    expired = ResultRow.of(1, "a", {}, {"response": None, "error": error})
     assert (ran.failure, expired.failure) == (error, error)
-    assert Row.of(1, "a", {}, json.loads(line("a", 200))).failure is None
+    assert ResultRow.of(1, "a", {}, json.loads(line("a", 200))).failure is None

@@ -12,31 +12,8 @@ from batchyard.errors import ConflictError
 from store import batches, events, holds, segments
 from store.database import Database
 from store.jobs import lifecycle, reading, stages
-from store.records import Batch, Job, ResultChunk, Segment
-from tests.support.jobs import MODELS, open_stage, planned, start_job
-
-
-def start_next(database: Database) -> segments.SegmentLease:
-    with database.write() as session:
-        (first, *_) = segments.waiting(session, 10)
-        epoch = segments.dispatch(session, first.segment_id, 60)
-        assert epoch is not None
-        lease = segments.start(session, first.segment_id, epoch, "here/1/task", 60)
-    assert lease is not None
-    return lease
-
-
-def append(database: Database, lease: segments.SegmentLease, sha256: str, requests: int = 2) -> None:
-    chunk = ResultChunk(
-        batch_id=lease.batch_id,
-        segment_id=lease.lease.id,
-        sha256=sha256,
-        completed=requests,
-        failed=0,
-        created_at=time.time(),
-    )
-    with database.write() as session:
-        segments.append(session, lease, chunk)
+from store.records import Batch, Job, Segment
+from tests.support.jobs import MODELS, open_stage, planned, start_job, start_next
 
 
 def reload(database: Database, batch: Batch) -> Batch:
@@ -48,7 +25,7 @@ def test_a_stages_batch_has_the_jobs_terms(database: Database, project: str) -> 
     with database.write() as session:
         job = start_job(session, project, completion_window="2h", due_after=60, output_expires_after=3600)
         batch = open_stage(session, job, 1, "judge")
-        (stage,) = stages.stages(session, job.id)
+        (stage,) = stages.of_job(session, job.id)
     assert (stage.number, stage.name, stage.batch_id, stage.cursor, stage.issued) == (1, "judge", batch.id, 0, 0)
     kept = reload(database, batch)
     for name in ("project_id", "completion_window", "expires_at", "due_at", "simulated", "output_expires_after"):
@@ -82,7 +59,7 @@ def test_stages_are_listed_by_number_and_one_that_is_known_gets_its_batch(databa
             for number, name in ((1, "judge"), (0, "argue"))
         )
         batch = open_stage(session, job, 1, "judge")
-        listed = stages.stages(session, job.id)
+        listed = stages.of_job(session, job.id)
     assert [(stage.name, stage.batch_id, stage.expected) for stage in listed] == [
         ("argue", None, 30),
         ("judge", batch.id, 30),
@@ -105,7 +82,7 @@ def test_segments_come_while_others_run_and_each_names_its_plan(database: Databa
     assert third.job_id == batch.job_id
     assert third.model == MODELS["other"]
     with database.read() as session:
-        assert stages.plans(session, batch.id) == [("1" * 64, 0), ("1" * 64, 1), ("2" * 64, 0)]
+        assert segments.plans(session, batch.id) == [("1" * 64, 0), ("1" * 64, 1), ("2" * 64, 0)]
     extended = reload(database, batch)
     assert (extended.total, extended.model, extended.models) == (9, None, MODELS)
 
@@ -207,45 +184,6 @@ def test_a_stages_batch_records_no_events(database: Database, project: str) -> N
         assert batches.transition(session, batch.id, "finalizing", "completed")
         assert events.page(session, batch, after=None, limit=10) == ([], False)
     assert reload(database, batch).sla == "late"
-
-
-def test_new_result_chunks_are_those_behind_the_cursor(database: Database, project: str) -> None:
-    with database.write() as session:
-        job = start_job(session, project)
-        batches_of_job = [open_stage(session, job, number, name) for number, name in enumerate(("argue", "judge"))]
-        for batch in batches_of_job:
-            stages.extend(session, batch.id, [planned(10)])
-    leases = [start_next(database), start_next(database)]
-    by_batch = {lease.batch_id: lease for lease in leases}
-    for digit in "123":
-        for batch in batches_of_job:
-            append(database, by_batch[batch.id], digit * 32 + batch.id[-32:])
-    with database.read() as session:
-        for batch in batches_of_job:
-            new = stages.new_chunks(session, batch.id, 0)
-            assert [sha256[0] for _, sha256 in new] == ["1", "2", "3"]
-            assert [sha256[0] for _, sha256 in stages.new_chunks(session, batch.id, new[0][0])] == ["2", "3"]
-            assert stages.new_chunks(session, batch.id, new[-1][0]) == []
-
-
-def test_a_jobs_chunks_are_in_the_order_of_adding_and_each_is_there_once(database: Database, project: str) -> None:
-    with database.write() as session:
-        job, other = start_job(session, project), start_job(session, project)
-        assert stages.add_chunk(session, job.id, "result", "1" * 64, 5)
-        assert stages.add_chunk(session, job.id, "judgement", "0" * 64, 7)
-        assert stages.add_chunk(session, other.id, "result", "1" * 64, 5)
-        assert stages.add_chunk(session, job.id, "result", "2" * 64, 6)
-    with database.write() as session:
-        assert not stages.add_chunk(session, job.id, "result", "1" * 64, 5)
-    with database.read() as session:
-        everything = stages.chunks(session, job.id)
-        assert [(kind, sha256[0], rows) for _, kind, sha256, rows in everything] == [
-            ("result", "1", 5),
-            ("judgement", "0", 7),
-            ("result", "2", 6),
-        ]
-        assert stages.chunks(session, job.id, "judgement") == [everything[1]]
-        assert [entry.id for entry in everything] == sorted(entry.id for entry in everything)
 
 
 def test_the_jobs_window_ends_its_batches_too(database: Database, project: str) -> None:

@@ -16,7 +16,7 @@ from store.jobs import lifecycle
 from store.projects import get_or_create
 from store.records import Batch
 from store.work import overview
-from store.work.overview import Filter, Sort
+from store.work.overview import Sort, WorkFilter
 from tests.support.jobs import create_job, open_stage, start_job
 
 NewBatch = Callable[..., Batch]
@@ -32,7 +32,7 @@ def listed(
     **wanted: Any,
 ) -> tuple[list[str], bool]:
     with database.read() as session:
-        records, has_more = overview.page(session, project, Filter(**wanted), sort=sort, after=after, limit=limit)
+        records, has_more = overview.page(session, project, WorkFilter(**wanted), sort=sort, after=after, limit=limit)
         return [record.id for record in records], has_more
 
 
@@ -107,7 +107,7 @@ def test_all_pages_together_have_each_batch_and_job_once_in_any_order(
 def test_the_list_is_narrowed_by_name_id_model_creator_status_and_time(
     database: Database, project: str, new_batch: NewBatch
 ) -> None:
-    plain, named = new_batch(), new_batch(metadata={"name": "Nightly 100% evals"})
+    plain, named = new_batch(), new_batch(request_metadata={"name": "Nightly 100% evals"})
     with database.write() as session:
         job = create_job(session, project, name="evals of may")
         batches.set_model(session, plain.id, "mini", {"engine": "echo"})

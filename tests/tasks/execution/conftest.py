@@ -17,7 +17,7 @@ from tasks.execution.running import RunningSegments
 from tests.support import planned
 
 if TYPE_CHECKING:
-    from inference.residents.actor import Started
+    from inference.residents.actor import StartedEngine
 
 
 class DirectedEngine:
@@ -36,11 +36,11 @@ class DirectedEngine:
         self.hanging = 0
         self._threads = threading.local()
 
-    def start(self, *_: Any, **__: Any) -> Started:
-        from inference.residents.actor import Started
+    def start(self, *_: Any, **__: Any) -> StartedEngine:
+        from inference.residents.actor import StartedEngine
 
         self.starts()
-        return Started(self.versions, in_flight=256)
+        return StartedEngine(self.versions, in_flight=256)
 
     def close(self, *_: Any) -> bool:
         self.closed.set()
@@ -53,7 +53,15 @@ class DirectedEngine:
         raise Stopped
 
     def answer(
-        self, _spec: Any, _endpoint: str, rows: pa.Table, *, stopped: threading.Event, on_death: Any, **_: Any
+        self,
+        _spec: Any,
+        _endpoint: str,
+        rows: pa.Table,
+        _timeouts: Any,
+        *,
+        stopped: threading.Event,
+        on_death: Any,
+        **_: Any,
     ) -> Generator[pa.Table]:
         self._threads.stopped, self.on_death = stopped, on_death
         lines = rows["line"].to_pylist()

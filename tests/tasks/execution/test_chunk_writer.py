@@ -147,7 +147,7 @@ def test_requests_are_counted_by_their_seconds(connected: AppContext, project: s
     }
     measured = latency.summary(reload(connected.database, batch).latencies)
     assert measured is not None
-    assert (measured["requests"], measured["p50"]) == (3, pytest.approx(0.3, rel=0.02))
+    assert (measured.requests, measured.p50) == (3, pytest.approx(0.3, rel=0.02))
 
 
 def test_an_unclear_commit_appends_a_chunk_once(

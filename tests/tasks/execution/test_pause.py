@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from store import batches, segments
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch
 from tasks.context import AppContext
 from tasks.execution import segment
@@ -29,8 +29,8 @@ from tests.tasks.execution.conftest import DirectedEngine
 
 
 @pytest.fixture
-def me(project: str) -> Caller:
-    return Caller(project, False, "key-1", "ada")
+def me(project: str) -> Principal:
+    return Principal(project, False, "key-1", "ada")
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +38,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "BEAT_SECONDS", 0.02)
 
 
-def pause(context: AppContext, me: Caller, batch: Batch) -> None:
+def pause(context: AppContext, me: Principal, batch: Batch) -> None:
     with context.database.write() as session:
         batches.pause(session, me, batch.id)
 
 
-def resume(context: AppContext, me: Caller, batch: Batch) -> None:
+def resume(context: AppContext, me: Principal, batch: Batch) -> None:
     with context.database.write() as session:
         batches.resume(session, me, batch.id)
 
@@ -53,7 +53,7 @@ def run(context: AppContext, batch: Batch) -> bool:
 
 
 def test_a_segment_of_a_paused_batch_ends_with_what_the_engine_had_and_goes_on_when_it_is_resumed(
-    context: AppContext, project: str, me: Caller, engine: DirectedEngine
+    context: AppContext, project: str, me: Principal, engine: DirectedEngine
 ) -> None:
     batch = plan_batch(context, project, map(str, range(6)))
 
@@ -76,7 +76,7 @@ def test_a_segment_of_a_paused_batch_ends_with_what_the_engine_had_and_goes_on_w
 
 
 def test_a_segment_whose_engine_still_starts_as_its_batch_is_paused_sends_nothing(
-    context: AppContext, project: str, me: Caller, engine: DirectedEngine
+    context: AppContext, project: str, me: Principal, engine: DirectedEngine
 ) -> None:
     batch = plan_batch(context, project, map(str, range(6)))
 
@@ -91,7 +91,7 @@ def test_a_segment_whose_engine_still_starts_as_its_batch_is_paused_sends_nothin
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pausing_and_resuming_at_any_moment_loses_and_doubles_nothing(
-    context: AppContext, project: str, me: Caller, seed: int
+    context: AppContext, project: str, me: Principal, seed: int
 ) -> None:
     """Segments of one batch are dispatched, answer, end, and lose their worker in any order."""
     chance = random.Random(seed)

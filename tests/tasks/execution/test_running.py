@@ -18,7 +18,7 @@ from store import batches
 from store.records import Batch, Segment
 from tasks import advance, app
 from tasks.context import AppContext
-from tasks.execution import segment
+from tasks.execution import cluster_watch, segment
 from tasks.execution.running import RunningSegments
 from tests.support.planned import answers, dispatched, output_of, plan_batch, reload, the_segment
 from tests.support.rows import until
@@ -118,11 +118,13 @@ def test_a_process_whose_ray_cluster_is_gone_gives_all_its_segments_back_and_end
 
     monkeypatch.setattr(segment.os, "_exit", end)
     monkeypatch.setattr(segment, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(segment, "_watch", segment._ClusterWatch())
+    monkeypatch.setattr(cluster_watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(segment, "WATCH", cluster_watch.ClusterWatch())
     for batch in hanging:
         run(batch)
     until(lambda: engine.hanging == 3)
-    monkeypatch.setattr(segment, "_ray_is_away", lambda: True)
+    for module in (segment, cluster_watch):
+        monkeypatch.setattr(module, "ray_is_away", lambda: True)
     assert ended.wait(10)
     assert states(context) == [("pending", None, 0, "the Ray cluster went away")] * 3
     assert codes[0] == 1
@@ -141,15 +143,3 @@ def test_a_worker_that_has_grown_too_large_stops_itself_once(
     running.stop()
     app._end_if_large()
     assert sent == [(os.getpid(), signal.SIGTERM)]
-
-
-def test_one_segment_looks_for_the_cluster_on_behalf_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[bool] = []
-    monkeypatch.setattr(segment, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(segment, "_ray_is_away", lambda: bool(looks.append(True)) or True)
-    watch = segment._ClusterWatch()
-    with ThreadPoolExecutor(8) as threads:
-        assert not any(threads.map(lambda _: watch.lost(), range(64)))
-    assert len(looks) == 1
-    until(watch.lost)
-    assert len(looks) == segment.CLUSTER_BEATS

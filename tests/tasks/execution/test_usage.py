@@ -15,11 +15,11 @@ from batchyard.models import ModelSpec, Tariff
 from store import batches, keys
 from store.accounting import usage
 from store.accounting.months import Month
-from store.records import Batch, Usage
+from store.records import Batch, DailyUsage
 from tasks.context import AppContext
 from tasks.execution import segment as segments
+from tasks.execution.answering import _configuration
 from tasks.execution.chunk_writer import ChunkWriter
-from tasks.execution.segment import _configuration
 from tasks.scheduling.throughput import ThroughputMeter
 from tests.support.planned import MODEL, answers, dispatched, end_batch, lose, plan_batch, reload, started, the_segment
 from tests.tasks.execution.conftest import DirectedEngine
@@ -67,7 +67,7 @@ def test_an_answer_that_is_anothers_costs_nothing(context: AppContext, project: 
     append(context, batch, 1, shared=(2, 3))
     assert cost(context, batch) == euros("0.0000065")
     with context.database.read() as session:
-        (row,) = session.query(Usage).all()
+        (row,) = session.query(DailyUsage).all()
     assert (row.requests, row.shared_requests, row.input_tokens, row.cached_tokens) == (3, 2, 3, 1)
 
 
@@ -172,10 +172,10 @@ def test_usage_is_listed_by_day_model_project_and_key_and_of_one_month(context: 
     assert {owner: dict(cost.amounts) for owner, cost in spent.items()} == {project: {"EUR": 1}, other_id: {"EUR": 2}}
 
 
-def _row(batch_id: str, project_id: str, key_id: str, model: str, day: int, price: int | None) -> Usage:
+def _row(batch_id: str, project_id: str, key_id: str, model: str, day: int, price: int | None) -> DailyUsage:
     """A million input tokens."""
     amounts = dict.fromkeys(("failed", "shared_requests", "cached_tokens", "output_tokens", "bytes", "milliseconds"), 0)
     prices = {} if price is None else {"currency": "EUR", "input_price": price, "cached_price": 0}
     more = {} if price is None else {"output_price": 0, "hour_price": 0}
     own = {"batch_id": batch_id, "project_id": project_id, "key_id": key_id, "model": model, "day": day}
-    return Usage(**own, **amounts, **prices, **more, requests=1, input_tokens=1_000_000)
+    return DailyUsage(**own, **amounts, **prices, **more, requests=1, input_tokens=1_000_000)

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 
 from batchyard.errors import BatchyardError
 from store import batches, speeds
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from store.leases import acquire_batch
 from store.records import Batch, Event, File, Segment
 from tasks import messages
@@ -284,7 +284,7 @@ def test_a_step_sees_every_request_with_what_became_of_it(
 def test_a_request_that_was_never_run_has_no_seconds(
     context: AppContext, project: str, monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, list[str]]]
 ) -> None:
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     add_step(monkeypatch, "reader", lambda results, _options: rows.extend(results.rows()))
     batch = plan_batch(context, project, ["one", "two", "three"], post_process=["reader"])
     finish_segment(context, batch, answers([3, 1]))

@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 from batchyard.statuses import JOB_TRANSITIONS, TERMINAL
 from store import files, webhooks
 from store.artifacts import SHARDS
-from store.jobs import lifecycle, stages
+from store.jobs import chunk_records, lifecycle
 from store.records import (
     Artifact,
     Base,
@@ -60,7 +60,7 @@ def job(
         made = start_job(session, project, total=1, input_file_id=source.id, input_sha256=source.sha256)
         made.items_sha256 = context.artifacts.put(b"items")
         batch = open_stage(session, made)
-        stages.add_chunk(session, made.id, "result", context.artifacts.put(b"job chunk"), 1)
+        chunk_records.add(session, made.id, "result", context.artifacts.put(b"job chunk"), 1)
         reply = {"position": 0, "life": 1, "turn": 1, "kind": "resolve", "body": {"text": "four"}, "created_at": 1}
         session.add(JobReply(job_id=made.id, **reply))
         session.add(

@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from batchyard.errors import ConflictError
 from store import batches, files, segments
-from store.formats.results import Row
+from store.formats.results import ResultRow
 from store.jobs import stages
 from store.records import Batch
 from tasks import messages
@@ -56,7 +56,7 @@ def lines_of(context: AppContext, batch: Batch, file_id: str | None) -> list[dic
     return [json.loads(line) for line in content.splitlines()]
 
 
-def listed(context: AppContext, batch: Batch) -> list[Row]:
+def listed(context: AppContext, batch: Batch) -> list[ResultRow]:
     with result_rows.opened(context, batch) as rows:
         return [entry.row for entry in rows.page(Filter(), 10).entries]
 

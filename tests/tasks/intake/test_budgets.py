@@ -15,7 +15,7 @@ from store import batches, keys, projects, retention, webhooks
 from store.accounting import budgets
 from store.accounting.months import Month
 from store.jobs import lifecycle
-from store.records import Batch, Budget, Delivery, Event, Usage
+from store.records import Batch, Budget, DailyUsage, Delivery, Event
 from store.webhooks import claim
 from tasks.context import AppContext
 from tasks.intake import budgets as tasks
@@ -155,7 +155,7 @@ def test_a_new_month_begins_with_nothing_spent(
     tasks.tick(context)
     with context.database.write() as session:  # as if that had been a month ago
         session.query(Budget).update({"notice": f"{Month.of().previous} exceeded"})
-        session.query(Usage).update({"day": Month.of().previous.first})
+        session.query(DailyUsage).update({"day": Month.of().previous.first})
         assert budgets.noticed(session, project) == "ok"
     tasks.tick(context)
     assert reload(context.database, running).paused_at is None

@@ -12,19 +12,15 @@ import pytest
 
 from batchyard.errors import RateLimitError
 from store import batches, projects, speeds
-from store.records import File, Schedule
+from store.records import Batch, File, Schedule
 from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.recurring import schedules
 
-OPTIONS = {
-    "endpoint": "/v1/chat/completions",
-    "completion_window": "24h",
-    "metadata": None,
-    "post_process": [],
-    "output_expires_after": None,
-}
+
+def a_batch(project_id: str) -> Batch:
+    return Batch(project_id=project_id, endpoint="/v1/chat/completions", completion_window="24h", post_process=[])
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -58,7 +54,7 @@ def test_creates_at_the_same_moment_keep_the_limit_of_a_project_together(
     together = threading.Barrier(8)
 
     def create(_: int) -> bool:
-        draft = submission.draft(context, source.project_id, source, **OPTIONS)
+        draft = submission.draft(context, a_batch(source.project_id), source)
         together.wait()
         try:
             with context.database.write() as session:
@@ -80,10 +76,10 @@ def test_a_create_waits_for_no_other_project(
     with context.database.write() as session:
         other = projects.get_or_create(session, "other").id
     with ThreadPoolExecutor() as pool, context.database.write() as session:
-        submission.submit(context, session, submission.draft(context, source.project_id, source, **OPTIONS))
+        submission.submit(context, session, submission.draft(context, a_batch(source.project_id), source))
 
         def create() -> None:
             with context.database.write() as session:
-                submission.submit(context, session, submission.draft(context, other, source, **OPTIONS))
+                submission.submit(context, session, submission.draft(context, a_batch(other), source))
 
         pool.submit(create).result(timeout=10)

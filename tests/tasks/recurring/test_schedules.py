@@ -23,7 +23,7 @@ from batchyard import cron
 from batchyard.errors import ConflictError
 from batchyard.settings import Settings
 from store import batches, schedules, segments, speeds
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Batch, File, ResultChunk, Schedule, ScheduleRun, now
 from tasks.context import AppContext
 from tasks.recurring import definitions
@@ -384,7 +384,7 @@ def test_pausing_forgets_the_due_time_and_resuming_goes_on_at_the_next(
     schedule = new_schedule()
 
     def set_paused(paused: bool) -> Schedule:
-        by = Caller(schedule.project_id, False, "key", "mine")
+        by = Principal(schedule.project_id, False, "key", "mine")
         return definitions.set_paused(context, by, schedule.id, paused=paused)
 
     assert set_paused(True).next_run_at is None

@@ -186,16 +186,10 @@ def submit(context: AppContext, upload: Upload, requests: int) -> Batch:
     """Submit a file of this size in requests of 100 bytes; its last line may be cut off."""
     line = json.dumps(a_chat("id", "x" * 10)).encode() + b"\n"
     source = upload((line * requests)[: 100 * requests])
-    draft = submission.draft(
-        context,
-        source.project_id,
-        source,
-        endpoint="/v1/chat/completions",
-        completion_window="1h",
-        metadata=None,
-        post_process=[],
-        output_expires_after=None,
+    batch = Batch(
+        project_id=source.project_id, endpoint="/v1/chat/completions", completion_window="1h", post_process=[]
     )
+    draft = submission.draft(context, batch, source)
     with context.database.write() as session:
         batch = submission.submit(context, session, draft)
     submission.estimate_completion(context, batch, draft.outlook)

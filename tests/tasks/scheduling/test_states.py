@@ -9,7 +9,7 @@ import pytest
 from store.queue import BacklogEntry
 from tasks.context import AppContext
 from tasks.scheduling import states
-from tasks.scheduling.states import Engines, State, of_queue, state
+from tasks.scheduling.states import BatchActivity, Engines, of_queue, state
 
 HERE = Engines({"m", "n"}, {})
 NO_ENGINE = Engines(set(), {})
@@ -31,14 +31,18 @@ def entry(
 
 
 def test_a_batch_with_answers_runs() -> None:
-    assert of_queue([entry("a", active=True, answered=1)], {"a"}, NO_ENGINE, {}) == {"a": State("running")}
+    assert of_queue([entry("a", active=True, answered=1)], {"a"}, NO_ENGINE, {}) == {"a": BatchActivity("running")}
 
 
 def test_a_segment_that_waits_for_a_cold_engine_starts_it_and_says_how_long_that_takes() -> None:
     entries = [entry("a", active=True)]
-    assert of_queue(entries, set(), NO_ENGINE, {"m": 42.0}) == {"a": State("starting_engine", usual_seconds=42.0)}
-    assert of_queue(entries, set(), NO_ENGINE, {}) == {"a": State("starting_engine")}, "never measured"
-    assert of_queue(entries, set(), HERE, {"m": 42.0}) == {"a": State("running")}, "only the first answer is missing"
+    assert of_queue(entries, set(), NO_ENGINE, {"m": 42.0}) == {
+        "a": BatchActivity("starting_engine", usual_seconds=42.0)
+    }
+    assert of_queue(entries, set(), NO_ENGINE, {}) == {"a": BatchActivity("starting_engine")}, "never measured"
+    assert of_queue(entries, set(), HERE, {"m": 42.0}) == {"a": BatchActivity("running")}, (
+        "only the first answer is missing"
+    )
 
 
 def test_an_engine_that_starts_again_is_said_to_start_also_for_a_batch_with_answers() -> None:
@@ -57,8 +61,8 @@ def test_a_batch_waits_behind_those_that_run_and_those_that_are_due_before_it() 
     ]
     outcome = of_queue(entries, {"runs"}, HERE, {})
     line: dict[str, Any] = {"running": 1, "model": "m", "next_id": "soon"}
-    assert outcome["mine"] == State("waiting", behind=2, behind_ids=("runs", "soon"), **line)
-    assert outcome["soon"] == State("waiting", behind=1, behind_ids=("runs",), **line)
+    assert outcome["mine"] == BatchActivity("waiting", behind=2, behind_ids=("runs", "soon"), **line)
+    assert outcome["soon"] == BatchActivity("waiting", behind=1, behind_ids=("runs",), **line)
     assert outcome["late"].behind == 3
 
 
@@ -76,7 +80,7 @@ def test_a_priority_moves_a_batch_before_those_of_its_project_and_before_no_othe
 
 def test_a_paused_batch_says_so_whatever_it_waits_for() -> None:
     for status in ("validating", "in_progress"):
-        assert state(status, 3, "no GPU", State("running"), paused=True) == State("paused")
+        assert state(status, 3, "no GPU", BatchActivity("running"), paused=True) == BatchActivity("paused")
     assert state("completed", 3, None, None, paused=True) is None
 
 
@@ -88,16 +92,18 @@ def test_batches_of_another_project_are_counted_and_never_named() -> None:
     last = of_queue(entries, set(), HERE, {})["mine5"]
     line: dict[str, Any] = {"running": 1, "model": "m"}
     three = ("mine1", "mine2", "mine3")
-    assert last == State("waiting", behind=5, behind_ids=three, next_id="mine1", **line), "three at most are named"
+    assert last == BatchActivity("waiting", behind=5, behind_ids=three, next_id="mine1", **line), (
+        "three at most are named"
+    )
     both = [entry("theirs", active=True, project="other"), entry("mine")]
-    assert of_queue(both, set(), HERE, {})["mine"] == State("waiting", behind=1, next_id="mine", **line)
+    assert of_queue(both, set(), HERE, {})["mine"] == BatchActivity("waiting", behind=1, next_id="mine", **line)
     both.append(entry("theirs, too", project="other", due=1))
-    assert of_queue(both, set(), HERE, {})["mine"] == State("waiting", behind=2, next_id=None, **line)
+    assert of_queue(both, set(), HERE, {})["mine"] == BatchActivity("waiting", behind=2, next_id=None, **line)
 
 
 def test_behind_another_model_a_batch_waits_only_for_what_runs() -> None:
     entries = [entry("runs", active=True, model="n"), entry("waits", model="n"), entry("mine")]
-    assert of_queue(entries, set(), HERE, {})["mine"] == State(
+    assert of_queue(entries, set(), HERE, {})["mine"] == BatchActivity(
         "waiting", behind=1, behind_ids=("runs",), running=1, next_id="mine"
     )
     assert of_queue([entry("mine")], set(), HERE, {})["mine"].behind == 0
@@ -115,16 +121,16 @@ def test_a_batch_of_two_models_or_classes_never_waits_behind_itself() -> None:
         ("validating", 0, "the store is away", None, "held"),
         ("in_progress", 0, None, None, "waiting"),
         ("in_progress", 5, None, None, "running"),
-        ("in_progress", 0, None, State("starting_engine"), "starting_engine"),
+        ("in_progress", 0, None, BatchActivity("starting_engine"), "starting_engine"),
         ("in_progress", 0, "no weights", None, "held"),
-        ("in_progress", 5, "no weights", State("running"), "running"),
-        ("finalizing", 5, None, State("running"), "finishing"),
+        ("in_progress", 5, "no weights", BatchActivity("running"), "running"),
+        ("finalizing", 5, None, BatchActivity("running"), "finishing"),
         ("cancelling", 5, None, None, "finishing"),
-        ("completed", 5, None, State("running"), None),
+        ("completed", 5, None, BatchActivity("running"), None),
     ],
 )
 def test_the_state_of_a_batch(
-    status: str, answered: int, held: str | None, in_queue: State | None, name: str | None
+    status: str, answered: int, held: str | None, in_queue: BatchActivity | None, name: str | None
 ) -> None:
     outcome = state(status, answered, held, in_queue)
     assert (outcome and outcome.name) == name
@@ -132,13 +138,13 @@ def test_the_state_of_a_batch(
 
 
 def test_states_are_published_and_read(connected: AppContext) -> None:
-    waiting = State("waiting", behind=2, behind_ids=("x",))
-    states.publish(connected, {"a": waiting, "b": State("running")})
-    assert states.read(connected, ["a", "b", "c"]) == {"a": waiting, "b": State("running")}
+    waiting = BatchActivity("waiting", behind=2, behind_ids=("x",))
+    states.publish(connected, {"a": waiting, "b": BatchActivity("running")})
+    assert states.read(connected, ["a", "b", "c"]) == {"a": waiting, "b": BatchActivity("running")}
     states.publish(connected, {})
     assert states.read(connected, ["a"]) == {}
 
 
 def test_without_redis_no_state_is_known(context: AppContext) -> None:
-    states.publish(context, {"a": State("running")})
+    states.publish(context, {"a": BatchActivity("running")})
     assert states.read(context, ["a"]) == {}

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from batchyard.errors import ConfigurationError
 from recipes.rewards.comparing import last_number, matches
-from store.artifacts import Artifacts, Writer
-from store.formats.results import Row
+from store.artifacts import Artifacts, ArtifactWriter
+from store.formats.results import ResultRow
 from tasks.steps import registry
 from tasks.steps.score import STEP as SCORE  # noqa: F401  an entry point of a test
 from tasks.steps.step import Step
@@ -25,29 +25,29 @@ from tasks.steps.step import Step
 class BatchResults:
     """The results of a batch, as a step sees them."""
 
-    def __init__(self, artifacts: Artifacts, rows: list[Row]) -> None:
+    def __init__(self, artifacts: Artifacts, rows: list[ResultRow]) -> None:
         self._artifacts = artifacts
         self._rows = rows
         self.added: dict[str, str] = {}
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ResultRow]:
         return iter(self._rows)
 
-    def create(self) -> Writer:
+    def create(self) -> ArtifactWriter:
         return self._artifacts.create()
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         self.added[name] = sha256
 
 
-def a_row(number: int, answer: str | None, expected: str | None, task: str = "sum") -> Row:
+def a_row(number: int, answer: str | None, expected: str | None, task: str = "sum") -> ResultRow:
     metadata = {"expected": expected, "task": task} if expected is not None else None
     body: dict[str, Any] = {"model": "mini", "metadata": metadata}
     if answer is None:
-        return Row(number, f"id-{number}", body, None, None, {"code": "request_timeout", "message": "too long"})
+        return ResultRow(number, f"id-{number}", body, None, None, {"code": "request_timeout", "message": "too long"})
     choice = {"message": {"content": answer}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    return Row(number, f"id-{number}", body, 200, {"choices": [choice], "usage": usage}, None, 0.5)
+    return ResultRow(number, f"id-{number}", body, 200, {"choices": [choice], "usage": usage}, None, 0.5)
 
 
 def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts: Artifacts) -> None:

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import update
 
 from store import keys
-from store.records import Batch, Usage
+from store.records import Batch, DailyUsage
 from tasks.context import AppContext
 from tests.support.planned import answers, append, end_batch, finish_segment, plan_batch, started
 from tests.support.spending import spend
@@ -77,10 +77,14 @@ def test_what_two_batches_have_cost_is_compared_in_one_currency(client: FlaskCli
     for batch, euros in ((one, 4), (other, 5)):
         spent = spend(context.database, project_of(context), euros, model="priced")
         with context.database.write() as session:
-            session.execute(update(Usage).where(Usage.batch_id == spent).values(batch_id=batch.id))
+            session.execute(update(DailyUsage).where(DailyUsage.batch_id == spent).values(batch_id=batch.id))
     assert re.search(r"Cost \S*4\S*( EUR)? \S*5\S*( EUR)? \+25\.0 %", words(client.get(path).text))
     with context.database.write() as session:
-        session.execute(update(Usage).where(Usage.batch_id == other.id, Usage.model == "priced").values(currency="USD"))
+        session.execute(
+            update(DailyUsage)
+            .where(DailyUsage.batch_id == other.id, DailyUsage.model == "priced")
+            .values(currency="USD")
+        )
     assert "+25.0 %" not in words(client.get(path).text)
 
 

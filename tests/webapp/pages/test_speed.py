@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from webapp.pages import speed
-from webapp.pages.speed import Speed
-from webapp.wire import BatchObject
+from webapp.pages.speed import Rates
+from webapp.wire.batches import BatchObject
 
 
 def timeline(*chunks: tuple[float, int]) -> list[list[float]]:
@@ -25,9 +25,9 @@ EVEN = timeline(*((1010.0 + 5 * number, 50) for number in range(20)))
 
 
 def test_the_first_answers_start_the_clock_and_a_cold_start_is_not_counted() -> None:
-    assert speed.recent(EVEN, EVEN[-1][0]) == Speed(pytest.approx(10.0), pytest.approx(100.0))  # type: ignore[arg-type]
-    assert speed.recent(EVEN, EVEN[-1][0] + 100) == Speed(None, None), "nothing in the last minute"
-    assert speed.recent(EVEN[:2], 1010.0) == speed.recent([], 1.0) == Speed(None, None), "not measured yet"
+    assert speed.recent(EVEN, EVEN[-1][0]) == Rates(pytest.approx(10.0), pytest.approx(100.0))  # type: ignore[arg-type]
+    assert speed.recent(EVEN, EVEN[-1][0] + 100) == Rates(None, None), "nothing in the last minute"
+    assert speed.recent(EVEN[:2], 1010.0) == speed.recent([], 1.0) == Rates(None, None), "not measured yet"
 
 
 def test_answers_that_come_at_once_are_no_burst() -> None:
@@ -42,7 +42,7 @@ def test_the_chart_ends_with_the_speed_that_stands_beside_it() -> None:
 
 
 def test_an_ended_batch_has_its_average_from_its_start_to_its_last_answer() -> None:
-    assert speed.average(EVEN) == Speed(pytest.approx(1000 / 105), pytest.approx(10_000 / 105), 105.0)  # type: ignore[arg-type]
+    assert speed.average(EVEN) == Rates(pytest.approx(1000 / 105), pytest.approx(10_000 / 105), 105.0)  # type: ignore[arg-type]
     assert speed.average(EVEN[:1]).rows is None
 
 

@@ -13,7 +13,7 @@ from batchyard.cli import view
 from store import keys
 from store.records import Batch, Project, now
 from tasks.scheduling import states
-from tasks.scheduling.states import State
+from tasks.scheduling.states import BatchActivity
 from tests.support.planned import plan_batch
 from tests.support.webapps import context_in
 from tests.webapp.pages.conftest import signed_in
@@ -24,17 +24,17 @@ from webapp import create_app
     ("state", "page_text", "list_text", "terminal_text"),
     [
         (None, "Waiting for its turn", "waiting", "waiting for its turn"),
-        (State("running"), "Running", "running", "running"),
+        (BatchActivity("running"), "Running", "running", "running"),
         (
-            State("starting_engine", usual_seconds=90.0),
+            BatchActivity("starting_engine", usual_seconds=90.0),
             "Starting engine usually 1 min 30 s",
             "starting engine",
             "starting engine, which usually takes 1 min 30 s",
         ),
-        (State("starting_engine"), "Starting engine", "starting engine", "starting engine"),
-        (State("waiting", behind=1), "Waiting behind 1 batch", "waiting behind 1", "waiting behind 1 batch"),
+        (BatchActivity("starting_engine"), "Starting engine", "starting engine", "starting engine"),
+        (BatchActivity("waiting", behind=1), "Waiting behind 1 batch", "waiting behind 1", "waiting behind 1 batch"),
         (
-            State("waiting", behind=7, behind_ids=("batch_0123456789", "batch_abcdef")),
+            BatchActivity("waiting", behind=7, behind_ids=("batch_0123456789", "batch_abcdef")),
             "Waiting behind 7 batches: h_0123456789, batch_abcdef and 5 more",
             "waiting behind 7",
             "waiting behind 7 batches (batch_0123456789, batch_abcdef and 5 more)",
@@ -45,7 +45,7 @@ def test_a_batch_says_what_it_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     broker: str,
-    state: State | None,
+    state: BatchActivity | None,
     page_text: str,
     list_text: str,
     terminal_text: str,
@@ -85,21 +85,21 @@ def test_a_batch_that_waits_says_why_what_is_before_it_and_what_runs_next(
         session.execute(update(Batch).where(Batch.id == waits.id).values(name="nightly <evals>"))
     client = signed_in(create_app(context).test_client(), key)
 
-    def why(batch: Batch, state: State) -> str:
+    def why(batch: Batch, state: BatchActivity) -> str:
         states.publish(context, {batch.id: state})
         page = client.get(f"/batches/{batch.id}").text
         return " ".join(re.sub(r"<[^>]+>", "", page.partition('<div class="why">')[2].partition("</div>")[0]).split())
 
     line: dict[str, Any] = {"model": "echo", "running": 1}
-    text = why(mine, State("waiting", 3, (runs.id, waits.id), next_id=waits.id, **line))
+    text = why(mine, BatchActivity("waiting", 3, (runs.id, waits.id), next_id=waits.id, **line))
     assert "The engines of model echo are busy with 1 batch, and 2 that wait are due before it." in text
     assert "What is due first runs first. Next runs nightly &lt;evals&gt;." in text
     assert text.endswith("in.jsonl due in 2 h nightly &lt;evals&gt; due in 2 h and 1 more")
     assert (
-        why(waits, State("waiting", 1, (runs.id,), next_id=waits.id, **line))
+        why(waits, BatchActivity("waiting", 1, (runs.id,), next_id=waits.id, **line))
         .partition("first.")[2]
         .startswith(" It runs next.")
     )
-    text = why(mine, State("waiting", 2, (), running=2, infeasible=True))
+    text = why(mine, BatchActivity("waiting", 2, (), running=2, infeasible=True))
     assert "All slots of this deployment are taken by 2 batches. It cannot end within its window" in text
     assert text.endswith("Next runs a batch of another project.")

@@ -13,11 +13,12 @@ from batchyard.errors import RequestError
 from store import keys, projects
 from store.keys import Key
 from store.records import now
-from webapp.accounts.keys import CreateKey, end, make
-from webapp.accounts.projects import SettleProject
+from webapp.accounts.keys import end, make
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import administrator, current_context, query, validated
+from webapp.wire.keys import CreateKey
+from webapp.wire.projects import SettleProject
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20

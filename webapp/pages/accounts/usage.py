@@ -1,4 +1,7 @@
-"""/usage: what was used in a month and what it has cost; for administrators of all projects, with their budgets."""
+"""/usage: what was used in a month and what it has cost.
+
+Administrators see all projects, and their budgets.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,12 @@ from store import projects
 from store.accounting import budgets
 from store.accounting.budgets import Standing
 from store.accounting.months import Month, day_text
-from store.accounting.usage import Line
-from webapp.accounts.budgets import SettleBudget, remove_budget, set_budget
-from webapp.accounts.usage import DIMENSIONS, Listed, UsageQuery, UsageTotal, as_csv, read, total_of
+from store.accounting.usage import UsageEntry
+from webapp.accounts.budgets import remove_budget, set_budget
+from webapp.accounts.usage import Listed, as_csv, read, total_of
 from webapp.pages.forms import Problem
 from webapp.requests import administrator, caller, current_context, query, validated
+from webapp.wire.usage import DIMENSIONS, SettleBudget, UsageQuery, UsageTotal
 
 routes = Blueprint("usage", __name__, url_prefix="/usage")
 ROWS = 50
@@ -32,18 +36,21 @@ class UsageParams(BaseModel):
     project: str | None = Field(None, description="only this project's, for administrators")
 
 
-class Row(NamedTuple):
-    """A row of a table: what it is about, and what that has used. `project` is set where it is a project."""
+class UsageTableRow(NamedTuple):
+    """A row of a table: what it is about, and what that has used.
+
+    `project` is set where it is a project.
+    """
 
     label: str
     total: UsageTotal
     project: str | None = None
 
 
-class Table(NamedTuple):
+class UsageTable(NamedTuple):
     title: str
     column: str
-    rows: list[Row]
+    rows: list[UsageTableRow]
     more: int
 
 
@@ -112,7 +119,7 @@ def _shown(standing: Standing, name: str) -> dict[str, object]:
     return {**standing.document, "project": name, "share": float(share)}
 
 
-def _tables(listed: Listed) -> list[Table]:
+def _tables(listed: Listed) -> list[UsageTable]:
     """Return usage by day, by model, by project where there are several, and by key."""
     tables = [
         _table("By day", "Day", listed.lines, lambda line: day_text(line.day or 0)),
@@ -126,7 +133,7 @@ def _tables(listed: Listed) -> list[Table]:
     return tables
 
 
-def _key(listed: Listed, line: Line) -> str:
+def _key(listed: Listed, line: UsageEntry) -> str:
     """Return what people call the key of a line: keys of different projects may have one label."""
     if line.key_id is None:
         return "a schedule"
@@ -134,18 +141,18 @@ def _key(listed: Listed, line: Line) -> str:
     return f"{name} of {listed.projects.get(line.project_id or '', '')}" if listed.scope is None else name
 
 
-def _table(title: str, column: str, lines: Iterable[Line], label: Callable[[Line], str]) -> Table:
+def _table(title: str, column: str, lines: Iterable[UsageEntry], label: Callable[[UsageEntry], str]) -> UsageTable:
     """Add lines up by a label: days in order, others by their cost, then by their tokens."""
-    groups: dict[str, list[Line]] = {}
+    groups: dict[str, list[UsageEntry]] = {}
     for line in lines:
         groups.setdefault(label(line), []).append(line)
-    rows = [Row(name, total_of(own)) for name, own in groups.items()]
+    rows = [UsageTableRow(name, total_of(lines)) for name, lines in groups.items()]
     if column == "Day":
         rows.sort()
     else:
         rows.sort(key=_weight, reverse=True)
-    return Table(title, column, rows[:ROWS], len(rows) - ROWS)
+    return UsageTable(title, column, rows[:ROWS], len(rows) - ROWS)
 
 
-def _weight(row: Row) -> tuple[Fraction, int]:
+def _weight(row: UsageTableRow) -> tuple[Fraction, int]:
     return sum((Fraction(cost.amount) for cost in row.total.costs), Fraction(0)), row.total.output_tokens

@@ -14,7 +14,10 @@ MOST_TIMES = 6
 
 
 def words(expression: str) -> str | None:
-    """Return when a valid expression runs, such as `at 06:30, Monday to Friday`; None if it has no common form."""
+    """Return when a valid expression runs, such as `at 06:30, Monday to Friday`.
+
+    None if it has no common form.
+    """
     minute, hour, day, month, weekday = expression.upper().split()
     times, days = _times(minute, hour), _days(day, month, weekday)
     if times is None or days is None:
@@ -79,7 +82,10 @@ def _days(day: str, month: str, weekday: str) -> str | None:
 
 
 def _step(field: str, of: int) -> int | None:
-    """Return n of `*/n`, and 1 of `*`; None for anything else, and for steps that are not all as long."""
+    """Return n of `*/n`, and 1 of `*`.
+
+    None for anything else, and for a step that does not divide the field's range.
+    """
     if field == "*":
         return 1
     number = int(field[2:]) if field.startswith("*/") and field[2:].isdecimal() else 0

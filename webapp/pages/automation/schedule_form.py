@@ -12,13 +12,13 @@ import flask
 from batchyard.errors import RequestError
 from batchyard.tables.formats import Format
 from store.records import Schedule
-from tasks.intake import prompts
+from tasks.intake import inputs, prompts
 from tasks.recurring import run_templates
 from webapp import start
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import current_context, validated
-from webapp.start import PARAMETERS, Start
+from webapp.wire.start import PARAMETERS, Start
 
 SHOWN = 200_000
 """Longest template that stands in the form, in characters. A form that is sent has at most 500 kB."""
@@ -67,8 +67,9 @@ def _requests(fields: Mapping[str, str]) -> str:
     options = validated(Start, forms.prompt_options(fields, "system", *PARAMETERS))
     text = io.BytesIO(fields.get("text", "").encode())
     kind: Format = "prompts" if fields.get("format") == "prompts" else "txt"
-    writer = start.requests_of(options, prompts.of_file(text, kind, None))
-    return current_context().artifacts.read(writer.sha256).decode()
+    context = current_context()
+    writer = inputs.of_prompts(context, start.input_options(options), prompts.of_file(text, kind, None))
+    return context.artifacts.read(writer.sha256).decode()
 
 
 def problem_of(error: RequestError) -> Problem:

@@ -25,7 +25,8 @@ from webapp.pages.automation import cron_words, schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
-from webapp.schedules import NEXT_RUNS, CreateSchedule, UpdateSchedule, change, get_schedule, make, remove, to_wire
+from webapp.schedules import NEXT_RUNS, change, get_schedule, make, remove, to_wire
+from webapp.wire.schedules import CreateSchedule, UpdateSchedule
 
 routes = Blueprint("schedules", __name__, url_prefix="/schedules")
 
@@ -46,7 +47,7 @@ def show() -> ResponseReturnValue:
         runs=runs,
         has_more=has_more,
         limit=params.limit,
-        **_of_runs([run for own in runs.values() for run in own]),
+        **_of_runs([run for of_schedule in runs.values() for run in of_schedule]),
     )
 
 
@@ -187,7 +188,7 @@ def _form(
     problem: Problem | None = None,
     preview: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Render the form of a new schedule, or of one to change, with the fields that were sent if there are any."""
+    """Render the form of a new schedule, or of one to change, with the fields that were sent."""
     with current_context().database.read() as session:
         records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose="batch")
     fields: Mapping[str, str] = flask.request.form

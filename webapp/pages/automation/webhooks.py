@@ -24,7 +24,8 @@ from webapp import webhooks as api
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
-from webapp.webhooks import CreateWebhook, SendSample, UpdateWebhook, get_webhook
+from webapp.webhooks import get_webhook
+from webapp.wire.webhooks import CreateWebhook, SendSample, UpdateWebhook
 
 routes = Blueprint("webhooks", __name__, url_prefix="/webhooks")
 

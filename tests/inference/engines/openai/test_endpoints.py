@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchyard import retry_after
 from inference.engines.openai import endpoints
-from inference.engines.openai.endpoints import Endpoint, Health, choose
+from inference.engines.openai.endpoints import Endpoint, EndpointHealth, choose
 from inference.engines.openai.slots import SlotQueue
 
 ENDS: dict[str, Callable[[Endpoint, float], None]] = {
@@ -42,7 +42,7 @@ def test_no_endpoint_gets_more_than_its_limit_and_none_that_is_not_usable_gets_a
     for index, event in steps:
         one = all_[index % len(all_)]
         if event == "take" and (endpoint := choose(all_, now, one)) is not None:
-            assert endpoint.health(now) in (Health.HEALTHY, Health.DEGRADED) and not endpoint.gone
+            assert endpoint.health(now) in (EndpointHealth.HEALTHY, EndpointHealth.DEGRADED) and not endpoint.gone
             endpoint.in_flight += 1
             assert endpoint.in_flight <= endpoint.limit
             assert endpoint is not one or not any(other.has_capacity(now) for other in all_ if other is not one)

@@ -23,9 +23,10 @@ from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.local import ports
 from batchyard.models import ModelSpec, vllm_installed
 from inference import catalog
-from inference.engine import Answer, Engine
+from inference.engine import Engine, EngineAnswer
 from inference.engines.openai import client, endpoints
 from inference.engines.registry import check_arguments, engine_class
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import all_answers, chat, table, until
 from tests.support.servers import Reply, Server, answer, listening, serving
 
@@ -53,17 +54,17 @@ async def started(model: ModelSpec, request_timeout: float = 5.0) -> AsyncIterat
         await engine.stop()
 
 
-def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str = CHAT) -> list[Answer]:
+def ask(model: ModelSpec, *texts: str, request_timeout: float = 5.0, path: str = CHAT) -> list[EngineAnswer]:
     """The answers of a new engine."""
 
-    async def scene() -> list[Answer]:
+    async def scene() -> list[EngineAnswer]:
         async with started(model, request_timeout) as engine:
             return await all_answers(engine, path, chat(*texts))
 
     return asyncio.run(scene())
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: EngineAnswer) -> str:
     assert answer.status_code == 200 and answer.body is not None, answer
     text: str = answer.body["choices"][0]["message"]["content"]
     return text
@@ -245,7 +246,7 @@ def test_questions_about_one_document_are_asked_of_one_endpoint() -> None:
 
 
 def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
-    async def scene(model: ModelSpec) -> tuple[list[Answer], list[dict[str, Any]]]:
+    async def scene(model: ModelSpec) -> tuple[list[EngineAnswer], list[dict[str, Any]]]:
         async with started(model) as engine:
             answers = await all_answers(engine, CHAT, chat(*map(str, range(150))))
             return answers, engine.endpoints()
@@ -339,7 +340,7 @@ def test_with_no_endpoint_left_requests_say_so_and_one_that_comes_back_is_asked_
 def test_what_a_server_that_has_vanished_from_the_network_had_is_answered_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scene(servers: tuple[Server, ...]) -> list[Answer]:
+    async def scene(servers: tuple[Server, ...]) -> list[EngineAnswer]:
         async with started(spec(*servers), request_timeout=10) as engine:
             monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)
             monkeypatch.setattr(endpoints, "QUIET_SECONDS", 0.05)
@@ -561,14 +562,14 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
     from inference import pipeline
     from inference.residents import directory
 
-    terms = {"request_timeout": 60.0, "start_timeout": 60.0, "idle_seconds": 600.0}
+    timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=60.0, idle_seconds=600.0)
     model = spec(endpoints=[{"url": vllm_url}], watch_seconds=1.0)
     bodies = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
     bodies += chat("x" * 900)
     try:
-        versions = pipeline.start(model, **terms).versions
+        versions = pipeline.start(model, timeouts).versions
         lines: dict[int, dict[str, Any]] = {}
-        for answers in pipeline.run(model, CHAT, table(bodies), **terms):
+        for answers in pipeline.run(model, CHAT, table(bodies), timeouts):
             lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}
         (state,) = directory.states().values()
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Answer
+from inference.engine import EngineAnswer
 from inference.engines.transformers.engine import Transformers
 from tests.support.rows import all_answers, chat
 
@@ -37,16 +37,16 @@ def engine(tiny: Path) -> Transformers:
     return start(tiny, batch_size=8)
 
 
-def ask(engine: Transformers, endpoint: str, bodies: list[dict[str, Any]]) -> list[Answer]:
+def ask(engine: Transformers, endpoint: str, bodies: list[dict[str, Any]]) -> list[EngineAnswer]:
     return asyncio.run(all_answers(engine, endpoint, bodies))
 
 
-def bodies_of(answers: list[Answer]) -> list[dict[str, Any]]:
+def bodies_of(answers: list[EngineAnswer]) -> list[dict[str, Any]]:
     assert [answer.status_code for answer in answers] == [200] * len(answers), answers
     return [answer.body for answer in answers if answer.body is not None]
 
 
-def contents(answers: list[Answer]) -> list[str]:
+def contents(answers: list[EngineAnswer]) -> list[str]:
     return [body["choices"][0]["message"]["content"] for body in bodies_of(answers)]
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from inference.engines.vllm.arguments import engine_arguments
 from inference.engines.vllm.engine import VLLM
 from inference.engines.vllm.environment import set_environment
 from inference.residents import directory
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
 from tests.support.stacks import ROOT
 
@@ -36,7 +38,7 @@ pytestmark = [
     pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
     pytest.mark.usefixtures("cluster"),
 ]
-TERMS = {"request_timeout": 180.0, "start_timeout": 480.0, "idle_seconds": 600.0}
+TIMEOUTS = EngineTimeouts(request_timeout=180.0, start_timeout=480.0, idle_seconds=600.0)
 ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
 STEP = {"max_num_batched_tokens": 64, "max_num_seqs": 64}
 """A step that many prompts exceed, alone or together, as thousands of requests to a large model exceed a real one."""
@@ -95,9 +97,9 @@ def spec(tiny: Path, cluster: str) -> Iterator[ModelSpec]:
     directory.stop_all("tiny")
 
 
-def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]], **terms: Any) -> list[dict[str, Any]]:
+def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]], **timeouts: Any) -> list[dict[str, Any]]:
     lines: dict[int, dict[str, Any]] = {}
-    for answers in pipeline.run(spec, endpoint, table(bodies), **{**TERMS, **terms}):
+    for answers in pipeline.run(spec, endpoint, table(bodies), replace(TIMEOUTS, **timeouts)):
         for row in answers.to_pylist():
             assert row["line"] not in lines
             lines[row["line"]] = {**row, **json.loads(row["answer"])}
@@ -249,7 +251,7 @@ def samples(response: dict[str, Any]) -> list[str]:
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
     run(spec, CHAT, chat("hi", max_tokens=1))
     before = [state["pid"] for state in directory.states().values()]
-    versions = pipeline.start(spec, **TERMS).versions
+    versions = pipeline.start(spec, TIMEOUTS).versions
     assert versions["engine"] == "vllm" and versions["version"] and len(versions["model_sha256"]) == 64
     assert [state["pid"] for state in directory.states().values()] == before
 
@@ -287,7 +289,7 @@ def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_proces
     bodies = chat(*[f"say {index}" for index in range(300)], temperature=0, max_tokens=100, ignore_eos=True)
     lines: list[int] = []
     deaths = 0
-    for answers in pipeline.run(spec, CHAT, table(bodies), **TERMS):
+    for answers in pipeline.run(spec, CHAT, table(bodies), TIMEOUTS):
         assert all(answers.column("ok").to_pylist()), answers.column("answer")[0]
         lines += answers.column("line").to_pylist()
         if not deaths:
@@ -334,7 +336,7 @@ def test_greedy_answers_equal_those_of_run_batch(ours: list[dict[str, Any]], tin
 
 def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Path) -> None:
     spec = model(tiny)
-    pipeline.start(spec, **{**TERMS, "request_timeout": 0.02})
+    pipeline.start(spec, replace(TIMEOUTS, request_timeout=0.02))
     bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
     lines = run(spec, CHAT, bodies, request_timeout=0.02)
     assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}

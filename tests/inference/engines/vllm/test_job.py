@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,11 @@ from inference import catalog, pipeline
 from inference.engines.registry import check_arguments, engine_class
 from inference.engines.vllm.job import VLLMJob
 from inference.residents import directory
+from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-TERMS = {"request_timeout": 60.0, "start_timeout": 240.0, "idle_seconds": 600.0}
+TIMEOUTS = EngineTimeouts(request_timeout=60.0, start_timeout=240.0, idle_seconds=600.0)
 ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"type": "boolean"}}}
 
@@ -55,7 +57,7 @@ def model(tiny: Path, engine: str = "vllm-job", **fields: Any) -> ModelSpec:
 def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The output line of each row, which must be exactly one."""
     lines: dict[int, dict[str, Any]] = {}
-    for answers in pipeline.run(spec, endpoint, table(bodies), **TERMS):
+    for answers in pipeline.run(spec, endpoint, table(bodies), TIMEOUTS):
         for row in answers.to_pylist():
             assert row["line"] not in lines, "answered twice"
             lines[row["line"]] = {**row, **json.loads(row["answer"])}
@@ -68,7 +70,7 @@ def engines() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if ("JobStage" in process.name() or "EngineCore" in process.name()) and process.status() != "zombie":
+            if ("AnswerStage" in process.name() or "EngineCore" in process.name()) and process.status() != "zombie":
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -76,7 +78,7 @@ def engines() -> list[psutil.Process]:
 
 
 def stream(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> Generator[pa.Table]:
-    return pipeline.run(spec, endpoint, table(bodies), **TERMS)
+    return pipeline.run(spec, endpoint, table(bodies), TIMEOUTS)
 
 
 def choice(line: dict[str, Any]) -> dict[str, Any]:
@@ -175,13 +177,13 @@ def test_an_engine_that_does_not_start_says_why_and_leaves_no_process(tiny: Path
     with pytest.raises(EngineStartError, match=r"model tiny does not start: engine_args\.max_modellen.*max_model_len"):
         run(model(tiny, engine_args={"max_modellen": 5}), CHAT, ROWS)
     with pytest.raises(EngineStartError, match="did not start within 1 seconds; the cluster has"):
-        list(pipeline.run(model(tiny), CHAT, table(ROWS), **{**TERMS, "start_timeout": 1}))
+        list(pipeline.run(model(tiny), CHAT, table(ROWS), replace(TIMEOUTS, start_timeout=1)))
     until(lambda: not engines())
 
 
 @real
 def test_versions_are_told_without_an_engine(tiny: Path) -> None:
-    versions = pipeline.start(model(tiny), **TERMS).versions
+    versions = pipeline.start(model(tiny), TIMEOUTS).versions
     assert versions["engine"] == "vllm-job" and len(versions["model_sha256"]) == 64
     assert {"version", "ray", "torch", "transformers", "model"} < versions.keys()
     assert not engines()
@@ -238,11 +240,11 @@ def test_a_request_that_runs_too_long_is_its_own_error() -> None:
         yield
 
     async def ask() -> None:
-        async for _ in stage.JobStage._last_output(SimpleNamespace(_request_timeout=0.01), forever)():
+        async for _ in stage.AnswerStage._last_output(SimpleNamespace(_request_timeout=0.01), forever)():
             pass
 
     with pytest.raises(TimeoutError) as raised:
         asyncio.run(ask())
     said = {"__inference_error__": f"{type(raised.value).__name__}: {raised.value}"}
-    answer = stage.JobStage._answer(SimpleNamespace(_request_timeout=0.01), {}, said)
+    answer = stage.AnswerStage._answer(SimpleNamespace(_request_timeout=0.01), {}, said)
     assert answer.status_code is None and answer.error["code"] == "request_timeout"

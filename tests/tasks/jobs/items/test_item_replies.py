@@ -14,7 +14,7 @@ from sqlalchemy import update
 from batchyard.errors import ConflictError, NotFoundError
 from store import events, projects
 from store.jobs import lifecycle
-from store.keys import Caller
+from store.keys import Principal
 from store.records import Event, Job
 from tasks import messages
 from tasks.context import AppContext
@@ -44,7 +44,7 @@ class Judged(Running):
 
     def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
         super().__init__(context, project, prompts)
-        self.caller = Caller(project, admin=False, key_id="key_1", name="ours")
+        self.caller = Principal(project, admin=False, key_id="key_1", name="ours")
         self.tick()
         self.answer("draft")
         self.tick()

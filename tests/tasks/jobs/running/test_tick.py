@@ -22,8 +22,7 @@ from store import leases, projects
 from store.artifacts import Artifacts
 from store.database import Database
 from store.formats import job_chunks
-from store.jobs import lifecycle
-from store.jobs import stages as stage_records
+from store.jobs import chunk_records, lifecycle
 from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
@@ -123,7 +122,7 @@ def test_the_file_that_an_item_went_on_with_last_is_known_when_files_come_back(
         running.crash(context)
         running.tick()
         with context.database.read() as session:
-            *_, newest = stage_records.chunks(session, running.id, "judgement")
+            *_, newest = chunk_records.of_job(session, running.id, "judgement")
         (row,) = job_chunks.read(context.artifacts, newest.sha256).to_pylist()
         assert (row["kind"], row["life"]) == (job_chunks.RECIPE, 1)
         assert orjson.loads(row["value"])["recipe_sha256"] == context.recipes.sha256("two")
@@ -325,7 +324,7 @@ def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
     watchdog.record(running.context.database, running.context.artifacts, "here/7/", {step: "too long"})
     with running.context.database.write() as session:
         lease.guard(session)
-        assert stage_records.chunks(session, running.id) == []
+        assert chunk_records.of_job(session, running.id) == []
 
 
 def test_a_step_hangs_when_the_watchdog_sees_it_longer_than_it_may_take() -> None:

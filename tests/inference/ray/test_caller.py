@@ -7,13 +7,14 @@ import asyncio
 import pyarrow as pa
 
 from batchyard.models import ModelSpec
-from inference.ray.caller import Caller, Replica
+from inference.ray.caller import EngineCaller, Replica
+from inference.residents.replies import EngineReply
 from inference.residents.session import EngineSession, EngineTimeouts
 
-REPLY = (200, b"{}", None, 1, 0, 1, 0.1)
+REPLY = EngineReply(200, b"{}", None, 1, 0, 1, 0.1)
 
 
-class LateReplies(Caller):
+class LateReplies(EngineCaller):
     """All its replies but the first come while the reader is busy with that one."""
 
     reader_is_busy: asyncio.Event

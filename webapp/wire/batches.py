@@ -1,77 +1,18 @@
-"""The request and response models: OpenAI's Files and Batches API, and this project's extensions."""
+"""The models of /v1/batches: OpenAI's Batch API, and this project's extensions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal
 
-import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from batchyard import durations
-from batchyard.statuses import AfterDeath, Endpoint, Priority, Status
+from batchyard.latency import Latency
+from batchyard.statuses import Endpoint, Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
-from tasks.steps import registry
-
-Item = TypeVar("Item")
-
-
-def _duration(text: str) -> str:
-    durations.seconds(text)
-    return text
-
-
-def _step(entry: dict[str, Any]) -> dict[str, Any]:
-    names = sorted(registry.STEPS.names())
-    name = entry.get("step")
-    if not isinstance(name, str) or name not in names:
-        raise ValueError(f"no step {name!r}; there are: {', '.join(names)}")
-    return registry.STEPS.get(name).options.model_validate(entry).model_dump()
-
-
-# The pattern is only for the OpenAPI document: `_duration` validates, with a better message.
-Window = Annotated[
-    str,
-    Field(strict=True, examples=["24h"], json_schema_extra={"pattern": "^[1-9][0-9]{0,8}[smhd]$"}),
-    AfterValidator(_duration),
-]
-Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
-Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
-OnInvalid = Literal["fail", "skip"]
-ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
-PRIORITY = "the order among the project's own batches"
-Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Short], Field(max_length=16)]
-
-
-def from_json_text(value: Any) -> Any:
-    """Parse a form field's JSON text. Any other value, and text that is not JSON, is returned unchanged."""
-    if isinstance(value, str):
-        try:
-            return orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value
-    return value
-
-
-def declare_file(*, required: bool) -> Callable[[dict[str, Any]], None]:
-    """Return a hook that adds the field `file` to a form's schema. The form parser removes it before validation."""
-
-    def declare(schema: dict[str, Any]) -> None:
-        schema["properties"]["file"] = {"type": "string", "format": "binary"}
-        if required:
-            schema.setdefault("required", []).append("file")
-
-    return declare
-
-
-class ExpiresAfter(BaseModel):
-    """When a file expires: `seconds` after `created_at`, between an hour and 30 days."""
-
-    model_config = ConfigDict(extra="forbid")
-    anchor: Literal["created_at"]
-    seconds: int = Field(ge=3600, le=2592000)
+from webapp.wire.fields import ON_INVALID, PRIORITY, ExpiresAfter, Metadata, OnInvalid, Repeatable, Short, Steps, Window
+from webapp.wire.lists import ListPage
+from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, ListResults, Usage
 
 
 class BatchOptions(BaseModel):
@@ -94,12 +35,6 @@ class ScheduledBatch(BatchOptions):
 
 class InputFile(BaseModel):
     input_file_id: str = Field(strict=True, max_length=64)
-
-
-class Repeatable(BaseModel):
-    idempotency_key: str | None = Field(
-        None, strict=True, min_length=1, max_length=255, description="as the header Idempotency-Key"
-    )
 
 
 # Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
@@ -133,69 +68,10 @@ class ChangeBatch(BaseModel):
         return {name: getattr(self, name) or None for name in ("name", "description") if name in self.model_fields_set}
 
 
-UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-
-
-class FileObject(BaseModel):
-    id: str
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int
-    expires_at: int | None
-    filename: str
-    purpose: UploadPurpose | Literal["batch_output"]
-    status: Literal["processed"] = "processed"
-    status_details: None = None
-
-
-class FileDeleted(BaseModel):
-    id: str
-    object: Literal["file"] = "file"
-    deleted: Literal[True] = True
-
-
-class BatchError(BaseModel):
-    code: str
-    line: int | None
-    message: str
-    param: str | None
-
-
-class BatchErrors(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[BatchError]
-
-
 class RequestCounts(BaseModel):
     total: int
     completed: int
     failed: int
-
-
-class InputTokensDetails(BaseModel):
-    cached_tokens: int
-
-
-class OutputTokensDetails(BaseModel):
-    reasoning_tokens: int
-
-
-class Usage(BaseModel):
-    input_tokens: int
-    input_tokens_details: InputTokensDetails
-    output_tokens: int
-    output_tokens_details: OutputTokensDetails
-    total_tokens: int
-
-
-class ArtifactObject(BaseModel):
-    """A file a batch has produced, under its name in that batch."""
-
-    name: str
-    file_id: str
-    sha256: str
-    bytes: int
-    lines: int | None
 
 
 class Shared(BaseModel):
@@ -204,37 +80,6 @@ class Shared(BaseModel):
     requests: int
     input_tokens: int
     output_tokens: int
-
-
-class Cost(BaseModel):
-    """What answers have cost, by the tariffs of models.toml at the time of the batch. Shared answers cost nothing."""
-
-    amount: str = Field(description="a decimal number, exact", examples=["0.00120405"])
-    currency: str
-    unpriced_requests: int = Field(description="requests to models without a tariff, whose cost nobody knows")
-
-
-class Percentiles(BaseModel):
-    """How long requests were in an engine, in seconds, to 2 %. Half of them took at most `p50`."""
-
-    requests: int = Field(description="how many were measured: those that an engine has answered")
-    p50: float
-    p95: float
-    p99: float
-
-
-class ModelLatency(Percentiles):
-    """The percentiles of one model's requests."""
-
-    classes: dict[str, Percentiles] = Field(
-        description="by class: `prefill`, whose work is mostly reading, and `decode`, mostly writing"
-    )
-
-
-class Latency(Percentiles):
-    """The percentiles of all requests of a batch."""
-
-    models: dict[str, ModelLatency]
 
 
 class Held(BaseModel):
@@ -250,31 +95,6 @@ class Held(BaseModel):
     retry_at: int | None = Field(
         description="when it is tried next, at the earliest; null: as soon as the model is served again"
     )
-
-
-class EngineDeath(BaseModel):
-    """The last death of an engine that had requests of a batch or a job."""
-
-    at: int
-    model: str
-    replica: int
-    reason: str
-    requests: int = Field(description="how many of one run were in it")
-    next: AfterDeath = Field(
-        description="`starts_again`: the engine, with nothing to repeat; its requests `runs_again`, or `runs_alone` "
-        "with nothing else in the engine, in halves; `request_fails`, the only one that was in it; `ends_run`, "
-        "which is tried again"
-    )
-
-
-def engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    """Return the fields `engine_deaths` and `last_engine_death`, of what the batches' records say."""
-    entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
-    last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
-    return {
-        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
-        "last_engine_death": None if last is None else EngineDeath.model_validate(last),
-    }
 
 
 class State(BaseModel):
@@ -360,26 +180,7 @@ class BatchObject(BaseModel):
     batchyard: Extension
 
 
-class Page(BaseModel, Generic[Item]):
-    """A page of a list; `after=last_id` asks for the next one."""
-
-    object: Literal["list"] = "list"
-    data: list[Item]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-    @classmethod
-    def of(cls, data: list[Item], *, has_more: bool) -> Self:
-        ids = [getattr(item, "id", None) for item in data]
-        return cls(data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=has_more)
-
-
-class FilePage(Page[FileObject]):
-    pass
-
-
-class BatchPage(Page[BatchObject]):
+class BatchPage(ListPage[BatchObject]):
     pass
 
 
@@ -406,14 +207,16 @@ class SegmentPage(BaseModel):
     has_more: bool
 
 
-class ErrorDetail(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
+class ListBatches(BaseModel):
+    status: Status | None = Field(None, description="only batches with this status")
+    after: str | None = Field(None, description="the id of the last batch of the page before")
+    limit: int = Field(20, ge=1, le=100)
 
 
-class ErrorObject(BaseModel):
-    """What every request that fails is answered with."""
+class ListBatchResults(ListResults):
+    seconds: bool = Field(False, description="add to each line `batchyard.seconds`, the request's time in its engine")
 
-    error: ErrorDetail
+
+class ListSegments(BaseModel):
+    after: int | None = Field(None, ge=0, le=2**53, description="the number of the last segment of the page before")
+    limit: int = Field(100, ge=1, le=100)

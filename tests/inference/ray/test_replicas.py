@@ -12,8 +12,9 @@ import pytest
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.ray import caller
+from inference.ray import starts
 from inference.residents import directory
+from inference.residents.session import EngineTimeouts
 from tests.support.ray_nodes import gpu_node
 from tests.support.rows import chat, table, until
 
@@ -37,8 +38,8 @@ def a_model(replicas: int = 2) -> ModelSpec:
 
 def answers(rows: int, start_timeout: float = 60, replicas: int = 2) -> Iterator[int]:
     """The lines of rows that were answered, as they come. None may be an error."""
-    timeouts = {"request_timeout": 30.0, "start_timeout": start_timeout, "idle_seconds": 60.0}
-    for answered in pipeline.run(a_model(replicas), CHAT, table(chat(*map(str, range(rows)))), **timeouts):
+    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=start_timeout, idle_seconds=60.0)
+    for answered in pipeline.run(a_model(replicas), CHAT, table(chat(*map(str, range(rows)))), timeouts):
         for row in answered.to_pylist():
             assert row["ok"], json.loads(row["answer"])
             yield row["line"]
@@ -60,16 +61,16 @@ def test_a_model_without_any_replica_is_a_start_error() -> None:
 
 
 def test_a_model_for_which_no_node_has_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "UNPLACED_SECONDS", 600.0)  # it is told at once what no node can ever have
+    monkeypatch.setattr(starts, "UNPLACED_SECONDS", 600.0)  # it is told at once what no node can ever have
     with pytest.raises(EngineStartError, match=r"m has no place in the cluster: .* needs 1 GPUs .* with 0 GPUs"):
         list(answers(1, start_timeout=600))
     until(lambda: not directory.engine_actors(), seconds=30)
 
 
 def test_a_run_whose_only_node_with_room_has_gone_says_so(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller, "UNPLACED_SECONDS", 3.0)
+    monkeypatch.setattr(starts, "UNPLACED_SECONDS", 3.0)
     spec = a_model(replicas=1).model_copy(update={"engine_args": {"latency_ms": 600_000}})
-    timeouts = {"request_timeout": 600.0, "start_timeout": 600.0, "idle_seconds": 60.0}
+    timeouts = EngineTimeouts(request_timeout=600.0, start_timeout=600.0, idle_seconds=60.0)
     with gpu_node(cluster) as kill:
 
         def kill_at_work() -> None:
@@ -78,7 +79,7 @@ def test_a_run_whose_only_node_with_room_has_gone_says_so(cluster: str, monkeypa
 
         threading.Thread(target=kill_at_work).start()
         with pytest.raises(EngineStartError, match="model m has no place in the cluster"):
-            list(pipeline.run(spec, CHAT, table(chat("hi", "ho")), **timeouts))
+            list(pipeline.run(spec, CHAT, table(chat("hi", "ho")), timeouts))
 
 
 def test_a_replica_that_comes_later_takes_its_part(cluster: str) -> None:

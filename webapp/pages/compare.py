@@ -21,7 +21,7 @@ from webapp.pages.batches import summaries
 from webapp.pages.formats import brief, count, duration, figure, money, rate
 from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
-from webapp.wire import BatchObject
+from webapp.wire.batches import BatchObject
 
 routes = Blueprint("compare", __name__, url_prefix="/compare")
 
@@ -131,7 +131,7 @@ def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping
 
 
 def _change(first: float | None, second: float | None) -> str:
-    """Return by how much the second number is more than the first: in percent, or how many times from ten times on."""
+    """Return the change from the first number to the second, in percent, or as a factor from ten on."""
     if first is None or second is None:
         return ""
     if first == second:

@@ -44,14 +44,14 @@ def _variables() -> dict[str, Any]:
             for model, failure in holds.failures(session).items()
         }
     measured = latency.summary(latency.merged(latest))
-    snapshot = metrics.own_snapshot()
+    snapshot = metrics.snapshot_for_caller()
     known = engine_status.known(context)
     variables = {
         "throughputs": {
             name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
             for name in context.models
         },
-        "latencies": {name: measured and measured["models"].get(name) for name in context.models},
+        "latencies": {name: measured and measured.models.get(name) for name in context.models},
         "unserved": [queue for queue in snapshot.queue.models if queue.held and queue.model not in context.models],
         "queues": {queue.model: replace(queue, oldest_seconds=None) for queue in snapshot.queue.models},
         "holds": {

@@ -179,8 +179,8 @@ def test_help_lists_the_built_in_recipes_without_asking_a_server(
 
 
 def test_no_recipe_can_take_the_name_of_a_command() -> None:
-    own = set(main.cli.commands)
-    assert own <= registry.COMMANDS
+    commands = set(main.cli.commands)
+    assert commands <= registry.COMMANDS
 
 
 @pytest.mark.parametrize(

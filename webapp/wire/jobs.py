@@ -1,66 +1,19 @@
-"""The request and response models of /v1/recipes and /v1/jobs."""
+"""The models of /v1/jobs."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, model_validator
 
-from batchyard.statuses import RETRIABLE_STATES, ItemState, JobStatus, RetriableState
+from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.records import Sla
 from tasks.jobs.submission.dependencies import MOST, When
-from webapp import wire
+from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
+from webapp.wire.lists import ListPage
+from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Usage
 
 MAX_INLINE = 1000
-MAX_DEPTH = 64
-
-Id = Annotated[str, StringConstraints(strict=True, max_length=64)]
-
-
-def _shallow(value: dict[str, Any]) -> dict[str, Any]:
-    pending: list[tuple[Any, int]] = [(value, 1)]  # no recursion: clients nest as deep as they like
-    while pending:
-        outer, depth = pending.pop()
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
-        inner = outer.values() if isinstance(outer, dict) else outer
-        pending += [(entry, depth + 1) for entry in inner if isinstance(entry, dict | list)]
-    return value
-
-
-JsonObject = Annotated[dict[str, Any], AfterValidator(_shallow)]
-
-
-class RewardObject(BaseModel):
-    name: str
-    data_sources: list[str] = Field(description="those of which it scores the answers if a job names no reward")
-    columns: list[str] = Field(description="what a row needs; a dot goes into an object")
-
-
-class GateObject(BaseModel):
-    name: str
-
-
-class RecipeObject(BaseModel):
-    """A program that jobs can run."""
-
-    name: str
-    object: Literal["recipe"] = "recipe"
-    summary: str
-    stages: list[str] | None = Field(
-        description="with the defaults of its options; null: they depend on one without a default"
-    )
-    options: dict[str, Any] = Field(description="JSON Schema")
-    judgement: list[str] = Field(description="the options that only judge answers, and so cost no request")
-    main: str = Field(description="the artifact with the results")
-    sha256: str = Field(description="of the file that defines it")
-
-
-class RecipePage(wire.Page[RecipeObject]):
-    """All recipes, and what they may name."""
-
-    rewards: list[RewardObject]
-    gates: list[GateObject]
 
 
 class JobArtifactName(BaseModel):
@@ -101,12 +54,12 @@ class JobOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     recipe: str = Field(strict=True, min_length=1, max_length=128)
     options: JsonObject = Field(default_factory=dict, description="the recipe's own, see GET /v1/recipes")
-    completion_window: wire.Window = "24h"
+    completion_window: Window = "24h"
     seed: int = Field(0, strict=True, ge=0, lt=2**53, description="the seeds of all requests are drawn from it")
-    name: wire.Name | None = None
-    metadata: wire.Metadata | None = None
-    output_expires_after: wire.ExpiresAfter | None = None
-    post_process: wire.Steps = Field(
+    name: Name | None = None
+    metadata: Metadata | None = None
+    output_expires_after: ExpiresAfter | None = None
+    post_process: Steps = Field(
         default_factory=list, max_length=16, description="steps with a row an item: its columns, and its result's text"
     )
 
@@ -119,7 +72,7 @@ class Dependency(BaseModel):
     when: When = "afterok"
 
 
-class CreateJob(wire.Repeatable, JobOptions):
+class CreateJob(Repeatable, JobOptions):
     """The body of POST /v1/jobs. It has one of `input_file_id` and `input`."""
 
     input_file_id: Id | None = Field(None, description="a .parquet, .jsonl, .csv or .txt file of purpose user_data")
@@ -132,14 +85,14 @@ class CreateJob(wire.Repeatable, JobOptions):
     )
 
 
-class Rescore(wire.Repeatable):
+class Rescore(Repeatable):
     """The body of POST /v1/jobs/{id}/rescore."""
 
     model_config = ConfigDict(extra="forbid")
     options: JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
 
 
-class RetryJob(wire.Repeatable):
+class RetryJob(Repeatable):
     """The body of POST /v1/jobs/{id}/retry: what is left out is as it was in the job that is retried."""
 
     model_config = ConfigDict(extra="forbid")
@@ -150,44 +103,7 @@ class RetryJob(wire.Repeatable):
         description="of the items that it takes",
     )
     options: JsonObject = Field(default_factory=dict, description="those that are to be others")
-    completion_window: wire.Window | None = None
-
-
-class Verdict(BaseModel):
-    """What a person or a CI says to an item that waits for it."""
-
-    model_config = ConfigDict(extra="forbid")
-    gate: str = Field(strict=True, min_length=1, max_length=128, description="the one that the item waits for")
-    passed: bool = Field(strict=True)
-    turn: int | None = Field(None, ge=0, description="the item's turn that it is about; null: the one it waits in")
-    category: str | None = Field(None, strict=True, max_length=128, description="why it did not pass, in a word")
-    message: str | None = Field(None, strict=True, max_length=65536, description="why, as a model is told")
-    by: str | None = Field(None, strict=True, max_length=128)
-
-
-class Requeue(BaseModel):
-    """An item is to begin again."""
-
-    model_config = ConfigDict(extra="forbid")
-    hint: str | None = Field(None, strict=True, max_length=65536, description="what its prompts say besides")
-
-
-class ItemReply(BaseModel):
-    """The body of POST /v1/jobs/{id}/items/{number}: one of `text`, `verdict` and `requeue`."""
-
-    model_config = ConfigDict(extra="forbid")
-    text: str | None = Field(None, strict=True, description="completes an item that is stuck or failed")
-    by: str | None = Field(None, strict=True, max_length=128, description="with `text`: who says so")
-    verdict: Verdict | None = None
-    requeue: Requeue | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if sum(value is not None for value in (self.text, self.verdict, self.requeue)) != 1:
-            raise ValueError("send one of 'text', 'verdict' and 'requeue'")
-        if self.by is not None and self.text is None:
-            raise ValueError("'by' stands beside 'text'; a verdict has its own")
-        return self
+    completion_window: Window | None = None
 
 
 class ItemCounts(BaseModel):
@@ -230,7 +146,7 @@ class JobExtension(BaseModel):
     held: str | None = Field(description="why it does not move though it has not ended; it is tried again")
     attempts: int = Field(description="how often in a row that has failed")
     engine_deaths: int = Field(description="how often an engine has died that had requests of it")
-    last_engine_death: wire.EngineDeath | None = Field(description="the last of these; null: there was none")
+    last_engine_death: EngineDeath | None = Field(description="the last of these; null: there was none")
     paused_at: int | None = Field(description="since when its requests wait until somebody resumes it")
     paused_by: str | None = Field(description="what people call the key that has paused it")
     simulated: bool
@@ -250,7 +166,7 @@ class JobExtension(BaseModel):
     amendments: int = Field(description="items that were resolved after its end")
     metrics: dict[str, Any] | None = Field(description="null until it has ended")
     report: dict[str, Any] | None
-    artifacts: list[wire.ArtifactObject]
+    artifacts: list[ArtifactObject]
     post_process: list[dict[str, Any]] = Field(description="with the outcome of each step once it has run")
     stages: list[StageObject]
     depends_on: list[dict[str, Any]]
@@ -262,7 +178,7 @@ class JobExtension(BaseModel):
     variant: str | None
     children: list[str]
     schedule_id: str | None = Field(description="the schedule that has made it")
-    cost: wire.Cost | None = Field(
+    cost: Cost | None = Field(
         description="of its batches and of the jobs that it has started, so far; null: no tariff, or several currencies"
     )
     warnings: list[WarningObject]
@@ -275,7 +191,7 @@ class JobObject(BaseModel):
     object: Literal["job"] = "job"
     recipe: str
     name: str | None
-    errors: wire.BatchErrors | None
+    errors: BatchErrors | None
     input_file_id: str | None
     completion_window: str
     status: JobStatus
@@ -289,12 +205,12 @@ class JobObject(BaseModel):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: ItemCounts
-    usage: wire.Usage = Field(description="the sum over its batches, and over those of the jobs that it has started")
+    usage: Usage = Field(description="the sum over its batches, and over those of the jobs that it has started")
     metadata: dict[str, str] | None
     batchyard: JobExtension
 
 
-class JobPage(wire.Page[JobObject]):
+class JobPage(ListPage[JobObject]):
     pass
 
 
@@ -331,73 +247,13 @@ class CreatedJob(RootModel[JobObject | DryRun]):
     """The job, or with `dry_run` what it would be."""
 
 
-class ItemObject(BaseModel):
-    """An item of a job in a list."""
-
-    number: int = Field(description="row of the input, from 0")
-    custom_id: str
-    state: ItemState
-    life: int = Field(description="1, and one more each time that it was put back")
-    turn: int | None = Field(description="its turns; null: it has not ended, and waits for no verdict")
-    stage: str | None = Field(description="the last in which it has a request; null: in none, or it has ended")
-    reason: str | None = Field(description="error code of one that is failed or stuck; the gate that one waits for")
+class CreateQuery(BaseModel):
+    dry_run: bool = Field(False, description="create nothing: say what the job would be")
 
 
-class ItemPage(wire.Page[ItemObject]):
-    """A page of the items of a job, by number. Cursors are numbers."""
-
-
-class RequestObject(BaseModel):
-    """A request of an item, and its answer."""
-
-    custom_id: str
-    stage: str
-    batch_id: str
-    visit: int = Field(description="turns of the item in this stage, from 1")
-    sample: int
-    retry: int = Field(description="attempts before this one")
-    body: dict[str, Any]
-    status_code: int | None = Field(description="null: no answer yet, or none from an engine")
-    response: dict[str, Any] | None
-    error: dict[str, Any] | None
-    seconds: float | None
-
-
-class JudgementObject(BaseModel):
-    """The outcome of a reward or a gate, or of a request that no engine has run."""
-
-    index: int
-    kind: str
-    value: Any
-
-
-class TurnObject(BaseModel):
-    """What an item wanted at one time, and what it got."""
-
-    life: int
-    turn: int
-    requests: list[RequestObject]
-    judgements: list[JudgementObject]
-
-
-class ReplyObject(BaseModel):
-    """What a person or a CI has said to an item."""
-
-    life: int
-    turn: int
-    kind: Literal["verdict", "resolve", "requeue"]
-    body: dict[str, Any]
-    created_at: int
-
-
-class ItemDetail(ItemObject):
-    """An item with all that has happened to it."""
-
-    columns: dict[str, Any]
-    turns: list[TurnObject]
-    replies: list[ReplyObject]
-    waits_for: dict[str, Any] | None = Field(description="the gate, and what the recipe says to whoever judges")
-    result: Any
-    error: dict[str, Any] | None
-    started_at: float | None
-    ended_at: float | None
+class ListJobs(BaseModel):
+    status: JobStatus | None = None
+    recipe: str | None = Field(None, min_length=1, max_length=128)
+    parent_id: str | None = Field(None, min_length=1, max_length=64, description="only the jobs that this one started")
+    after: str | None = Field(None, description="the id of the last job of the page before")
+    limit: int = Field(20, ge=1, le=100)

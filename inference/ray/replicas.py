@@ -1,0 +1,273 @@
+"""The replicas of a run: the rows that each has, and its life from its start to its death."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from batchyard.errors import EngineDied, EngineError, EngineStartError
+from batchyard.failures.reasons import explained
+from batchyard.models import ModelSpec
+from batchyard.statuses import AfterDeath
+from inference.deaths import EngineDeath
+from inference.ray import starts
+from inference.ray_internals import actor_id
+from inference.residents.directory import get_or_create_engine
+from inference.residents.replies import EngineReply
+from inference.residents.session import EngineSession, EngineTimeouts
+
+DEATHS_IN_A_ROW = 4
+"""Deaths without an answer in between, beyond those that it takes to halve a full engine down to one row."""
+DEATHS = 40
+"""Most deaths in one run; each costs an engine start."""
+PING_SECONDS = 10.0
+SHARE_SECONDS = 1.0
+"""A replica that is not there for so long leaves its rows to the others."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class RunRow:
+    """One row of a run: a request, and its reply once it has one.
+
+    Attributes:
+        place: its index in the table.
+        own_bytes: see inference.requests.cache_need.
+        deaths: of engines that had it among others.
+        strikes: deaths of engines that had it alone.
+    """
+
+    place: int
+    line: int
+    body: str
+    position: int
+    own_bytes: int
+    reply: EngineReply | None = None
+    deaths: int = 0
+    strikes: int = 0
+
+
+@dataclass(eq=False)
+class Replica:
+    """One engine actor as this caller sees it: there, with a handle, or joining.
+
+    Attributes:
+        waiting: its share of the rows that were not sent yet.
+        sent: rows whose reply is missing, by line.
+        suspects: groups of rows, of which any may have killed the engine.
+        absent_since: when it was not there any more; time.monotonic().
+        failure: why it could not start; None if it is there or was not tried yet.
+        starting: the actor that does not run yet.
+    """
+
+    index: int
+    handle: ActorHandle | None = None
+    waiting: deque[RunRow] = field(default_factory=deque)
+    sent: dict[int, RunRow] = field(default_factory=dict)
+    suspects: list[list[RunRow]] = field(default_factory=list)
+    absent_since: float = field(default_factory=time.monotonic)
+    failure: EngineStartError | None = None
+    starting: ActorHandle | None = None
+
+    def absent_seconds(self) -> float:
+        """Return for how long it has not been there; infinite if it cannot start."""
+        if self.handle is not None:
+            return 0.0
+        return time.monotonic() - self.absent_since if self.failure is None else math.inf
+
+
+class Replicas:
+    """The replicas of one run.
+
+    Each has its own stretch of the rows, because requests with a common prefix stand together there. A replica whose
+    stretch is done takes over from the others.
+
+    Attributes:
+        returned: done when rows came back that another replica may take; then there is a new one.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        session: EngineSession,
+        timeouts: EngineTimeouts,
+        on_death: Callable[[EngineDeath], None],
+    ) -> None:
+        """`on_death` is called once with each death of an engine."""
+        self._spec = spec
+        self._session = session
+        self._timeouts = timeouts
+        self._on_death = on_death
+        self._all = [Replica(index) for index in range(spec.replicas)]
+        self.returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._dead: set[str] = set()
+        self._deaths = 0
+        self._deaths_in_a_row = 0
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._all)
+
+    def share(self, rows: list[RunRow]) -> None:
+        """Give each replica a stretch of the rows."""
+        stretch = math.ceil(len(rows) / len(self._all))
+        # Small runs do not all begin with the same replica. A later run of the same work finds its replies again.
+        first = zlib.crc32(self._session.idempotency_key.encode())
+        for number, start in enumerate(range(0, len(rows), stretch)):
+            self._all[(first + number) % len(self._all)].waiting.extend(rows[start : start + stretch])
+
+    def take(self, replica: Replica) -> list[RunRow]:
+        """Take the rows that the replica may get now: of its stretch, else of the longest one."""
+        free = self._session.in_flight - len(replica.sent)
+        rows = [replica.waiting.popleft() for _ in range(min(free, len(replica.waiting)))]
+        if not rows and not replica.waiting and free > 0:
+            others = [one for one in self._all if one.handle is not None or one.absent_seconds() >= SHARE_SECONDS]
+            longest = max(others, key=lambda one: len(one.waiting))
+            share = len(longest.waiting) if longest.handle is None else math.ceil(len(longest.waiting) / 2)
+            rows = [longest.waiting.pop() for _ in range(min(free, share))][::-1]
+        replica.sent |= {row.line: row for row in rows}
+        return rows
+
+    def put_back(self, replica: Replica, rows: Sequence[RunRow]) -> None:
+        """Put rows back that were not run, first in the order, and let all replicas look for work."""
+        if rows:
+            replica.waiting.extendleft(sorted(rows, key=lambda row: -row.position))
+            self.returned.set_result(None)
+            self.returned = asyncio.get_running_loop().create_future()
+
+    def clear(self) -> int:
+        """Drop the rows that no engine has, and return their number."""
+        dropped = sum(len(replica.waiting) + sum(map(len, replica.suspects)) for replica in self._all)
+        for replica in self._all:
+            replica.waiting.clear()
+            replica.suspects.clear()
+        return dropped
+
+    async def join(self, replica: Replica) -> None:
+        """Take in a replica as soon as it is there, however long that takes. Starts that fail are repeated.
+
+        Raises:
+            EngineError: no replica can start.
+        """
+        replica.failure = None
+        for failures in itertools.count(1):
+            handle = replica.starting = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
+            try:
+                result = await awaited(handle.ready.remote(self._timeouts.idle_seconds))
+            except RayError as error:
+                result = error
+            start = starts.outcome(self._spec, handle, result)
+            if start.engine is not None:
+                replica.handle, replica.failure, replica.starting = handle, None, None
+                return
+            if start.death is not None:
+                fruitless = not any(one.handle is not None for one in self._all)
+                self._count_death(replica, handle, start.death, fruitless=fruitless)
+            if isinstance(start.failure, EngineStartError):
+                replica.failure = start.failure
+                if all(one.failure is not None for one in self._all):
+                    raise replica.failure
+            await asyncio.sleep(starts.BACKOFF.seconds(failures))
+
+    def hopeless(self) -> EngineStartError | None:
+        """Return why no replica will come; None if one is there or may come."""
+        seconds = min(replica.absent_seconds() for replica in self._all)
+        starting = [replica.starting for replica in self._all if replica.starting is not None]
+        error = starts.hopeless(self._spec, starting, seconds, self._timeouts.start_timeout)
+        failures = [replica.failure for replica in self._all if replica.failure is not None]
+        return error and (failures[0] if failures else error)
+
+    async def watch(self, handle: ActorHandle, reference: Any) -> Any:
+        """Return the call's result; wait for it as long as the engine shows work.
+
+        Raises:
+            EngineDied: the engine's process ended, or hangs and was killed.
+            EngineError: the call itself failed.
+        """
+        patience = self._timeouts.request_timeout + self._timeouts.hang_margin
+        ping = min(PING_SECONDS, self._timeouts.hang_margin)
+        call = asyncio.ensure_future(awaited(reference))
+        while not (await asyncio.wait([call], timeout=patience))[0]:
+            try:
+                quiet = await asyncio.wait_for(awaited(handle.quiet.remote()), ping)
+            except TimeoutError:
+                quiet = patience
+            except RayActorError:
+                continue  # the call fails with it, too
+            if quiet >= patience:
+                call.cancel()
+                raise EngineDied(explained(f"the engine answered nothing for {patience:g} seconds and was killed"))
+        try:
+            return call.result()
+        except RayActorError as error:
+            raise EngineDied(starts.death_reason(error)) from error
+        except RayTaskError as error:
+            raise EngineError(f"engine {self._spec.engine} of model {self._spec.name}: {error.cause!r}") from error
+
+    def answered(self) -> None:
+        """Note an answer: deaths after it are not in a row with those before."""
+        self._deaths_in_a_row = 0
+
+    def replace(self, replica: Replica, handle: ActorHandle) -> None:
+        """Forget an engine that stopped or died. Its rows wait for another."""
+        if replica.handle is handle:
+            replica.handle, replica.absent_since = None, time.monotonic()
+            rows, replica.sent = list(replica.sent.values()), {}
+            self.put_back(replica, rows)
+            ray.kill(handle)
+
+    def lost(self, replica: Replica, handle: ActorHandle, reason: str, requests: int, following: AfterDeath) -> None:
+        """Replace an engine that died. Count its death once, however many calls report it."""
+        if replica.handle is handle:
+            self.replace(replica, handle)
+            self._count_death(replica, handle, reason, requests, following)
+
+    def _count_death(
+        self,
+        replica: Replica,
+        handle: ActorHandle,
+        reason: str,
+        requests: int = 0,
+        following: AfterDeath = "starts_again",
+        *,
+        fruitless: bool = True,
+    ) -> None:
+        """Report the death of an engine, once. Only a `fruitless` one counts: no other replica goes on.
+
+        Raises:
+            EngineError: there were too many.
+        """
+        engine = actor_id(handle)
+        if engine in self._dead:
+            return
+        self._dead.add(engine)
+        self._deaths += int(fruitless)
+        self._deaths_in_a_row += int(fruitless)
+        most_in_a_row = self._session.in_flight.bit_length() + DEATHS_IN_A_ROW
+        too_many = fruitless and (self._deaths_in_a_row > most_in_a_row or self._deaths > DEATHS)
+        if too_many:
+            following = "ends_run"
+        log.warning("engine died", extra={"model": self._spec.name, "reason": reason, "deaths": self._deaths})
+        self._on_death(EngineDeath(self._spec.name, engine, replica.index, reason, requests, following))
+        if too_many:
+            raise EngineError(
+                f"engine {self._spec.engine} of model {self._spec.name} died {self._deaths} times in one run, "
+                f"{self._deaths_in_a_row} of them without an answer between: {reason}"
+            )
+
+
+async def awaited(reference: Any) -> Any:
+    """Return the value of Ray's reference, as a coroutine, which a reference is not."""
+    return await reference

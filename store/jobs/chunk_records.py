@@ -1,0 +1,72 @@
+"""Chunks: those of a job's results and judgements, and the result chunks of its batches."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from store.records import ChunkKind, JobChunk, ResultChunk
+
+
+class JobChunkEntry(NamedTuple):
+    """A chunk of a job, see store.formats.job_chunks."""
+
+    id: int
+    kind: str
+    sha256: str
+    rows: int
+
+
+def add(session: Session, job_id: str, kind: ChunkKind, sha256: str, rows: int) -> bool:
+    """Add a chunk to a job, under its lease. False if the job has it already."""
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    values = {"job_id": job_id, "kind": kind, "sha256": sha256, "rows": rows, "created_at": time.time()}
+    statement = insert(JobChunk).values(**values).on_conflict_do_nothing().returning(JobChunk.id)
+    return session.scalar(statement) is not None
+
+
+def of_job(
+    session: Session,
+    job_id: str,
+    kind: ChunkKind | None = None,
+    *,
+    since: float | None = None,
+    until: float | None = None,
+) -> list[JobChunkEntry]:
+    """Return a job's chunks in the order in which they were added.
+
+    Args:
+        kind: only those of this kind; None for all.
+        since, until: only those added between these times.
+    """
+    statement = select(JobChunk.id, JobChunk.kind, JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id)
+    if kind is not None:
+        statement = statement.where(JobChunk.kind == kind)
+    if since is not None:
+        statement = statement.where(JobChunk.created_at >= since)
+    if until is not None:
+        statement = statement.where(JobChunk.created_at <= until)
+    return [JobChunkEntry(*row) for row in session.execute(statement.order_by(JobChunk.id))]
+
+
+def of_batch(session: Session, batch_id: str, after: int) -> list[tuple[int, str]]:
+    """Return (id, SHA-256) of a batch's result chunks with ids above `after`, ascending.
+
+    Ids rise in the order of commits, so no chunk with a lower id comes later.
+    """
+    rows = session.execute(
+        select(ResultChunk.id, ResultChunk.sha256)
+        .where(ResultChunk.batch_id == batch_id, ResultChunk.id > after)
+        .order_by(ResultChunk.id)
+    )
+    return [(chunk_id, sha256) for chunk_id, sha256 in rows]
+
+
+def of_segment(session: Session, segment_id: int) -> list[str]:
+    """Return the SHA-256s of the result chunks of a segment."""
+    statement = select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)
+    return list(session.scalars(statement.order_by(ResultChunk.id)))

@@ -1,0 +1,227 @@
+"""Answering: a segment's requests without an answer go through the engine, and answers are stored as they come."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchyard.errors import EngineStartError, Stopped
+from batchyard.models import ModelSpec, is_derived
+from inference.deaths import EngineDeath
+from inference.engines.registry import capabilities
+from inference.residents.session import EngineTimeouts
+from store import batches, holds, segments
+from store.formats import chunks, plan
+from tasks.context import AppContext
+from tasks.execution import engine_status, refusals
+from tasks.execution.chunk_writer import ChunkWriter
+from tasks.execution.deaths import DeathLog
+from tasks.execution.deduplication import Duplicates
+from tasks.execution.result_cache import Cache
+from tasks.scheduling import gpu_sharing
+from tasks.scheduling.dispatch import Drain
+from tasks.scheduling.throughput import ThroughputMeter
+
+log = logging.getLogger(__name__)
+
+
+class Pause:
+    """The pause of a segment's batch: its run sends no more requests, and ends when those in the engine are answered.
+
+    Attributes:
+        requested: the batch is paused, or was since the segment started.
+        close: lets the run send nothing more; False if it has to be stopped, as one that has not begun.
+    """
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+        self.close: Callable[[], bool] = lambda: False
+
+    def request(self) -> bool:
+        """Request it, at each beat, since another replica may join the run. Return what `close` returns."""
+        self.requested.set()
+        return self.close()
+
+
+def run(
+    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, pause: Pause, deaths: DeathLog
+) -> dict[str, str] | None:
+    """Store an answer to each request that has none, until the segment is stopped or paused.
+
+    Returns:
+        The versions behind the answers; None if no engine ran.
+
+    Raises:
+        LeaseLost: the segment has another holder.
+        GpuBusy: other models' engines are at work on the GPUs.
+        EngineStartError, EngineError, UnavailableError: as `inference.pipeline.run`.
+    """
+    spec, rows = _configuration(context, segment), _unanswered(context, segment)
+    if rows.num_rows == 0:
+        return None
+    refusal = refusals.reason(context, segment)
+    if refusal is not None:
+        refusals.refuse(context, segment, stopped, rows, *refusal)
+        return None
+    return _Answering(context, segment, stopped, pause, deaths, spec, rows).run()
+
+
+class _Answering:
+    """One attempt at a segment's requests. Its methods import Ray, which only a process that runs segments needs."""
+
+    def __init__(
+        self,
+        context: AppContext,
+        segment: segments.SegmentLease,
+        stopped: threading.Event,
+        pause: Pause,
+        deaths: DeathLog,
+        spec: ModelSpec,
+        rows: pa.Table,
+    ) -> None:
+        self._context = context
+        self._segment = segment
+        self._stopped = stopped
+        self._pause = pause
+        self._deaths = deaths
+        self._spec = spec
+        self._rows = rows
+        self._timeouts = EngineTimeouts(
+            request_timeout=float(context.settings.request_timeout),
+            start_timeout=float(context.settings.engine_start_timeout),
+            idle_seconds=float(context.settings.engine_idle_seconds),
+        )
+        self._meter = ThroughputMeter(segment, spec)
+        self._cache = Cache(context, segment, spec.config_sha256)
+        drain = Drain(context, spec.name, rows.num_rows)
+        self._writer = ChunkWriter(context, segment, stopped, self._meter, self._cache, drain)
+        self._engine: dict[str, str] | None = None
+
+    def run(self) -> dict[str, str] | None:
+        try:
+            with closing(self._answers()) as tables:
+                try:
+                    for table in tables:
+                        self._writer.add(table)
+                finally:
+                    self._writer.flush(ends=True)  # before the engines hear that the run is over
+        except EngineStartError as failure:
+            if self._engine is not None or not is_derived(self._spec.name):
+                raise
+            # Nobody will mend what a job has derived for itself, so its requests need not wait for that.
+            log.warning("engine of a derived model not started: %s", failure, extra={"model": self._spec.name})
+            with self._context.database.write() as session:
+                holds.release(session, self._spec.name)
+            error = ("engine_unavailable", failure.message)
+            refusals.refuse(self._context, self._segment, self._stopped, self._rows, *error)
+        except Stopped:
+            ids = {"batch_id": self._segment.batch_id, "segment_id": self._segment.lease.id}
+            log.info("segment stopped", extra=ids)
+        if not self._stopped.is_set():
+            self._publish_engines()
+        return self._engine
+
+    def _answers(self) -> Generator[pa.Table]:
+        """Yield cached answers, then the engine's as they come, each with those of its duplicates."""
+        duplicates, requests = Duplicates(self._rows), self._rows.filter(pc.is_null(self._rows["same_as"]))
+        in_flight = self._start()
+        for table in self._cache.find(requests, self._engine or {}):
+            yield from duplicates.join(table, shared=True)
+            requests = _without(requests, table["line"])
+        self._writer.flush()
+        self._meter.expect(requests.num_rows, in_flight * self._spec.replicas)
+        published_at = time.monotonic()
+        for table in self._computed(requests):
+            yield from duplicates.join(table)
+            if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
+                published_at = time.monotonic()
+                self._publish_engines()
+
+    def _start(self) -> int:
+        """Start the model's engine unless it runs, and return its limit of requests in flight."""
+        from inference import pipeline
+        from inference.ray import cluster
+
+        with self._meter.excluded(), engine_status.starting(self._context, self._spec.name):
+            cluster.connect(self._context.settings.ray_address, self._stopped)
+            started = pipeline.start(self._spec, self._timeouts, stopped=self._stopped, on_death=self._record_death)
+        self._engine = started.versions
+        if self._meter.started:
+            self._publish_engines()
+        gpu_sharing.clear_demand(self._context, self._spec.name)
+        if self._segment.held is not None:
+            with self._context.database.write() as session:
+                holds.engine_started(session, self._spec.name)
+        return started.in_flight
+
+    def _computed(self, requests: pa.Table) -> Iterator[pa.Table]:
+        """Yield the engine's answers as they come."""
+        from inference import pipeline
+
+        key = f"{self._segment.batch_id}/{self._segment.number}"
+        self._pause.close = functools.partial(pipeline.close, self._spec, key, self._timeouts.request_timeout)
+        answers = pipeline.run(
+            self._spec,
+            self._segment.endpoint,
+            requests.select(pipeline.REQUESTS),
+            self._timeouts,
+            idempotency_key=key,
+            stopped=self._stopped,
+            paused=self._pause.requested,
+            on_death=self._record_death,
+        )
+        starts = capabilities(self._spec.engine).starts_each_run
+        with closing(answers):
+            while not self._stopped.is_set():
+                with self._meter.excluded() if starts else nullcontext():
+                    table = next(answers, None)
+                if table is None:
+                    return
+                starts = False
+                yield table
+
+    def _record_death(self, death: EngineDeath) -> None:
+        self._writer.flush()  # answers from before a death are none after it
+        self._deaths.add(death)
+
+    def _publish_engines(self) -> None:
+        from inference.residents import directory
+
+        engine_status.publish(self._context, directory.states(timeout=1.0))
+
+
+def _unanswered(context: AppContext, segment: segments.SegmentLease) -> pa.Table:
+    rows = plan.segment(context.artifacts, segment.plan_sha256, segment.row_group)
+    for sha256 in segment.chunks:
+        for answered in chunks.read(context.artifacts, sha256, ["line"]):
+            rows = _without(rows, answered["line"])
+    return rows
+
+
+def _without(rows: pa.Table, lines: pa.ChunkedArray) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["line"], lines.combine_chunks())))
+
+
+def _configuration(context: AppContext, segment: segments.SegmentLease) -> ModelSpec:
+    """Return the model's configuration.
+
+    A batch keeps the one it was validated with. If its model is on hold and has answered nothing of the
+    batch, the deployment's present one takes its place, since that is where the fault was mended; the price stays.
+    """
+    spec, current = ModelSpec.model_validate(segment.model), context.models.get(segment.model["name"])
+    if segment.held is None or current is None or current.config_sha256 == spec.config_sha256:
+        return spec
+    with context.database.write() as session:
+        if segments.answered(session, segment.batch_id, spec.name):
+            return spec
+        current = current.model_copy(update={"price": spec.price})
+        batches.set_model(session, segment.batch_id, spec.name, current.model_dump(mode="json"))
+    log.info("batch takes the model's present configuration", extra={"batch_id": segment.batch_id, "model": spec.name})
+    return current

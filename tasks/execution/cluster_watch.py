@@ -1,0 +1,49 @@
+"""The Ray cluster that this process is connected to: whether it still answers."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+LOOK_SECONDS = 1.0
+LOOKS = 3
+"""A cluster that was away at so many looks in a row is lost."""
+
+
+def ray_is_away() -> bool:
+    """True if the Ray cluster that this process is connected to does not answer, which is not the engine's fault."""
+    # Another thread may be importing Ray now.
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return False
+    from inference.ray import cluster
+
+    return not cluster.alive()
+
+
+class ClusterWatch:
+    """Watches the Ray cluster that this process is connected to, for all its segments."""
+
+    def __init__(self) -> None:
+        self._looking = threading.Lock()
+        self._looked_at = 0.0
+        self._away = 0
+
+    def lost(self) -> bool:
+        """Return True if the cluster was away, or another one, at LOOKS looks in a row.
+
+        Each segment asks at its beats. One of them looks, at most once a beat, and the others wait for none.
+        """
+        if self._looking.acquire(blocking=False):
+            try:
+                if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+                    self._away = self._away + 1 if ray_is_away() else 0
+                    self._looked_at = time.monotonic()
+            finally:
+                self._looking.release()
+        return self._away >= LOOKS
+
+
+WATCH = ClusterWatch()
+"""The watch of this process."""

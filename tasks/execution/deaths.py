@@ -1,0 +1,65 @@
+"""Deaths: those of engines in a segment's run, recorded for its batch and its model."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+
+from batchyard.errors import UnavailableError
+from batchyard.models import is_derived
+from inference.deaths import EngineDeath
+from store import holds, segments
+from tasks.context import AppContext
+from tasks.execution import progress
+
+log = logging.getLogger(__name__)
+
+
+class DeathLog:
+    """Logs the deaths of engines in a segment's run, counts them, and records them for its batch and its model."""
+
+    def __init__(self, context: AppContext, segment: segments.SegmentLease) -> None:
+        self._context = context
+        self._segment = segment
+        self._unrecorded: list[EngineDeath] = []
+        self._any = False
+
+    def add(self, death: EngineDeath) -> None:
+        """Record a death. It is kept while the database is away, since the run need not end for that."""
+        facts = {name: value for name, value in asdict(death).items() if name != "engine"}
+        ids = {"batch_id": self._segment.batch_id, "job_id": self._segment.job_id, "segment_id": self._segment.lease.id}
+        log.error("engine died: %s", death.reason, extra={**ids, **facts})
+        self._any = True
+        self._unrecorded.append(death)
+        self._record()
+
+    def close(self) -> None:
+        """Record what is left, and hold the model if its engines die and answer nothing.
+
+        Nobody will mend what a job has derived for itself: its requests fail after some attempts.
+        """
+        self._record()
+        model = self._segment.model["name"]
+        if not self._any or is_derived(model):
+            return
+        try:
+            with self._context.database.write() as session:
+                hold = holds.hold_after_deaths(session, model)
+        except UnavailableError as error:
+            log.warning("model not held: %s", error, extra={"model": model})
+            return
+        if hold is not None:
+            log.error("model on hold: %s", hold.reason, extra={"batch_id": self._segment.batch_id, "model": model})
+
+    def _record(self) -> None:
+        while self._unrecorded:
+            facts = asdict(self._unrecorded[0])
+            try:
+                with self._context.database.write() as session:
+                    is_new = holds.record_death(session, self._segment.batch_id, next_=facts.pop("next"), **facts)
+            except UnavailableError as error:
+                log.warning("death of an engine not recorded: %s", error, extra={"batch_id": self._segment.batch_id})
+                return
+            death = self._unrecorded.pop(0)
+            if is_new:
+                progress.count(self._context, death.model, {"engine_deaths": 1})

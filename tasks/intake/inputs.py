@@ -1,0 +1,135 @@
+"""Inputs: what a client sends, prompts or whole requests, becomes a stored file of whole requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+from batchyard.errors import RequestError
+from batchyard.tables import formats
+from batchyard.tables.formats import Format, TableError
+from batchyard.wording import MAX_MESSAGE, cut
+from store.artifacts import ArtifactWriter
+from store.records import File
+from tasks.context import AppContext
+from tasks.intake import prompts
+from tasks.intake.lines import LineError
+from tasks.intake.prompts import Prompt, RequestTemplate
+from tasks.intake.requests import RequestChecker
+from tasks.steps import registry as steps
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What prompts become requests with.
+
+    Attributes:
+        template: prompt with the columns of a file; None for its column of prompts.
+        null_values: cells of csv and tsv that are empty.
+        parameters: those of a request that the API names, without the ones that were left out.
+        sampling: any other parameters of the request.
+        post_process: the steps, which can refuse a request.
+        explicit: names of those of these options that the client has set, none of which suits whole requests.
+    """
+
+    endpoint: str
+    model: str | None
+    system: str | None
+    template: str | None
+    null_values: Collection[str]
+    parameters: Mapping[str, Any]
+    sampling: Mapping[str, Any]
+    post_process: list[dict[str, Any]]
+    skip_invalid: bool
+    explicit: Set[str]
+
+
+def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[Prompt]) -> ArtifactWriter:
+    """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
+    common = request_template(context, options)
+    checker = RequestChecker(context.models, steps.checks(options.post_process))
+
+    def check(request: dict[str, Any]) -> None:
+        try:
+            checker.check(options.endpoint, request)
+        except LineError as error:
+            param = (error.param or "").removeprefix("body.") or None
+            raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
+
+    return prompts.write(
+        context.artifacts, inputs, common, check, context.settings.max_requests, skip_invalid=options.skip_invalid
+    )
+
+
+def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, name: str) -> ArtifactWriter:
+    """Return a file of whole requests as it is; store a request for each prompt of any other file.
+
+    Raises:
+        RequestError, UnavailableError.
+    """
+    kind = prompts.kind_of(name).format
+    if kind == "jsonl":
+        with opened(context, upload, name) as file:
+            holds_requests = prompts.is_requests(file, context.settings.max_line_bytes)
+        if holds_requests:
+            if options.explicit:
+                raise RequestError(
+                    "The file holds whole requests, which say themselves how they are run; leave this out.",
+                    code="invalid_value",
+                    param=min(options.explicit),
+                )
+            return decompressed(context, upload, name)
+    with opened(context, upload, name) as file:
+        return of_prompts(context, options, read_prompts(context, options, file, kind))
+
+
+def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], kind: Format) -> Iterator[Prompt]:
+    """Yield the prompts of a file while reading it. Raises RequestError."""
+    return prompts.of_file(
+        file,
+        kind,
+        options.template,
+        null_values=options.null_values,
+        max_line_bytes=context.settings.max_line_bytes,
+    )
+
+
+def request_template(context: AppContext, options: InputOptions) -> RequestTemplate:
+    """Return what all requests have in common. Raises RequestError."""
+    if options.model is None:
+        models = ", ".join(sorted(context.models))
+        raise RequestError(
+            f"Missing required parameter: 'model'; served here: {models}.",
+            code="missing_required_parameter",
+            param="model",
+        )
+    duplicates = options.parameters.keys() & options.sampling.keys()
+    if duplicates:
+        name = min(duplicates)
+        raise RequestError(f"'{name}' is given twice, by itself and in 'sampling'.", code="invalid_value", param=name)
+    parameters = {**options.parameters, **options.sampling}
+    return RequestTemplate(options.endpoint, options.model, options.system, parameters)
+
+
+@contextmanager
+def opened(context: AppContext, upload: ArtifactWriter | File, name: str) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed if its name says that it is compressed. Raises RequestError if it cannot be read."""
+    with context.artifacts.open(upload.sha256) as file:
+        try:
+            yield formats.decompressed(file, formats.compression_of(name), context.settings.max_file_bytes)
+        except TableError as error:
+            raise prompts.refused(error) from None
+
+
+def decompressed(context: AppContext, upload: ArtifactWriter, name: str) -> ArtifactWriter:
+    """Store a compressed file anew as what it holds; return any other as it is."""
+    if formats.compression_of(name) is None:
+        return upload
+    with opened(context, upload, name) as file, context.artifacts.create() as target:
+        while content := file.read(_COPY_BYTES):
+            target.write(content)
+    return target

@@ -1,0 +1,22 @@
+"""`top` shows what runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.stacks import RunningStack
+
+
+def test_top_shows_the_queue_the_engines_and_what_runs(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit_endless()
+    stack.wait(batch, until=lambda batch: batch.status == "in_progress")
+    shown = terminal("top")
+    seen = json.loads(terminal("top", "--json").stdout)
+    listed = terminal("list", "--status", "in_progress")
+    stack.client.batches.cancel(batch.id)
+    assert shown.returncode == 0, shown.stderr
+    assert "in progress" in shown.stdout
+    assert batch.id in shown.stdout
+    assert seen["queue"]["batches"]["in_progress"] >= 1
+    assert batch.id in listed.stdout

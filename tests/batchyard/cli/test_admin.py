@@ -1,0 +1,76 @@
+"""Commands of an administrator: migrations, keys, projects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from store import keys
+from store.database import Database
+from tests.support.stacks import RunningStack
+from tests.support.terminal import Result, batchyard
+
+
+def test_migrate_makes_an_admin_key_where_none_is_in_use(tmp_path: Path, database_url: str) -> None:
+    def migrate() -> str:
+        return batchyard("migrate", "--admin-key", folder=tmp_path, DATABASE_URL=database_url).stdout
+
+    file = tmp_path / "data" / "admin.key"
+    file.parent.mkdir()
+    file.write_text("of another database")
+    assert str(file) in migrate()
+    assert file.stat().st_mode & 0o777 == 0o600
+    database = Database(database_url)
+    with database.read() as session:
+        admin = keys.authenticate(session, file.read_text())
+        assert admin is not None and admin.admin
+        assert keys.named(session, admin.project_id, {admin.key_id}) == {admin.key_id: "admin.key"}
+    file.unlink()
+    assert migrate() == ""
+    assert not file.exists()
+    with database.write() as session:
+        keys.revoke(session, admin.key_id)
+    database.close()
+    assert str(file) in migrate()
+
+
+def test_a_new_key_works_and_sees_its_own_project_only(stack: RunningStack, tmp_path: Path) -> None:
+    created = batchyard("key", "create", "--project", "cli", "--data", stack.data, folder=tmp_path)
+    assert created.returncode == 0, created.stderr
+    key = created.stdout.strip()
+    result = batchyard("list", "--json", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=key)
+    assert json.loads(result.stdout) == []
+
+
+def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningStack, tmp_path: Path) -> None:
+    def key(*arguments: str) -> Result:
+        return batchyard("key", *arguments, "--data", stack.data, folder=tmp_path)
+
+    new_key = json.loads(key("create", "--project", "revoked", "--json").stdout)
+    assert new_key["key"].startswith(f"by-{new_key['id']}-")
+    listed = key("list", "--project", "revoked")
+    assert new_key["id"] in listed.stdout
+    assert new_key["key"].rpartition("-")[2] not in listed.stdout
+    revoked = key("revoke", new_key["id"])
+    assert revoked.stdout == f"key {new_key['id']} of project revoked is revoked\n"
+    recorded = cast(Any, stack.client.get("/audit", cast_to=object))["data"]
+    did = [(event["type"], event["by"]["key_id"]) for event in recorded if event["data"]["id"] == new_key["id"]]
+    assert did == [("key.revoked", "terminal"), ("key.created", "terminal")]
+    again = json.loads(key("revoke", new_key["id"], "--json").stdout)
+    assert again in json.loads(key("list", "--json").stdout)
+    refused = batchyard("list", folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=new_key["key"])
+    assert refused.returncode == 4
+    assert "No API key found with id 'nope'" in key("revoke", "nope").stderr
+    assert "a name has 1 to 128 characters" in key("create", "--project", "").stderr
+
+
+def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
+    def project(*arguments: str) -> Result:
+        return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
+
+    batchyard("key", "create", "--project", "search", "--data", tmp_path, folder=tmp_path)
+    result = project("set", "search", "--cache-bytes", "1000000")
+    assert result.stdout == "search: tier none, max segments no limit, cache of 1000000 bytes\n"
+    assert "1000000" in project("list").stdout
+    assert json.loads(project("set", "search", "--no-cache", "--json").stdout)["cache_bytes"] is None

@@ -1,0 +1,80 @@
+"""`run` starts a stack or uses one, goes on where it was, and says why it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.local import process
+from tests.support.rows import until
+from tests.support.stacks import RunningStack, a_chat
+from tests.support.terminal import separate_process
+
+
+def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, tmp_path: Path) -> None:
+    command = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--model", "other", "--json")
+    first, second, third = terminal(*command), terminal(*command), terminal(*command, "--again")
+    assert [result.returncode for result in (first, second, third)] == [0, 0, 0], first.stderr
+    ids = [json.loads(result.stdout)["id"] for result in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+    assert f"taking up batch {ids[0]}" in second.stderr
+    assert json.loads(first.stdout)["model"] == "other"
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+
+
+def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
+    stack: RunningStack, terminal: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps(a_chat(f"r{number}", f"{number}", model="slow")) + "\n" for number in range(200))
+    )
+    command = ("run", "--input-file", tmp_path / "in.jsonl", "--output-file", tmp_path / "out.jsonl")
+    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    before = stack.client.batches.list(limit=1).data
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "batchyard"), *map(str, command)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **key},
+    ) as running:
+        until(lambda: stack.client.batches.list(limit=1).data != before)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        assert "interrupted: the same command again goes on with what has no answer yet" in running.stderr.read()
+    assert running.returncode == 130
+    assert not (tmp_path / "out.jsonl").exists()
+    batch = stack.client.batches.list(limit=1).data[0]
+    again = terminal(*command)
+    assert again.returncode == 0, again.stderr
+    assert f"taking up batch {batch.id}" in again.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 200
+
+
+@pytest.mark.stack
+def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
+    arguments = ("run", "-i", questions, "-o", tmp_path / "out.jsonl", "--errors", tmp_path / "errors.jsonl")
+    result = separate_process(*arguments, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    assert result.returncode == 0, result.stderr
+    assert "20 of 20 requests answered" in result.stdout
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+    assert (tmp_path / "errors.jsonl").read_text() == ""
+    assert process.tagged(str(tmp_path / "data")) == []
+
+
+@pytest.mark.stack
+def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
+    result = separate_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"
+    ]

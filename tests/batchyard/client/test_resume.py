@@ -1,0 +1,62 @@
+"""A command that is run again finds what it made the first time, and nothing that cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from batchyard.client import resume
+
+MARK = resume.fingerprint("run", "1" * 64)
+OTHER = resume.fingerprint("run", "2" * 64)
+
+
+def batch(name: str, status: str = "completed", mark: dict[str, str] | None = MARK, **ours: Any) -> dict[str, Any]:
+    return {
+        "object": "batch",
+        "id": name,
+        "status": status,
+        "metadata": mark,
+        "batchyard": {"retry_of": None, **ours},
+    }
+
+
+def test_equal_parts_have_equal_marks_whatever_their_order() -> None:
+    assert resume.fingerprint({"a": 1, "b": 2}) == resume.fingerprint({"b": 2, "a": 1})
+    assert resume.fingerprint("a", 1) != resume.fingerprint("a", 2)
+
+
+def test_the_newest_with_the_mark_is_found_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    batches = [batch("other", mark=OTHER), batch("unmarked", mark=None), batch("new"), batch("old")]
+    document = resume.earlier(batches, MARK)
+    assert document is not None and document["id"] == "new"
+    assert capsys.readouterr().err == "taking up batch new (completed); --again computes all of it anew\n"
+
+
+@pytest.mark.parametrize("status", ["failed", "expired", "cancelling", "cancelled"])
+def test_what_cannot_go_on_is_passed_over(status: str) -> None:
+    assert resume.earlier([batch("ended", status)], MARK) is None
+    document = resume.earlier([batch("ended", status), batch("old", "in_progress")], MARK)
+    assert document is not None and document["id"] == "old"
+
+
+def test_a_retry_has_its_sources_mark_and_is_passed_over() -> None:
+    assert resume.earlier([batch("retry", retry_of="batch_1")], MARK) is None
+
+
+def test_the_list_is_read_once_and_no_further_than_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    fetched = []
+
+    def fetch() -> Iterator[dict[str, Any]]:
+        for one in (batch("a"), batch("b", mark=OTHER), batch("c")):
+            fetched.append(one["id"])
+            yield one
+
+    earlier = resume.Earlier(fetch())
+    assert earlier.find(MARK, None) is not None and fetched == ["a"]
+    assert earlier.find(OTHER, None) is not None and fetched == ["a", "b"]
+    assert earlier.find(MARK, None) is not None and fetched == ["a", "b"]
+    assert earlier.find(resume.fingerprint("none"), None) is None and fetched == ["a", "b", "c"]
+    assert capsys.readouterr().err == "", "without a remedy nothing is said"

@@ -1,0 +1,41 @@
+"""A reply has all of an engine's answer, and comes through Ray as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inference.engine import EngineAnswer
+from inference.residents.replies import CLOSED, ENGINE_DIED, MOST_TOKENS, EngineReply, packed, unpacked
+
+
+def test_a_reply_has_the_body_as_json_and_the_tokens_of_its_usage() -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    reply = EngineReply.of(EngineAnswer(200, {"choices": [], "usage": usage}), 0.5)
+    assert json.loads(reply.body or b"") == {"choices": [], "usage": usage}
+    assert reply[2:] == (None, 7, 4, 3, 0.5)
+
+
+@pytest.mark.parametrize("usage", [None, "many", [], {"prompt_tokens": -1}, {"prompt_tokens": MOST_TOKENS + 1}])
+def test_a_usage_that_is_none_counts_no_tokens(usage: Any) -> None:
+    reply = EngineReply.of(EngineAnswer(200, {"usage": usage}), 0.5)
+    assert (reply.input_tokens, reply.cached_tokens, reply.output_tokens) == (0, 0, 0)
+
+
+def test_a_refusal_counts_no_tokens() -> None:
+    assert EngineReply.of(EngineAnswer(400, {"usage": {"prompt_tokens": 7}}), 0.5).input_tokens == 0
+
+
+def test_only_the_reply_of_an_engine_that_died_says_why_it_did() -> None:
+    assert EngineReply.failed(ENGINE_DIED, "killed").death == "killed"
+    assert EngineReply.failed("request_timeout", "too long").death is None
+    assert EngineReply(200, b"{}", None).death is None
+
+
+def test_packed_replies_are_plain_tuples_and_come_out_as_they_were() -> None:
+    replies = [(1, EngineReply(200, b"{}", None, 1, 2, 3, 0.5)), (2, None), (3, CLOSED)]
+    assert [type(reply) for _, reply in packed(replies)] == [tuple, type(None), tuple]
+    assert unpacked(packed(replies)) == replies
+    assert all(reply is None or type(reply) is EngineReply for _, reply in unpacked(packed(replies)))

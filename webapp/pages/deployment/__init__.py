@@ -1,1 +1,0 @@
-"""Pages of the machines: the models served, and their engines."""

@@ -1,0 +1,263 @@
+"""The metrics of the deployment as Prometheus reads them: a snapshot at each scrape, and the time of each request."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import flask
+from flask import Flask, Response, g
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from batchyard.models import ModelSpec
+from tasks import metrics
+from tasks.context import AppContext
+from tasks.execution import progress
+from tasks.jobs import progress as job_progress
+from tasks.metrics import Snapshot
+
+BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
+TOKENS = {
+    "input_tokens": "input",
+    "cached_tokens": "cached",
+    "output_tokens": "output",
+    "shared_input_tokens": "shared_input",
+    "shared_output_tokens": "shared_output",
+}
+OUTCOMES = ("completed", "failed")
+
+Samples = Iterable[tuple[Sequence[str], float | None]]
+
+
+class _Deployment(Collector):
+    """A Prometheus collector that takes a snapshot of the deployment at each scrape."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = metrics.collect(self._context)
+        yield from _queue(snapshot)
+        yield from _models(snapshot)
+        yield from _batches(snapshot)
+        yield from _jobs(snapshot)
+        yield from _totals(snapshot.totals or {}, self._context.models)
+        yield from _job_totals(snapshot.job_totals or {})
+        yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
+        if snapshot.messages is not None:
+            yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(snapshot.messages))
+        processes = snapshot.processes.items()
+        sizes = [((name,), float(size)) for name, (size, _) in processes]
+        yield _gauge("process_resident_bytes", "Memory of a process and all it started.", ["process"], sizes)
+        yield _gauge(
+            "process_cpu_seconds",
+            "CPU time of a process and all it started that are alive.",
+            ["process"],
+            [((name,), cpu) for name, (_, cpu) in processes],
+        )
+
+
+def _gauge(name: str, meaning: str, labels: list[str], samples: Samples) -> GaugeMetricFamily:
+    """Return a gauge of samples; those with an unknown value (None) are left out."""
+    family = GaugeMetricFamily(f"batchyard_{name}", meaning, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def _by_name(numbers: Mapping[str, float]) -> Samples:
+    return [((name,), number) for name, number in numbers.items()]
+
+
+def _queue(snapshot: Snapshot) -> Iterator[Metric]:
+    queue = snapshot.queue
+    yield _gauge("batches", "Batches that have not ended.", ["status"], _by_name(queue.batches))
+    yield _gauge("batches_paused", "Batches that wait until somebody resumes them.", [], [((), queue.paused)])
+    yield _gauge("batches_sla", "Batches that have not ended, by SLA state.", ["sla"], _by_name(queue.sla))
+    yield _gauge(
+        "next_deadline_seconds",
+        "Time to the first end of a window, negative once it has passed.",
+        [],
+        [((), queue.next_deadline_seconds)],
+    )
+
+
+def _models(snapshot: Snapshot) -> Iterator[Metric]:
+    models = snapshot.queue.models
+    states = {"pending": "pending_segments", "running": "running_segments"}
+    segments = [((entry.model, state), getattr(entry, name)) for entry in models for state, name in states.items()]
+    yield _gauge("segments", "Segments that are not done.", ["model", "state"], segments)
+    for name, meaning in (
+        ("waiting_requests", "Requests of pending segments."),
+        ("oldest_seconds", "Age of the oldest batch with a pending segment."),
+        ("rows_per_second", "Requests answered a second, over the last minute."),
+        ("tokens_per_second", "Input and output tokens a second, over the last minute."),
+    ):
+        yield _gauge(name, meaning, ["model"], [((entry.model,), getattr(entry, name)) for entry in models])
+    held = [((entry.model,), float(entry.held is not None)) for entry in models]
+    yield _gauge("model_held", "1 if the model cannot run and its batches wait.", ["model"], held)
+    demands = [((model,), entry.needed) for model, entry in snapshot.demand.items()]
+    yield _gauge("replicas_needed", "Replicas that keep the deadlines of what is queued.", ["model"], demands)
+    engines = snapshot.engines or []
+    engine_states = sorted({(engine.model, engine.state) for engine in engines})
+    yield _gauge(
+        "engines",
+        "Resident engines, as they were seen last.",
+        ["model", "state"],
+        [(key, sum((engine.model, engine.state) == key for engine in engines)) for key in engine_states],
+    )
+    preemptions = CounterMetricFamily(
+        "batchyard_engine_preemptions",
+        "Running requests whose cache an engine took, to compute them again.",
+        labels=["model", "engine"],
+    )
+    for engine in engines:
+        if engine.preemptions is not None:
+            preemptions.add_metric([engine.model, engine.name], engine.preemptions)
+    yield preemptions
+    yield _gauge(
+        "engine_in_flight",
+        "Requests in a model's engines, as they were seen last.",
+        ["model"],
+        [
+            ((model,), sum(engine.in_flight for engine in engines if engine.model == model))
+            for model in sorted({engine.model for engine in engines})
+        ],
+    )
+
+
+def _batches(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield gauges by batch id, of the metrics.BATCHES batches due first only: the number of labels stays bounded."""
+    due = [((batch.batch_id,), batch.due_seconds) for batch in snapshot.batches]
+    yield _gauge("batch_due_seconds", "Time until an unfinished batch is due.", ["batch_id"], due)
+    eta = [((batch.batch_id,), batch.eta_seconds) for batch in snapshot.batches]
+    yield _gauge("batch_eta_seconds", "Time until an unfinished batch will be done.", ["batch_id"], eta)
+
+
+def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield gauges by recipe, and by job id of the metrics.BATCHES jobs due first only."""
+    entries = snapshot.recipes
+    jobs = [((entry.recipe, entry.status), entry.jobs) for entry in entries]
+    yield _gauge("jobs", "Jobs that have not ended.", ["recipe", "status"], jobs)
+    items: Counter[tuple[str, str]] = Counter()
+    restarted: Counter[tuple[str, ...]] = Counter()
+    for entry in entries:
+        items.update({(entry.recipe, state): number for state, number in entry.items.items()})
+        restarted[entry.recipe,] += entry.restarted
+    yield _gauge("job_items", "Items of jobs that have not ended.", ["recipe", "state"], items.items())
+    meaning = "Items of jobs that have not ended, begun again because their recipe's file has changed."
+    yield _gauge("job_items_restarted", meaning, ["recipe"], restarted.items())
+    due = [((job.job_id,), job.due_seconds) for job in snapshot.jobs]
+    yield _gauge("job_due_seconds", "Time until an unfinished job is due.", ["job_id"], due)
+    eta = [((job.job_id,), job.eta_seconds) for job in snapshot.jobs]
+    yield _gauge("job_eta_seconds", "Time until an unfinished job will be done.", ["job_id"], eta)
+
+
+def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
+    requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
+    shared = CounterMetricFamily("batchyard_shared_requests", "Requests that got another's answer.", labels=["model"])
+    tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
+    errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
+    retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
+    deaths = CounterMetricFamily("batchyard_engine_deaths", "Engines that died.", labels=["model"])
+    for name in models:
+        # A counter that begins with its first death would show no increase.
+        deaths.add_metric([name], totals.get(("engine_deaths", name), 0))
+    judged = CounterMetricFamily(
+        "batchyard_judgement_errors", "Calls of a reward or a gate that raised, hung or died.", labels=["name"]
+    )
+    timed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for (what, model), amount in totals.items():
+        kind, _, rest = what.partition(":")
+        if kind in ("seconds", "milliseconds"):
+            request_class, _, bucket = rest.partition(":")
+            timed[model, request_class][bucket or "sum"] = amount
+        elif what in OUTCOMES:
+            requests.add_metric([model, what], amount)
+        elif what in TOKENS:
+            tokens.add_metric([model, TOKENS[what]], amount)
+        elif what == "shared_requests":
+            shared.add_metric([model], amount)
+        elif what == progress.JUDGEMENT_ERRORS:
+            judged.add_metric([model], amount)
+        elif what == "engine_deaths":
+            if model not in models:
+                deaths.add_metric([model], amount)
+        elif what == "retries":
+            retries.add_metric([model], amount)
+        else:
+            errors.add_metric([model, what.removeprefix("error:")], amount)
+    yield from (requests, shared, tokens, errors, retries, deaths, judged, _request_seconds(timed))
+
+
+def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:
+    """Return the histogram of tasks.execution.progress.request_seconds: by model and class, each bucket and the sum."""
+    family = HistogramMetricFamily(
+        "batchyard_request_seconds", "Time of a request in its engine.", labels=["model", "request_class"]
+    )
+    for labels, numbers in timed.items():
+        family.add_metric(labels, _buckets(progress.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
+    return family
+
+
+def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
+    items = CounterMetricFamily("batchyard_job_items", "Items that have ended.", labels=["recipe", "state"])
+    meaning = "What the results of items have counted, as their recipe names it."
+    counters = CounterMetricFamily("batchyard_job_counter", meaning, labels=["recipe", "name"])
+    meaning = "Time in which jobs held requests back while less than half of what the model holds was out."
+    hungry = CounterMetricFamily("batchyard_hungry_seconds", meaning, labels=["model"])
+    ticks: Counter[str] = Counter()
+    milliseconds = 0
+    for (what, *labels), amount in totals.items():
+        if what == "items":
+            items.add_metric(labels, amount)
+        elif what == "counter":
+            counters.add_metric(labels, amount)
+        elif what == "hungry_ms":
+            hungry.add_metric(labels, amount / 1000)
+        elif what == "tick":
+            ticks[labels[0]] += amount
+        else:
+            milliseconds += amount
+    yield from (items, counters, hungry)
+    advance = HistogramMetricFamily("batchyard_job_advance_seconds", "Time of one tick of a job.", labels=[])
+    advance.add_metric([], _buckets(job_progress.TICK_SECONDS, ticks), milliseconds / 1000)
+    yield advance
+
+
+def _buckets(bounds: Sequence[float], numbers: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Return the cumulative buckets of a histogram.
+
+    `numbers` are by the index of the bound; the last has no bound.
+    """
+    names = [*map(floatToGoString, bounds), "+Inf"]
+    reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(names)))
+    return list(zip(names, reached, strict=True))
+
+
+def register(app: Flask, context: AppContext) -> None:
+    """Time every request, and collect a snapshot at each scrape."""
+    registry = CollectorRegistry()
+    registry.register(_Deployment(context))
+    app.extensions["metrics"] = registry
+    seconds = Histogram(
+        "batchyard_http_request_seconds",
+        "Time from a request's first byte to its answer's.",
+        ["method", "route", "status"],
+        buckets=BUCKETS,
+        registry=registry,
+    )
+
+    @app.after_request
+    def _observe(response: Response) -> Response:
+        rule = flask.request.url_rule
+        # An unknown method has no route. Clients must not be able to create label values.
+        labels = (flask.request.method, rule.rule) if rule else ("none", "none")
+        seconds.labels(*labels, response.status_code).observe(time.monotonic() - g.began)
+        return response

@@ -1,0 +1,100 @@
+"""Fields that several models have, and what forms and repeated requests need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from batchyard import durations
+from tasks.steps import registry
+
+
+def _duration(text: str) -> str:
+    durations.seconds(text)
+    return text
+
+
+def _step(entry: dict[str, Any]) -> dict[str, Any]:
+    names = sorted(registry.STEPS.names())
+    name = entry.get("step")
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"no step {name!r}; there are: {', '.join(names)}")
+    return registry.STEPS.get(name).options.model_validate(entry).model_dump()
+
+
+# The pattern is only for the OpenAPI document: `_duration` validates, with a better message.
+Window = Annotated[
+    str,
+    Field(strict=True, examples=["24h"], json_schema_extra={"pattern": "^[1-9][0-9]{0,8}[smhd]$"}),
+    AfterValidator(_duration),
+]
+Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
+Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
+OnInvalid = Literal["fail", "skip"]
+ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
+PRIORITY = "the order among the project's own batches"
+Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], Short], Field(max_length=16)]
+
+
+def from_json_text(value: Any) -> Any:
+    """Parse a form field's JSON text. Any other value, and text that is not JSON, is returned unchanged."""
+    if isinstance(value, str):
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+def declare_file(*, required: bool) -> Callable[[dict[str, Any]], None]:
+    """Return a hook that adds the field `file` to a form's schema. The form parser removes it before validation."""
+
+    def declare(schema: dict[str, Any]) -> None:
+        schema["properties"]["file"] = {"type": "string", "format": "binary"}
+        if required:
+            schema.setdefault("required", []).append("file")
+
+    return declare
+
+
+class ExpiresAfter(BaseModel):
+    """When a file expires: `seconds` after `created_at`, between an hour and 30 days."""
+
+    model_config = ConfigDict(extra="forbid")
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=3600, le=2592000)
+
+
+class Repeatable(BaseModel):
+    idempotency_key: str | None = Field(
+        None, strict=True, min_length=1, max_length=255, description="as the header Idempotency-Key"
+    )
+
+
+MAX_DEPTH = 64
+Id = Annotated[str, StringConstraints(strict=True, max_length=64)]
+
+
+def _shallow(value: dict[str, Any]) -> dict[str, Any]:
+    pending: list[tuple[Any, int]] = [(value, 1)]  # no recursion: clients nest as deep as they like
+    while pending:
+        outer, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        inner = outer.values() if isinstance(outer, dict) else outer
+        pending += [(entry, depth + 1) for entry in inner if isinstance(entry, dict | list)]
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_shallow)]
+
+
+class Idempotent(BaseModel):
+    idempotency_key: str | None = Field(None, alias="Idempotency-Key", min_length=1, max_length=255)
+
+
+JsonText = BeforeValidator(from_json_text)

@@ -1,0 +1,87 @@
+"""The models of /v1/queue and /v1/demand."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.execution.engine_status import State
+
+
+class ModelQueueObject(BaseModel):
+    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
+
+    model: str
+    pending_segments: int
+    running_segments: int
+    waiting_requests: int
+    oldest_seconds: float | None
+    rows_per_second: float | None
+    tokens_per_second: float | None
+    held: str | None = Field(
+        description="why its batches wait: its engine cannot be started, or it is not served any more; null: nothing "
+        "is known against it"
+    )
+
+
+class EngineObject(BaseModel):
+    """A resident engine, as it was seen last."""
+
+    model_config = ConfigDict(from_attributes=True)
+    name: str
+    model: str
+    state: State
+    answered: int
+    in_flight: int
+    idle_seconds: float
+    seen_at: float
+    endpoints: list[dict[str, Any]] = Field(description="servers elsewhere that it asks, with their health")
+    preemptions: int | None = Field(
+        description="how often it took the cache of a running request and computed it again; null: it does not count"
+    )
+    started_at: float | None = Field(description="since when it is up; null: nobody has heard from it yet")
+    start_seconds: float | None = Field(description="how long its start took")
+    capacity: int | None = Field(description="requests that it runs at once")
+    memory_bytes: int | None = Field(description="resident memory of its processes")
+    peak_memory_bytes: int | None = Field(description="the most of that that was seen")
+    peak_gpu_memory_bytes: int | None = Field(description="the most that its GPUs were seen to hold")
+    gpus: float
+    gpu_ids: list[str] = Field(description="those of its node that it has")
+    cache_use: float | None = Field(description="share of its KV cache that requests have; null: it does not say")
+    prefix_tokens: int | None = Field(description="tokens of prompts that it has looked for in its prefix cache")
+    prefix_hits: int | None = Field(description="those of them that were there")
+
+
+class QueueObject(BaseModel):
+    """What has not ended: batches by status and by SLA state, segments by model; and the engines that are up.
+
+    An admin key sees that of all projects, any other key its own project's.
+    """
+
+    object: Literal["queue"] = "queue"
+    batches: dict[str, int]
+    sla: dict[str, int]
+    paused: int = Field(description="batches that wait until somebody resumes them")
+    next_deadline_seconds: float | None
+    models: list[ModelQueueObject]
+    messages: dict[str, int] | None = Field(
+        description="waiting for a worker, by Celery queue; null: Redis is away, or no admin key"
+    )
+    engines: list[EngineObject] | None = Field(description="null: Redis is away, or no admin key")
+
+
+class ModelDemandObject(BaseModel):
+    """The replicas of one model. Null: nobody knows, because the model was never measured or no worker runs."""
+
+    model: str
+    replicas_needed: int | None = Field(description="the least that keep the deadlines of the queue")
+    replicas_running: int = Field(description="as they were seen last")
+    replicas: int = Field(description="the most that models.toml allows")
+
+
+class DemandObject(BaseModel):
+    """How many replicas of each model the queue needs to keep its deadlines."""
+
+    object: Literal["demand"] = "demand"
+    models: list[ModelDemandObject]

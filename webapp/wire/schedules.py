@@ -1,0 +1,131 @@
+"""The models of /v1/schedules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from store.schedules import CatchUp, Overlap, State
+from webapp.wire.batches import ScheduledBatch
+from webapp.wire.fields import Name
+from webapp.wire.jobs import JobArtifactName, JobOptions
+from webapp.wire.lists import ListPage
+
+Expression = Annotated[str, StringConstraints(strict=True, max_length=128)]
+TimeZone = Annotated[str, StringConstraints(strict=True, max_length=64)]
+
+
+class ScheduleInputObject(BaseModel):
+    """What the runs of a schedule are made of; `sha256` is that of the content that is kept for them."""
+
+    kind: Literal["file", "artifact", "template"]
+    file_id: str | None
+    artifact: JobArtifactName | None
+    sha256: str
+    bytes: int
+
+
+class ScheduleRunObject(BaseModel):
+    """One run of a schedule, and what has become of it."""
+
+    id: str
+    object: Literal["schedule.run"] = "schedule.run"
+    schedule_id: str
+    scheduled_at: int | None = Field(description="the time that was due; null if it was asked for by hand")
+    missed_from: int | None = Field(description="the first of the times before that were missed and are not run")
+    state: State
+    batch_id: str | None
+    job_id: str | None
+    reason: str | None = Field(description="why there is neither")
+    created_at: int
+
+
+class ScheduleObject(BaseModel):
+    id: str
+    object: Literal["schedule"] = "schedule"
+    name: str
+    cron: str
+    timezone: str
+    input: ScheduleInputObject
+    batch: ScheduledBatch | None
+    job: JobOptions | None
+    overlap: Overlap
+    catch_up: CatchUp
+    paused: bool
+    created_at: int
+    next_run_at: int | None = Field(description="null while it is paused")
+    next_runs: list[int] = Field(description="the next five times, from next_run_at on")
+    last_run: ScheduleRunObject | None
+
+
+class ScheduleDeleted(BaseModel):
+    id: str
+    object: Literal["schedule"] = "schedule"
+    deleted: Literal[True] = True
+
+
+class SchedulePage(ListPage[ScheduleObject]):
+    pass
+
+
+class ScheduleRunPage(ListPage[ScheduleRunObject]):
+    pass
+
+
+class ScheduleInput(BaseModel):
+    """What each run is made of: one of these."""
+
+    model_config = ConfigDict(extra="forbid")
+    file_id: str | None = Field(
+        None, strict=True, max_length=64, description="an uploaded batch file, or the rows of a job"
+    )
+    artifact: JobArtifactName | None = None
+    template: str | None = Field(
+        None,
+        strict=True,
+        description="a batch file's text, or the rows of a job as JSON lines, with {{date}}, {{datetime}} and "
+        "{{scheduled_at}}, which each run fills",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if [self.file_id, self.artifact, self.template].count(None) != 2:
+            raise ValueError("name one of 'file_id', 'artifact' and 'template'")
+        return self
+
+
+class CreateSchedule(BaseModel):
+    """A schedule makes either batches or jobs: it has one of `batch` and `job`."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Name
+    cron: Expression = Field(description="minute, hour, day of month, month, day of week: '30 6 * * MON-FRI'")
+    timezone: TimeZone = Field("UTC", description="IANA name: 'Europe/Berlin'")
+    input: ScheduleInput
+    batch: ScheduledBatch | None = Field(
+        None, description="the places of a template are filled in metadata's values, too"
+    )
+    job: JobOptions | None = Field(None, description="likewise")
+    overlap: Overlap = Field("skip", description="what a run does when what an earlier one made has not ended")
+    catch_up: CatchUp = Field("latest", description="what is run of times that were missed")
+    paused: bool = Field(False, strict=True)
+
+
+class UpdateSchedule(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Name | None = None
+    cron: Expression | None = None
+    timezone: TimeZone | None = None
+    input: ScheduleInput | None = None
+    batch: ScheduledBatch | None = None
+    job: JobOptions | None = None
+    overlap: Overlap | None = None
+    catch_up: CatchUp | None = None
+
+
+class ListSchedules(BaseModel):
+    after: str | None = Field(None, description="the id of the last one of the page before")
+    limit: int = Field(20, ge=1, le=100)

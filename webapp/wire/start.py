@@ -1,0 +1,101 @@
+"""The models of POST /start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from batchyard.statuses import Endpoint, Priority
+from webapp.wire.fields import (
+    ON_INVALID,
+    PRIORITY,
+    JsonObject,
+    JsonText,
+    Metadata,
+    OnInvalid,
+    Steps,
+    Window,
+    declare_file,
+)
+
+PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
+
+
+class Started(BaseModel):
+    """What POST /start answers. Without a recipe the job is one batch, and has its id."""
+
+    job_id: str
+    batch_id: str | None = Field(description="null: the job is a recipe's")
+    file_id: str | None
+    status_url: str
+
+
+class CostEstimate(BaseModel):
+    """What a batch would cost if its requests used what those of the project's latest batches did."""
+
+    currency: str
+    amount: str | None = Field(description="null: the project has had no batch of a model, so nobody knows")
+    least: str | None = Field(description="as in the cheapest of these; of fewer than 3, at most half of `amount`")
+    most: str | None = Field(description="as in the dearest of them; of fewer than 3, at least twice `amount`")
+    batches: int = Field(description="how many batches this is from")
+
+
+class StartDryRun(BaseModel):
+    """What a batch would be. It was not created."""
+
+    object: Literal["batch.dry_run"] = "batch.dry_run"
+    requests: int
+    bytes: int = Field(description="of the input file with its requests")
+    due_at: int = Field(description="until when it would have to be done, by its window and the project's tier")
+    eta_seconds: float | None = Field(description="null: nothing like it was measured yet")
+    eta_earliest_seconds: float | None
+    eta_latest_seconds: float | None
+    on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
+    cost: CostEstimate | None = Field(description="what it would cost; null: a model has no tariff")
+
+
+class StartAnswer(RootModel[Started | StartDryRun]):
+    """What was started, or with `dry_run` what would be."""
+
+
+class StartQuery(BaseModel):
+    dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
+
+
+class Start(BaseModel):
+    """Prompts inline, or in a form's `file`; how to run them, and until when."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str | None = Field(None, description="needed unless the file holds whole requests")
+    prompts: list[str] | str | None = Field(None, description="a list, or a text with one prompt a line")
+    endpoint: Endpoint = "/v1/chat/completions"
+    system: str | None = Field(None, description="system message of every chat")
+    template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
+    null_values: Annotated[list[str], JsonText] = Field(
+        default_factory=list, max_length=20, description="cells of csv and tsv that count as empty: ['NA', 'null']"
+    )
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: Annotated[list[str] | str | None, JsonText] = None
+    response_format: Annotated[dict[str, Any] | None, JsonText] = Field(
+        None, description="the form of answers, such as a JSON schema, for engines that have structured output"
+    )
+    sampling: Annotated[dict[str, Any], JsonText] = Field(
+        default_factory=dict, description="any other parameters of the request body"
+    )
+    recipe: str | None = Field(None, min_length=1, max_length=128, description="start a job of this recipe")
+    options: Annotated[JsonObject, JsonText] = Field(
+        default_factory=dict, description="the recipe's, instead of a model and its parameters"
+    )
+    completion_window: Window = "24h"
+    metadata: Annotated[Metadata | None, JsonText] = None
+    post_process: Annotated[Steps, JsonText] = Field(default_factory=list, max_length=16)
+    on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
+    priority: Priority = Field("normal", description=PRIORITY)
+
+
+class StartForm(Start):
+    model_config = ConfigDict(json_schema_extra=declare_file(required=False))

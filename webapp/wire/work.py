@@ -1,0 +1,75 @@
+"""What batches and jobs say alike: errors, tokens, artifacts, cost and deaths of engines."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from batchyard.statuses import AfterDeath
+
+
+class BatchError(BaseModel):
+    code: str
+    line: int | None
+    message: str
+    param: str | None
+
+
+class BatchErrors(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class InputTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class Usage(BaseModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ArtifactObject(BaseModel):
+    """A file a batch has produced, under its name in that batch."""
+
+    name: str
+    file_id: str
+    sha256: str
+    bytes: int
+    lines: int | None
+
+
+class Cost(BaseModel):
+    """What answers have cost, by the tariffs of models.toml at the time of the batch. Shared answers cost nothing."""
+
+    amount: str = Field(description="a decimal number, exact", examples=["0.00120405"])
+    currency: str
+    unpriced_requests: int = Field(description="requests to models without a tariff, whose cost nobody knows")
+
+
+class EngineDeath(BaseModel):
+    """The last death of an engine that had requests of a batch or a job."""
+
+    at: int
+    model: str
+    replica: int
+    reason: str
+    requests: int = Field(description="how many of one run were in it")
+    next: AfterDeath = Field(
+        description="`starts_again`: the engine, with nothing to repeat; its requests `runs_again`, or `runs_alone` "
+        "with nothing else in the engine, in halves; `request_fails`, the only one that was in it; `ends_run`, "
+        "which is tried again"
+    )
+
+
+class ListResults(BaseModel):
+    after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
+    limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")
