@@ -17,7 +17,7 @@ from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.jobs import progress
 from tasks.jobs.finishing import artifacts
-from tasks.jobs.finishing.results import NEVER_ENDED, Results
+from tasks.jobs.finishing.results import NEVER_ENDED, JobResults
 from tasks.jobs.kinds.registry import kind_of_job
 from tasks.jobs.stage_records import records_of
 from tasks.steps import registry
@@ -51,7 +51,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             tempfile.TemporaryDirectory(prefix="batchyard-job-") as folder,
         ):
             results = [chunk.sha256 for chunk in chunks if chunk.kind == "result"]
-            ended = Results(context, job, results, NEVER_ENDED[outcome], file, Path(folder))
+            ended = JobResults(context, job, results, NEVER_ENDED[outcome], file, Path(folder))
             if job.total and kind_of_job(context, job).has_journal:
                 judgements = [chunk.sha256 for chunk in chunks if chunk.kind == "judgement"]
                 ended.add_journal(stages, judgements, item_replies)

@@ -9,7 +9,7 @@ from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
-from tasks.intake.validation import Report
+from tasks.intake.validation import ValidationReport
 from tasks.jobs import progress
 from tasks.jobs.kinds.registry import kind_of
 
@@ -25,7 +25,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             job = session.get_one(Job, job_id)
         if job.status != "validating":
             return False
-        report = Report()
+        report = ValidationReport()
         recipe = context.recipes.recipe(job.recipe)
         items_sha256, total = kind_of(recipe).write_items(context, recipe, job, report)
         with context.database.write() as session:

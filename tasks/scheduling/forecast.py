@@ -20,7 +20,7 @@ from store.queue import BacklogEntry
 from store.records import Batch
 from store.segments import PendingSegment
 from store.speeds import Expected, RequestClass, Throughput, work
-from tasks.scheduling.policy import Limits, Policy, RecentUsage
+from tasks.scheduling.policy import Limits, RecentUsage, SegmentPolicy
 from tasks.scheduling.replay import Replay, SegmentCost
 from tasks.scheduling.states import Engines
 
@@ -72,7 +72,7 @@ def forecast(
         answered: by batch, for batches of one model.
         throughputs: by model and request class.
     """
-    replay = Replay(Policy(limits, recent_usage), now)
+    replay = Replay(SegmentPolicy(limits, recent_usage), now)
     count = sum(entry.segments for entry in entries)
     ids = iter(range(count + len(entries)))
     remaining: dict[str, int] = {}

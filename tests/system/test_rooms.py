@@ -21,34 +21,10 @@ MIN_MODULES, MAX_MODULES = 3, 20
 MAX_LINES, MAX_PARAMETERS = 80, 12
 
 # What does not hold yet. An entry goes once it holds: the tests compare both ways.
-SMALL_PACKAGES = {"tasks/jobs/replies", "tasks/recurring", "tasks/webhooks"}
-LONG_FUNCTIONS = {"inference/pipeline.py:run", "tasks/execution/segment.py:_answer"}
+SMALL_PACKAGES: set[str] = set()
+LONG_FUNCTIONS: set[str] = set()
 WIDE_FUNCTIONS: set[str] = set()
-DOUBLE_NAMES = {
-    "Answer",
-    "Base",
-    "Batch",
-    "Check",
-    "Child",
-    "Demand",
-    "EndedItem",
-    "Entry",
-    "Estimate",
-    "Judgement",
-    "Outlook",
-    "Page",
-    "Policy",
-    "Prompt",
-    "Prompts",
-    "Report",
-    "Results",
-    "Start",
-    "State",
-    "Step",
-    "Verdict",
-    "_Settings",
-    "_Tally",
-}
+DOUBLE_NAMES = {"Base", "Batch", "Child", "Prompts", "Verdict", "_Settings", "_Tally"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -16,7 +16,7 @@ from store.artifacts import Artifacts
 from store.jobs.reading import Tokens
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs.finishing.results import NEVER_ENDED, Results, StepResults
+from tasks.jobs.finishing.results import NEVER_ENDED, JobResults, StepResults
 from tasks.jobs.intake import identity
 from tasks.steps import registry
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 RESULTS = "results.jsonl"
 
 
-def report_of(context: AppContext, job: Job, results: Results) -> Report:
+def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
     """Return what the recipe's finish hook reports. If it fails, the job has its results without a report."""
     try:
         recipe = context.recipes.recipe(job.recipe)
@@ -42,7 +42,7 @@ def report_of(context: AppContext, job: Job, results: Results) -> Report:
     return report
 
 
-def write_common(results: Results, job: Job, report: Report) -> None:
+def write_common(results: JobResults, job: Job, report: Report) -> None:
     """Write what every job has: results, metrics, view and configuration."""
     if job.total:
         with results.create(RESULTS) as file:
@@ -60,7 +60,7 @@ def write_common(results: Results, job: Job, report: Report) -> None:
     _write_json(results, "config.json", identity.configuration(job))
 
 
-def run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
+def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
     """Run a post-processing step. Return its entry with its outcome; a step that fails fails alone."""
     try:
         registry.run(entry, StepResults(artifacts, results))
@@ -73,7 +73,7 @@ def run_step(artifacts: Artifacts, results: Results, job: Job, entry: dict[str, 
 
 
 def write_manifest(
-    results: Results, job: Job, outcome: str, usage: Tokens, cost: TotalCost | None, deaths: Mapping[str, int]
+    results: JobResults, job: Job, outcome: str, usage: Tokens, cost: TotalCost | None, deaths: Mapping[str, int]
 ) -> None:
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
@@ -109,6 +109,6 @@ def write_manifest(
     _write_json(results, "manifest.json", manifest)
 
 
-def _write_json(results: Results, name: str, value: Any) -> None:
+def _write_json(results: JobResults, name: str, value: Any) -> None:
     with results.create(name) as file:
         file.write(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchyard.recipes import Options, Recipe
-from tasks.jobs.finishing.results import EndedItem
+from tasks.jobs.finishing.results import FinishedItem
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ MOST_NOTIFIED = 1000
 """Items of a job with the option `notify`: each of them is an event of the project, sent to every webhook."""
 
 
-def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequence[Mapping[str, Any]]:
+def events_of(recipe: Recipe[Any], options: Options, item: FinishedItem) -> Sequence[Mapping[str, Any]]:
     """Return the events of an item. One whose recipe has none, or raises, has `item.<state>`."""
     if recipe.events is not None:
         try:

@@ -31,7 +31,7 @@ NEVER_ENDED = {"expired": "expired", "cancelled": "cancelled", "failed": "cancel
 
 
 @dataclass
-class EndedItem:
+class FinishedItem:
     """See batchyard.recipes.EndedItem."""
 
     number: int
@@ -44,7 +44,7 @@ class EndedItem:
     ended_at: float | None
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> EndedItem:
+    def of(cls, record: Mapping[str, Any]) -> FinishedItem:
         """Return the item of a result row, whose `result` and `error` are JSON. It has no columns."""
         kept = {name: record[name] for name in ("number", "custom_id", "state", "started_at", "ended_at")}
         error = record["error"]
@@ -57,7 +57,7 @@ class EndedItem:
 
 
 @dataclass
-class Results:
+class JobResults:
     """The ended items of a job (batchyard.recipes.Results). They stand in a local file, and are read by number.
 
     Attributes:
@@ -79,7 +79,7 @@ class Results:
     def _artifacts(self) -> Artifacts:
         return self._context.artifacts
 
-    def items(self) -> Iterator[EndedItem]:
+    def items(self) -> Iterator[FinishedItem]:
         """Stream all items in the order of the input."""
         starts = self._index()
         order = np.flatnonzero(starts[:, 1])
@@ -89,7 +89,7 @@ class Results:
             result: dict[str, Any] = {"state": self._unended, "result": {"text": None}, "error": None}
             if result_size:
                 result = orjson.loads(self._read(result_at, result_size))
-            yield EndedItem(
+            yield FinishedItem(
                 number=number,
                 custom_id=custom_id,
                 columns=columns,
@@ -183,7 +183,7 @@ class StepResults:
     """The items of a job as post-processing steps see them (tasks.steps.step.Results)."""
 
     _artifacts: Artifacts
-    _results: Results
+    _results: JobResults
 
     def rows(self) -> Iterator[ResultRow]:
         """Stream a row for each item in the order of the input: its columns as body, its result's text as answer."""

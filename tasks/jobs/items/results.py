@@ -16,7 +16,7 @@ from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finishing.item_events import events_of
-from tasks.jobs.finishing.results import EndedItem
+from tasks.jobs.finishing.results import FinishedItem
 
 
 def lines(context: AppContext, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
@@ -46,7 +46,7 @@ def event_lines(context: AppContext, job: Job, after: int, limit: int | None) ->
     def lines_of(number: int, row: dict[str, Any]) -> bytes:
         if row["state"] in job_chunks.UNENDED:
             return b""
-        item_events = events_of(recipe, options, EndedItem.of(row))
+        item_events = events_of(recipe, options, FinishedItem.of(row))
         return b"".join(orjson.dumps({"sequence": number} | dict(event)) + b"\n" for event in item_events)
 
     return _read(context, job, after, limit, lines_of)

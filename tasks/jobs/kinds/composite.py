@@ -22,7 +22,7 @@ from store.jobs import composites, lifecycle
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
-from tasks.intake.validation import Report
+from tasks.intake.validation import ValidationReport
 from tasks.jobs.finishing.results import NEVER_ENDED
 from tasks.jobs.intake import identity, rows
 from tasks.jobs.intake import options as job_options
@@ -32,7 +32,7 @@ from tasks.jobs.kinds.child_drafts import ChildInput
 from tasks.jobs.kinds.commit import commit
 from tasks.jobs.kinds.ends import RecordedEnd, recorded
 from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
-from tasks.jobs.kinds.plan import Start, plan
+from tasks.jobs.kinds.plan import ChildStart, plan
 
 ENDED_BY_THE_PARENT = ("expired", "cancelled")
 """Statuses of children that a composite has ended: they have no end of their own, and get that of the composite."""
@@ -60,7 +60,7 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
         return JobEstimate(len(children), warnings=UNKNOWN_END)
 
     def write_items(
-        self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: Report
+        self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: ValidationReport
     ) -> tuple[str, int]:
         with context.artifacts.create() as target:
             writer = items_file.ItemsWriter(target)
@@ -188,7 +188,7 @@ def _prepared(
     context: AppContext,
     job: Job,
     options: CompositeOptions,
-    start: Start,
+    start: ChildStart,
     jobs: Mapping[str, Job],
     ends: Mapping[str, RecordedEnd],
 ) -> JobDraft | Job | dict[str, Any]:

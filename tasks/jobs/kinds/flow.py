@@ -10,16 +10,16 @@ from batchyard.recipes import FlowRecipe
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
-from tasks.intake.validation import Report
+from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake.drafts import Configuration, JobDraft
 from tasks.jobs.kinds import flow_estimate, item_checks
-from tasks.jobs.kinds.kind import JobEstimate, JobKind
+from tasks.jobs.kinds.kind import JobEstimate, RecipeKind
 from tasks.jobs.running import tick
 from tasks.jobs.running.memory import LiveJobs
 
 
-class FlowKind(JobKind[FlowRecipe[Any]]):
+class FlowKind(RecipeKind[FlowRecipe[Any]]):
     """Jobs whose items are rows."""
 
     has_journal = True
@@ -44,7 +44,9 @@ class FlowKind(JobKind[FlowRecipe[Any]]):
     def estimate(self, context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
         return flow_estimate.estimate(context, recipe, draft)
 
-    def write_items(self, context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Report) -> tuple[str, int]:
+    def write_items(
+        self, context: AppContext, recipe: FlowRecipe[Any], job: Job, report: ValidationReport
+    ) -> tuple[str, int]:
         return item_checks.write(context, recipe, job, report)
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:

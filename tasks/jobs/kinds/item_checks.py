@@ -24,7 +24,7 @@ from store.formats import items as items_file
 from store.records import Job
 from tasks.context import AppContext
 from tasks.intake.lines import LineError
-from tasks.intake.validation import Report
+from tasks.intake.validation import ValidationReport
 from tasks.jobs.finishing import item_events
 from tasks.jobs.intake.requests import Preparer
 from tasks.jobs.intake.rows import RowError, rows
@@ -60,7 +60,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Report) -> tuple[str, int]:
+def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: ValidationReport) -> tuple[str, int]:
     """Write the items file of a job. Return its SHA-256 and the number of items."""
     checker = ItemChecker(context, job, recipe, report)
     if job.items_sha256 is not None:  # of a retry
@@ -81,7 +81,7 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Report
 class ItemChecker:
     """Checks the rows of one job's input. Keeps 8 bytes a row, and the rows themselves only to shuffle them."""
 
-    def __init__(self, context: AppContext, job: Job, recipe: FlowRecipe[Any], report: Report) -> None:
+    def __init__(self, context: AppContext, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
         self._job = job
         self._recipe = recipe
         self._report = report

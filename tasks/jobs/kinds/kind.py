@@ -13,7 +13,7 @@ from recipes.tune.cells import Cell
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
-from tasks.intake.validation import Report
+from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake.drafts import Configuration, JobDraft
 
 R = TypeVar("R", bound=Recipe[Any])
@@ -63,7 +63,7 @@ class ChildRow(NamedTuple):
     problem: str | None
 
 
-class JobKind(ABC, Generic[R]):
+class RecipeKind(ABC, Generic[R]):
     """A kind of recipe. Its methods get recipes of this kind, and jobs of such recipes."""
 
     has_journal: ClassVar[bool]
@@ -88,7 +88,7 @@ class JobKind(ABC, Generic[R]):
         """Return what a job would do. Raises RequestError."""
 
     @abstractmethod
-    def write_items(self, context: AppContext, recipe: R, job: Job, report: Report) -> tuple[str, int]:
+    def write_items(self, context: AppContext, recipe: R, job: Job, report: ValidationReport) -> tuple[str, int]:
         """Write the items file of a new job. Return its SHA-256 and the number of items. Errors go to the report."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class JobKind(ABC, Generic[R]):
         """Raise ConflictError if nobody can reply to the items of a job."""
 
 
-class OfJobs(JobKind[R]):
+class OfJobs(RecipeKind[R]):
     """A kind whose items are jobs, or are measured by jobs."""
 
     has_journal = False

@@ -10,7 +10,7 @@ from batchyard.recipes import Child
 from batchyard.statuses import TERMINAL
 
 
-class Start(NamedTuple):
+class ChildStart(NamedTuple):
     """A child that starts now. `source` is the key of an ended one that has made the same requests, if one has."""
 
     child: Child
@@ -21,7 +21,7 @@ class Start(NamedTuple):
 class Plan:
     """What to do now. `hopeless` are the keys of children whose round before has not completed, so they never start."""
 
-    starts: list[Start] = field(default_factory=list)
+    starts: list[ChildStart] = field(default_factory=list)
     hopeless: list[str] = field(default_factory=list)
 
 
@@ -53,6 +53,6 @@ def plan(
                 chosen.hopeless.append(key)
                 ended[key] = "failed"
         elif room > len(chosen.starts) and work not in busy:
-            chosen.starts.append(Start(child, answered.get(work)))
+            chosen.starts.append(ChildStart(child, answered.get(work)))
             busy.add(work)
     return chosen

@@ -13,22 +13,22 @@ from tasks.intake import submission
 from tasks.jobs.intake.drafts import Configuration
 from tasks.jobs.kinds.composite import CompositeKind
 from tasks.jobs.kinds.flow import FLOW
-from tasks.jobs.kinds.kind import ChildRow, JobKind
+from tasks.jobs.kinds.kind import ChildRow, RecipeKind
 from tasks.jobs.kinds.tune import TuneKind
 
-KINDS: Mapping[type[Recipe[Any]], JobKind[Any]] = {
+KINDS: Mapping[type[Recipe[Any]], RecipeKind[Any]] = {
     FlowRecipe: FLOW,
     CompositeRecipe: CompositeKind(),
     TuneRecipe: TuneKind(),
 }
 
 
-def kind_of(recipe: Recipe[Any]) -> JobKind[Any]:
+def kind_of(recipe: Recipe[Any]) -> RecipeKind[Any]:
     """Return the kind of a recipe."""
     return KINDS[type(recipe)]
 
 
-def kind_of_job(context: AppContext, job: Job) -> JobKind[Any]:
+def kind_of_job(context: AppContext, job: Job) -> RecipeKind[Any]:
     """Return the kind of a job's recipe; that of rows for a recipe that is not there any more."""
     recipe = context.recipes.recipes.get(job.recipe)
     return FLOW if recipe is None else kind_of(recipe)

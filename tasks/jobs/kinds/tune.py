@@ -30,7 +30,7 @@ from store.leases import Lease
 from store.records import Job
 from tasks import derived, messages
 from tasks.context import AppContext
-from tasks.intake.validation import Report
+from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake.drafts import Configuration, JobDraft
 from tasks.jobs.kinds import child_drafts, measuring
@@ -71,7 +71,9 @@ class TuneKind(OfJobs[TuneRecipe]):
         cells = _known_cells(recipe, recipe.options.model_validate(draft.job.options), draft.job.models)
         return JobEstimate(len(cells), warnings=UNKNOWN_END, cells=cells)
 
-    def write_items(self, context: AppContext, recipe: TuneRecipe, job: Job, report: Report) -> tuple[str, int]:
+    def write_items(
+        self, context: AppContext, recipe: TuneRecipe, job: Job, report: ValidationReport
+    ) -> tuple[str, int]:
         return _write_cells(context, _known_cells(recipe, recipe.options.model_validate(job.options), job.models))
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:

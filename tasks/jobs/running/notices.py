@@ -13,7 +13,7 @@ from batchyard.recipes import FlowRecipe, Item, Options
 from store import events
 from store.formats.job_chunks import WAITING
 from tasks.jobs.finishing.item_events import events_of, notifies
-from tasks.jobs.finishing.results import EndedItem
+from tasks.jobs.finishing.results import FinishedItem
 from tasks.jobs.running.live import LiveItems
 from tasks.jobs.running.records import Change
 
@@ -27,7 +27,7 @@ def of_project(recipe: FlowRecipe[Any], options: Options, ended: Sequence[Change
     """Return those events of items that webhooks can subscribe to, if the options ask for them."""
     if not notifies(options):
         return []
-    items = (EndedItem.of(asdict(item)) for item in ended)
+    items = (FinishedItem.of(asdict(item)) for item in ended)
     all_events = (dict(event) for item in items for event in events_of(recipe, options, item))
     return [event for event in all_events if event.get("type") in events.TYPES]
 

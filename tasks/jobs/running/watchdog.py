@@ -44,7 +44,7 @@ _DUMP_BYTES = 1 << 20
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 
 
-class Step(NamedTuple):
+class ProgramStep(NamedTuple):
     """A step of an item's program. `number` is 0 if there is none, and no two steps of a process have the same.
 
     Attributes:
@@ -147,7 +147,7 @@ class Patience:
         self._looks = looks
         self._seen: dict[int, int] = {}
 
-    def hung(self, steps: Sequence[Step]) -> list[Step]:
+    def hung(self, steps: Sequence[ProgramStep]) -> list[ProgramStep]:
         """Return those of the present steps that hang. Call this at every look."""
         self._seen = {step.number: self._seen.get(step.number, 0) + 1 for step in steps}
         return [step for step in steps if self._seen[step.number] > self._looks]
@@ -166,10 +166,10 @@ def place(dump: str, thread: int) -> str | None:
     return None
 
 
-def _steps(memory: mmap.mmap) -> list[Step]:
+def _steps(memory: mmap.mmap) -> list[ProgramStep]:
     """Return the steps that are being made."""
     slots = [slot for slot in _SLOT.iter_unpack(memory[:]) if slot[0]]
-    return [Step._make((*values, name.rstrip(b"\0").decode())) for *values, name in slots]
+    return [ProgramStep._make((*values, name.rstrip(b"\0").decode())) for *values, name in slots]
 
 
 def main() -> None:
@@ -187,7 +187,7 @@ def main() -> None:
                 return
 
 
-def _places(parent: int, memory: mmap.mmap, patience: Patience, dump_file: int) -> dict[Step, str | None]:
+def _places(parent: int, memory: mmap.mmap, patience: Patience, dump_file: int) -> dict[ProgramStep, str | None]:
     """Return the steps that hang, and where. None of them if the process has only stood still."""
     import psutil
 
@@ -211,7 +211,7 @@ def _places(parent: int, memory: mmap.mmap, patience: Patience, dump_file: int) 
     return {step: place(dump, step.thread) for step in running or steps}
 
 
-def _end(parent: int, places: Mapping[Step, str | None], seconds: float) -> None:
+def _end(parent: int, places: Mapping[ProgramStep, str | None], seconds: float) -> None:
     """Record what hangs, and kill the process that it hangs in, with all its children."""
     import psutil
 
@@ -236,7 +236,7 @@ def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
         return {}
 
 
-def _record(parent: int, places: Mapping[Step, str | None], seconds: float) -> None:
+def _record(parent: int, places: Mapping[ProgramStep, str | None], seconds: float) -> None:
     from batchyard import logs, settings
     from store.artifacts import Artifacts
     from store.database import Database
@@ -252,7 +252,7 @@ def _record(parent: int, places: Mapping[Step, str | None], seconds: float) -> N
     record(database, artifacts, f"{machine()}/{parent}/", reasons)
 
 
-def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapping[Step, str]) -> None:
+def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapping[ProgramStep, str]) -> None:
     """Record that the items of these steps hang, and why, and give all leases of a process on jobs back.
 
     A step is recorded only while no other process advances its job: what that one decides counts.

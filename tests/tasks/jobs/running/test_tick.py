@@ -244,7 +244,7 @@ def hang(running: Running, *positions: int) -> None:
     with running.context.database.write() as session:
         lease = leases.acquire_job(session, running.id, "here/7/task", 60)
         assert lease is not None
-    steps = [watchdog.Step(1, 0, 0, lease.epoch, position, 1, 0, running.id) for position in positions]
+    steps = [watchdog.ProgramStep(1, 0, 0, lease.epoch, position, 1, 0, running.id) for position in positions]
     record = functools.partial(watchdog.record, running.context.database, running.context.artifacts)
     record("here/7/", dict.fromkeys(steps, "too long"))
 
@@ -320,7 +320,7 @@ def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
         lost = leases.acquire_job(session, running.id, "here/7/task", -1)
         lease = leases.acquire_job(session, running.id, "there/8/task", 60)
         assert lost is not None and lease is not None
-    step = watchdog.Step(1, 0, 0, lost.epoch, 0, 1, 0, running.id)
+    step = watchdog.ProgramStep(1, 0, 0, lost.epoch, 0, 1, 0, running.id)
     watchdog.record(running.context.database, running.context.artifacts, "here/7/", {step: "too long"})
     with running.context.database.write() as session:
         lease.guard(session)
@@ -329,7 +329,7 @@ def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
 
 def test_a_step_hangs_when_the_watchdog_sees_it_longer_than_it_may_take() -> None:
     patience = watchdog.Patience(looks=3)
-    slow, quick = (watchdog.Step(number, 0, 0, 1, 0, 1, 0, "job") for number in (1, 2))
+    slow, quick = (watchdog.ProgramStep(number, 0, 0, 1, 0, 1, 0, "job") for number in (1, 2))
     assert [patience.hung([slow]) for _ in range(3)] == [[], [], []]
     assert patience.hung([quick]) == []
     assert [patience.hung([slow, quick]) for _ in range(2)] == [[], []]
