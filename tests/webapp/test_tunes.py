@@ -296,7 +296,7 @@ def test_equal_requests_are_all_computed(tunes: Tunes) -> None:
     request = Request("answer", "/v1/chat/completions", 1, 0, "echo", body, {}, None)
     prints = []
     for shares in (True, False):
-        prepared = Preparer(tunes.context.models, 9, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
+        prepared = Preparer(tunes.context.models, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
         assert isinstance(prepared, PreparedRequest)
         prints.append(prepared.fingerprint)
     assert prints[0] is not None and prints[1] is None
