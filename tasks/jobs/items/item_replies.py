@@ -50,21 +50,21 @@ def give_verdict(
         NotFoundError: the project has no such job, or the job no such item.
         ConflictError: the item does not wait for a verdict, or not in this turn or for this gate, or has one already.
     """
-    job, place = _find(context, caller.project_id, job_id, number)
+    job, cursor = _find(context, caller.project_id, job_id, number)
     _check_in_progress(job, "its items wait for no verdict any more")
-    if place.state != job_chunks.WAITING:
-        raise ConflictError(f"Item {number} is {place.state}: it waits for no verdict.", code="not_waiting")
-    gate = str(place.result.get("gate"))
+    if cursor.state != job_chunks.WAITING:
+        raise ConflictError(f"Item {number} is {cursor.state}: it waits for no verdict.", code="not_waiting")
+    gate = str(cursor.result.get("gate"))
     if verdict["gate"] != gate:
         message = f"Item {number} waits for a verdict of gate '{gate}', not of '{verdict['gate']}'."
         raise ConflictError(message, code="not_waiting", param="verdict.gate")
-    if turn not in (None, place.turns):
-        message = f"Item {number} waits in turn {place.turns}, not in turn {turn}."
+    if turn not in (None, cursor.turns):
+        message = f"Item {number} waits in turn {cursor.turns}, not in turn {turn}."
         raise ConflictError(message, code="not_waiting", param="verdict.turn")
     with context.database.write() as session:
         job = lifecycle.locked(session, caller.project_id, job_id)
         _check_in_progress(job, "its items wait for no verdict any more")
-        replies.add(session, job_id, place.key, "verdict", verdict, caller.key_id)
+        replies.add(session, job_id, cursor.key, "verdict", verdict, caller.key_id)
         events.act(session, caller, "item.judged", job, number=number, gate=gate, passed=verdict["passed"])
         lifecycle.hasten(session, job_id)
     messages.wake_job(context.redis, job_id)
@@ -78,14 +78,14 @@ def put_back(context: AppContext, caller: Principal, job_id: str, number: int, h
         ConflictError: the item is in another state, or was resolved or put back already; or the job is not in progress.
     """
     ended = f"retry its items in a new job: POST /v1/jobs/{job_id}/retry"
-    job, place = _find(context, caller.project_id, job_id, number)
+    job, cursor = _find(context, caller.project_id, job_id, number)
     _check_in_progress(job, ended)
-    _check_mendable(number, place, "put back")
+    _check_mendable(number, cursor, "put back")
     with context.database.write() as session:
         job = lifecycle.locked(session, caller.project_id, job_id)
         _check_in_progress(job, ended)
-        _check_untouched(session, job, number, place)
-        replies.add(session, job_id, place.key, "requeue", {"hint": hint, "state": place.state}, caller.key_id)
+        _check_untouched(session, job, number, cursor)
+        replies.add(session, job_id, cursor.key, "requeue", {"hint": hint, "state": cursor.state}, caller.key_id)
         events.act(session, caller, "item.requeued", job, number=number)
         lifecycle.hasten(session, job_id)
     messages.wake_job(context.redis, job_id)
@@ -109,19 +109,19 @@ def resolve(
         ConflictError: as `put_back`, but the job may have ended; or it ended so long ago that only its artifacts are
             left.
     """
-    job, place = _find(context, caller.project_id, job_id, number)
-    _check_mendable(number, place, "resolved")
-    result = {**place.result, "text": text, "resolved_by": by or caller.key_id}
-    sha256 = job_chunks.write(context.artifacts, _completed(place, result))
+    job, cursor = _find(context, caller.project_id, job_id, number)
+    _check_mendable(number, cursor, "resolved")
+    result = {**cursor.result, "text": text, "resolved_by": by or caller.key_id}
+    sha256 = job_chunks.write(context.artifacts, _completed(cursor, result))
     with context.database.write() as session:
         job = lifecycle.locked(session, caller.project_id, job_id)
         if job.status not in TERMINAL:
             _check_in_progress(job, "wait until it has ended")
-        _check_untouched(session, job, number, place)
-        replies.add(session, job_id, place.key, "resolve", {"text": text, "by": by or caller.key_id}, caller.key_id)
+        _check_untouched(session, job, number, cursor)
+        replies.add(session, job_id, cursor.key, "resolve", {"text": text, "by": by or caller.key_id}, caller.key_id)
         events.act(session, caller, "item.resolved", job, number=number)
         chunk_records.add(session, job_id, "result", sha256, 1)
-        lifecycle.resolved(session, job, place.state)
+        lifecycle.resolved(session, job, cursor.state)
     if job.status in TERMINAL:
         messages.finish_job(job_id)
     else:
@@ -141,31 +141,31 @@ def _check_in_progress(job: Job, otherwise: str) -> None:
         raise ConflictError(f"Job '{job.id}' is {status}; {otherwise}.", param="job_id")
 
 
-def _check_mendable(number: int, place: ItemCursor, done: str) -> None:
-    if place.state not in MENDABLE:
-        message = f"Item {number} is {place.state}; only items that are stuck or failed can be {done}."
+def _check_mendable(number: int, cursor: ItemCursor, done: str) -> None:
+    if cursor.state not in MENDABLE:
+        message = f"Item {number} is {cursor.state}; only items that are stuck or failed can be {done}."
         raise ConflictError(message, code="not_stuck")
 
 
-def _check_untouched(session: Session, job: Job, number: int, place: ItemCursor) -> None:
+def _check_untouched(session: Session, job: Job, number: int, cursor: ItemCursor) -> None:
     """Raise ConflictError if a reply has changed the state of the item since it was read."""
-    for reply in replies.of_item(session, job.id, place.position):
-        if reply.life == place.life and reply.kind != "verdict":
+    for reply in replies.of_item(session, job.id, cursor.position):
+        if reply.life == cursor.life and reply.kind != "verdict":
             done = "resolved" if reply.kind == "resolve" else "put back"
             raise ConflictError(f"Item {number} was {done} already.", code="already_replied")
 
 
-def _completed(place: ItemCursor, result: Mapping[str, Any]) -> pa.Table:
+def _completed(cursor: ItemCursor, result: Mapping[str, Any]) -> pa.Table:
     row = {
-        "position": place.position,
-        "number": place.number,
-        "custom_id": place.custom_id,
+        "position": cursor.position,
+        "number": cursor.number,
+        "custom_id": cursor.custom_id,
         "state": "completed",
-        "life": place.life,
-        "turns": place.turns,
+        "life": cursor.life,
+        "turns": cursor.turns,
         "result": orjson.dumps(result).decode(),
         "error": None,
-        "started_at": place.started_at,
+        "started_at": cursor.started_at,
         "ended_at": time.time(),
     }
     return pa.Table.from_pylist([row], job_chunks.RESULT)

@@ -40,7 +40,7 @@ def plan(
     """
     ended = {key: status for key, status in statuses.items() if status in TERMINAL}
     busy = {works[key] for key in statuses.keys() - ended.keys()}
-    room = len(children) if parallel is None else parallel - (len(statuses) - len(ended))
+    capacity = len(children) if parallel is None else parallel - (len(statuses) - len(ended))
     chosen = Plan()
     answered: dict[str, str] = {}
     for child in children:
@@ -52,7 +52,7 @@ def plan(
             if child.before in ended:
                 chosen.hopeless.append(key)
                 ended[key] = "failed"
-        elif room > len(chosen.starts) and work not in busy:
+        elif capacity > len(chosen.starts) and work not in busy:
             chosen.starts.append(ChildStart(child, answered.get(work)))
             busy.add(work)
     return chosen

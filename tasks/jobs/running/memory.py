@@ -76,7 +76,7 @@ class LiveJobs:
         """Forget all jobs."""
         self._jobs.clear()
 
-    def make_room(self, job_id: str) -> None:
+    def evict_others(self, job_id: str) -> None:
         """Drop other jobs while all of them hold more than LIVE_BYTES."""
         with self._lock:
             jobs = [*self._jobs.values()]

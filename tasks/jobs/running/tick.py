@@ -97,7 +97,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
         finalize.start_ready(context)
     else:
         _wake_again(context, lease, live)
-    jobs.make_room(job.id)
+    jobs.evict_others(job.id)
     progress.count_tick(context, time.monotonic() - started_at, starving)
 
 

@@ -34,7 +34,7 @@ def test_the_jobs_that_were_advanced_longest_ago_make_room_but_not_for_themselve
     jobs = LiveJobs()
     for number in range(4):
         jobs.keep(job(f"job_{number}", at=number, size=40))
-    jobs.make_room("job_0")
+    jobs.evict_others("job_0")
     assert [number for number in range(4) if jobs.get(f"job_{number}", lease(2))] == [0, 3]
 
 
