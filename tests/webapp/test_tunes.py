@@ -15,11 +15,11 @@ from batchyard.models import ModelSpec
 from store.jobs import composites, lifecycle
 from store.records import Job
 from tasks import derived, messages
-from tasks.composites import measuring
-from tasks.composites.measuring import Wave
 from tasks.context import AppContext
 from tasks.execution.engine_status import EngineStatus
 from tasks.jobs import finish
+from tasks.jobs.kinds import measuring
+from tasks.jobs.kinds.measuring import Wave
 from tasks.scheduling import deadlines, dispatch
 from tests.support.ended_jobs import EndedComposites
 from tests.support.stacks import ROOT
@@ -290,14 +290,14 @@ def test_cancelling_it_cancels_its_jobs_and_stops_the_engine(tunes: Tunes, stopp
 def test_equal_requests_are_all_computed(tunes: Tunes) -> None:
     from batchyard.recipes import Item
     from batchyard.recipes.program import Request
-    from tasks.jobs.requests import Pending, Preparer
+    from tasks.jobs.intake.requests import PreparedRequest, Preparer
 
     body = {"model": "echo", "messages": [{"role": "user", "content": "1"}], "temperature": 0}
     request = Request("answer", "/v1/chat/completions", 1, 0, "echo", body, {}, None)
     prints = []
     for shares in (True, False):
-        prepared = Preparer(tunes.context.models, 9, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
-        assert isinstance(prepared, Pending)
+        prepared = Preparer(tunes.context.models, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
+        assert isinstance(prepared, PreparedRequest)
         prints.append(prepared.fingerprint)
     assert prints[0] is not None and prints[1] is None
 

@@ -18,7 +18,7 @@ from batchyard.errors import RequestError
 from store import batches, files, schedules
 from store.jobs import lifecycle
 from store.records import Batch, Job, Schedule, ScheduleRun, now
-from tasks.recurring import run_templates
+from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms
 from webapp.pages.automation import cron_words, schedule_form
@@ -142,12 +142,12 @@ def look() -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/pause")
 def pause(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(recurring.set_paused(current_context(), caller(), schedule_id, paused=True))
+    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=True))
 
 
 @routes.post("/<schedule_id>/resume")
 def resume(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(recurring.set_paused(current_context(), caller(), schedule_id, paused=False))
+    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
 
 
 @routes.post("/<schedule_id>/run")
