@@ -31,6 +31,8 @@ _OUTCOMES: Mapping[type, Mapping[str, Callable[..., Outcome]]] = {
 }
 """What the kinds of judgements are, by what a program may want."""
 
+_UNWATCHED = nullcontext()
+
 
 class NotDeterministic(Exception):
     """A recipe took another way when it was run again. The message names item and turn."""
@@ -61,7 +63,7 @@ class Programs:
     recipe_sha256: str = ""
     created_sha256: str = ""
     hung: Mapping[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
-    watch: WatchStep = lambda position, life, turn: nullcontext()
+    watch: WatchStep = lambda position, life, turn: _UNWATCHED
     _is_checked: bool = False
 
     def start(self, position: int, item: Item) -> Program:
