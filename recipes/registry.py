@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
+from batchyard.commands import COMMANDS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward
@@ -26,16 +27,9 @@ from batchyard.settings import Settings
 from batchyard.wording import nearest, quoted
 from recipes.gates import BUILT_IN as BUILT_IN_GATES
 from recipes.rewards import graders
+from recipes.rewards.catalogue import RewardedRecipe
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
-# fmt: off
-COMMANDS = frozenset({
-    "audit", "cancel", "config", "demo", "doctor", "files", "job", "key", "list", "logs", "map", "migrate", "models",
-    "open", "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
-    "usage", "webhook",
-})
-# fmt: on
-"""Commands of the terminal. A recipe has a command of its own name, so it cannot take one of these."""
 PACKAGE = "batchyard_recipes"
 """The package that the files of the folder are modules of: they may import each other by it."""
 
@@ -43,16 +37,16 @@ Entry: TypeAlias = Recipe[Any] | Reward | Gate
 E = TypeVar("E", Recipe[Any], Reward, Gate)
 
 
-def _checked(kind: type[E]) -> Callable[[Any], tuple[str, E]]:
-    def checked(value: Any) -> tuple[str, E]:
-        if not isinstance(value, kind):
-            raise TypeError(f"is no batchyard.recipes.{kind.__name__}")
-        return value.name, value
+def _checked(*kinds: type[Any]) -> Callable[[Any], tuple[str, Any]]:
+    def checked(value: Any) -> tuple[str, Any]:
+        if not isinstance(value, kinds):
+            raise TypeError(f"is no batchyard.recipes.{kinds[0].__name__}")
+        return str(value.name), value
 
     return checked
 
 
-RECIPES: Registry[Recipe[Any]] = Registry(
+RECIPES: Registry[Recipe[Any] | RewardedRecipe] = Registry(
     "recipe",
     "batchyard.recipes",
     {
@@ -63,7 +57,7 @@ RECIPES: Registry[Recipe[Any]] = Registry(
         "rollout": "recipes.rollout.flow:rollout",
         "tune": "recipes.tune.recipe:tune",
     },
-    _checked(Recipe),
+    _checked(Recipe, RewardedRecipe),
 )
 REWARDS: Registry[Reward] = Registry(
     "reward",
@@ -104,10 +98,6 @@ class Catalogue:
     def recipe(self, name: str, param: str = "recipe") -> Recipe[Any]:
         """Return the recipe of that name. Raises RequestError, with `param`, for an unknown one."""
         return _named("recipe", self.recipes, name, param)
-
-    def is_composite(self, name: str) -> bool:
-        """True if there is a recipe of that name whose items are other jobs."""
-        return name in self.recipes and self.recipes[name].children is not None
 
     def reward(self, name: str, param: str = "options.reward") -> Reward:
         """Return the reward of that name, or the one that the JSON of a grader describes.
@@ -184,9 +174,12 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
     catalogue = Catalogue(reserved)
     for gate in BUILT_IN_GATES.values():
         catalogue.add(gate)
-    for registry in (REWARDS, GATES, RECIPES):
-        for entry in registry.load():
-            catalogue.add(entry)
+    for reward in REWARDS.load():
+        catalogue.add(reward)
+    for gate in GATES.load():
+        catalogue.add(gate)
+    for recipe in RECIPES.load():
+        catalogue.add(recipe.recipe_of(catalogue) if isinstance(recipe, RewardedRecipe) else recipe)
     for module in _modules(folder) if folder else ():
         for value in list(vars(module).values()):
             if isinstance(value, Recipe | Reward | Gate):
@@ -195,21 +188,12 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
 
 
 _LOADING = threading.Lock()
-_current: Catalogue | None = None
 
 
 def catalogue(settings: Settings) -> Catalogue:
     """Return the catalogue of this process. Raises ConfigurationError as `load` does."""
-    global _current
     with _LOADING:  # two threads would import the files twice
-        _current = _loaded(settings.recipes)
-        return _current
-
-
-def current() -> Catalogue:
-    """Return the catalogue that this process works with, for recipes; the built-in one before any is loaded."""
-    with _LOADING:
-        return _current or _loaded("")
+        return _loaded(settings.recipes)
 
 
 @functools.cache
@@ -246,7 +230,7 @@ def _module(file: Path) -> ModuleType:
 
 def _place(entry: Entry) -> tuple[str, str]:
     """Return the place in words, and the file, where the function of an entry stands."""
-    function = inspect.unwrap(entry.children or entry.flow if isinstance(entry, Recipe) else entry.function)
+    function = inspect.unwrap(entry.function)
     code = getattr(function, "__code__", None)
     if code is None:  # an object that can be called
         module = sys.modules[type(function).__module__]

@@ -15,7 +15,17 @@ must then take the same way: no clock, no I/O, no global state, no random number
 from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
 from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
-from batchyard.recipes.kinds import Child, EndedItem, Recipe, Report, Results, composite, recipe
+from batchyard.recipes.kinds import (
+    Child,
+    CompositeRecipe,
+    EndedItem,
+    FlowRecipe,
+    Recipe,
+    Report,
+    Results,
+    composite,
+    recipe,
+)
 from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, Options, is_judgement
 from batchyard.recipes.outcomes import Answer, Checked, Failure, Reply, Result, Scored, State
 from batchyard.recipes.program import RecipeError, play
@@ -30,9 +40,11 @@ __all__ = [
     "Checked",
     "Child",
     "CompositeOptions",
+    "CompositeRecipe",
     "EndedItem",
     "Failure",
     "Flow",
+    "FlowRecipe",
     "Gate",
     "InvalidItem",
     "Item",

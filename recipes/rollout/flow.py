@@ -14,6 +14,7 @@ from batchyard.recipes import (
     Flow,
     InvalidItem,
     Item,
+    Recipe,
     Report,
     Result,
     Results,
@@ -21,8 +22,9 @@ from batchyard.recipes import (
     Scored,
     recipe,
 )
-from recipes import extracts, registry
+from recipes import extracts
 from recipes.rewards import graders, mathematics
+from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import report as rollout_report
 from recipes.rollout.options import GROUND_TRUTH, Rollout, data_source_of, ground_truth_of
 
@@ -31,7 +33,7 @@ GRADE = "grade"
 """The stage of a grader that asks a model."""
 
 
-def reward_of(columns: Mapping[str, Any], options: Rollout) -> str | None:
+def reward_of(columns: Mapping[str, Any], options: Rollout, rewards: RewardCatalogue) -> str | None:
     """Return the name of the reward of a row, or a grader's JSON; None if its data source has no reward."""
     if isinstance(options.reward, str):
         return options.reward
@@ -40,11 +42,11 @@ def reward_of(columns: Mapping[str, Any], options: Rollout) -> str | None:
     data_source = data_source_of(columns)
     if isinstance(options.reward, dict) and data_source in options.reward:
         return str(options.reward[data_source])
-    reward = registry.current().reward_for(data_source)
+    reward = rewards.reward_for(data_source)
     return None if reward is None else reward.name
 
 
-def check(options: Rollout) -> None:
+def check(options: Rollout, rewards: RewardCatalogue) -> None:
     """Raise ValueError, with the path of the option, for options that cannot be."""
     if options.n > 1 and options.sampling.temperature == 0:
         raise ValueError("sampling.temperature: at 0 all samples of a prompt are the same; ask for n = 1, or raise it")
@@ -52,7 +54,7 @@ def check(options: Rollout) -> None:
         if not isinstance(name, str):
             raise ValueError(f"{path}: a data source has the name of its reward, not {json.dumps(name)}")
         try:
-            registry.current().reward(name)
+            rewards.reward(name)
             if name == mathematics.math.name:
                 mathematics.require()
         except BatchyardError as error:
@@ -74,7 +76,7 @@ def _rewards(options: Rollout) -> list[tuple[str, Any]]:
     return [(f"reward.{source}", name) for source, name in options.reward.items()]
 
 
-def columns_of(options: Rollout, row: Mapping[str, Any]) -> Sequence[str]:
+def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs.
 
     Raises:
@@ -82,14 +84,14 @@ def columns_of(options: Rollout, row: Mapping[str, Any]) -> Sequence[str]:
     """
     if taken := [name for name in rollout_report.COLUMNS if name in row]:
         raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
-    name = reward_of(row, options)
+    name = reward_of(row, options, rewards)
     if name is None:
         raise InvalidItem(
             "no_reward",
             f"Data source {data_source_of(row)!r} has no reward; name one in the option `reward`. "
-            f"There are {', '.join(registry.current().rewards)}.",
+            f"There are {', '.join(rewards.rewards)}.",
         )
-    needed = registry.current().reward(name).columns
+    needed = rewards.reward(name).columns
     return [options.ground_truth if path == GROUND_TRUTH and options.ground_truth else path for path in needed]
 
 
@@ -180,24 +182,8 @@ def finish(results: Results, options: Rollout) -> Report:
     return rollout_report.write(results, options)
 
 
-@recipe(
-    "rollout",
-    Rollout,
-    stages=_stages,
-    loops=True,
-    probe=_probe,
-    check=check,
-    columns=columns_of,
-    finish=finish,
-    main="rollouts.parquet",
-    expected=lambda options: [float(options.n)] * len(_stages(options)),
-)
-def rollout(item: Item, options: Rollout) -> Flow:
-    """Sample each prompt n times and score the answers.
-
-    With a threshold it samples in waves, until a score reaches it.
-    """
-    reward = reward_of(item.columns, options)
+def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
+    """Sample a prompt and score the answers by this reward, or by a grader of this JSON."""
     if reward is None:
         return item.failed("no_reward", f"data source {data_source_of(item.columns)!r} has no reward")
     grader = graders.of_model(reward)
@@ -234,3 +220,31 @@ def rollout(item: Item, options: Rollout) -> Flow:
         lost.counters |= counters
         return lost
     return Result(best[1], counters, samples=samples)
+
+
+def recipe_of(rewards: RewardCatalogue) -> Recipe[Rollout]:
+    """Return the recipe for a deployment with these rewards."""
+
+    @recipe(
+        "rollout",
+        Rollout,
+        stages=_stages,
+        loops=True,
+        probe=_probe,
+        check=lambda options: check(options, rewards),
+        columns=lambda options, row: columns_of(options, row, rewards),
+        finish=finish,
+        main="rollouts.parquet",
+        expected=lambda options: [float(options.n)] * len(_stages(options)),
+    )
+    def sampled(item: Item, options: Rollout) -> Flow:
+        """Sample each prompt n times and score the answers.
+
+        With a threshold it samples in waves, until a score reaches it.
+        """
+        return (yield from _sampled(item, options, reward_of(item.columns, options, rewards)))
+
+    return sampled
+
+
+rollout = RewardedRecipe("rollout", recipe_of)

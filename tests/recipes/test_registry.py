@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.main import cli
+from batchyard.commands import COMMANDS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.recipes import Answer, Failure, Item
 from batchyard.recipes.program import play
@@ -129,4 +130,4 @@ def test_a_folder_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_no_recipe_can_take_the_name_of_a_command_of_the_terminal() -> None:
-    assert set(cli.commands) - set(registry.load(None).recipes) <= registry.COMMANDS
+    assert set(cli.commands) - set(registry.load(None).recipes) <= COMMANDS

@@ -21,34 +21,7 @@ MIN_MODULES, MAX_MODULES = 3, 20
 MAX_LINES, MAX_PARAMETERS = 80, 12
 
 # What does not hold yet. An entry goes once it holds: the tests compare both ways.
-SMALL_PACKAGES = {"tasks/jobs/replies", "tasks/recurring", "tasks/webhooks"}
-LONG_FUNCTIONS = {"inference/pipeline.py:run", "tasks/execution/segment.py:_answer"}
-WIDE_FUNCTIONS: set[str] = set()
-DOUBLE_NAMES = {
-    "Answer",
-    "Base",
-    "Batch",
-    "Check",
-    "Child",
-    "Demand",
-    "EndedItem",
-    "Entry",
-    "Estimate",
-    "Judgement",
-    "Outlook",
-    "Page",
-    "Policy",
-    "Prompt",
-    "Prompts",
-    "Report",
-    "Results",
-    "Start",
-    "State",
-    "Step",
-    "Verdict",
-    "_Settings",
-    "_Tally",
-}
+DOUBLE_NAMES = {"Base", "Batch", "Child", "Prompts", "Verdict", "_Settings", "_Tally"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -104,8 +77,7 @@ def test_a_package_has_3_to_20_modules_and_says_what_lives_there(package: str) -
     if package.startswith("store/migrations"):  # Alembic's folders, which are no packages
         return
     number = len(packages()[package])
-    assert number <= MAX_MODULES
-    assert (number < MIN_MODULES) == (package in SMALL_PACKAGES)
+    assert MIN_MODULES <= number <= MAX_MODULES
     assert ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()))
 
 
@@ -123,14 +95,14 @@ def test_a_class_name_means_one_thing_or_the_design_says_why_it_means_two() -> N
 
 def test_no_function_is_longer_than_80_lines() -> None:
     long = {name for name, function in functions() if _length(function) > MAX_LINES}
-    assert long == LONG_FUNCTIONS
+    assert long == set()
 
 
 def test_no_function_has_more_than_12_parameters() -> None:
     """But commands of the terminal, whose parameters are its flags, and `batchyard.map`, whose are its users'."""
     wide = {name: function for name, function in functions() if _parameters(function) > MAX_PARAMETERS}
     commands = {name for name, function in wide.items() if any(map(_is_command, function.decorator_list))}
-    assert wide.keys() - commands - {"batchyard/client/map.py:map"} == WIDE_FUNCTIONS
+    assert wide.keys() - commands - {"batchyard/client/map.py:map"} == set()
 
 
 def test_every_shared_module_stands_in_the_lowest_layer() -> None:

@@ -9,13 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
-from pydantic import AllowInfNan, BaseModel, Field, TypeAdapter, ValidationError, model_validator
-
+from webapp.pages import blocks
+from webapp.pages.blocks import Bars, Lines, Matrix, Series, TableBlock
 from webapp.pages.formats import figure
-
-Number: TypeAlias = Annotated[float, AllowInfNan(False)]
 
 WIDTH = 480.0
 ROW = 24.0
@@ -32,67 +30,6 @@ SMALLEST = 1e-200
 """Smaller differences are none."""
 RATIO = 1.5
 """The x of a line's points are drawn on a logarithmic scale if each is at least so many times the one before."""
-
-
-class _Block(BaseModel):
-    title: str = ""
-
-
-class TableBlock(_Block):
-    kind: Literal["table"]
-    columns: list[str]
-    rows: list[list[Any]]
-
-
-class Bars(_Block):
-    kind: Literal["bars", "histogram"]
-    labels: list[str | Number]
-    values: list[Number | None]
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Bars:
-        if len(self.labels) != len(self.values):
-            raise ValueError(f"{len(self.labels)} labels, {len(self.values)} values")
-        return self
-
-
-class Series(BaseModel):
-    name: str
-    y: list[Number | None]
-    low: list[Number | None] | None = None
-    high: list[Number | None] | None = None
-
-
-class Lines(_Block):
-    kind: Literal["lines"]
-    x: list[Number]
-    series: list[Series]
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Lines:
-        for series in self.series:
-            for values in (series.y, series.low, series.high):
-                if values is not None and len(values) != len(self.x):
-                    raise ValueError(f"series '{series.name}' has {len(values)} values, x has {len(self.x)}")
-        return self
-
-
-class Matrix(_Block):
-    kind: Literal["matrix"]
-    rows: list[str]
-    columns: list[str]
-    values: list[list[Number | None]]
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Matrix:
-        if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
-            raise ValueError(f"the values are not {len(self.rows)} rows of {len(self.columns)}")
-        return self
-
-
-_BLOCK: TypeAdapter[TableBlock | Bars | Lines | Matrix] = TypeAdapter(
-    Annotated[TableBlock | Bars | Lines | Matrix, Field(discriminator="kind")]
-)
 
 
 @dataclass(frozen=True)
@@ -156,18 +93,16 @@ class Chart:
 
 def of_view(view: Any) -> list[Chart]:
     """Return the charts of a view. A block that is none is one with a `problem`."""
-    blocks = view if isinstance(view, list) else []
-    return [_chart(block) for block in blocks[:MAX_BLOCKS]]
+    entries = view if isinstance(view, list) else []
+    return [_chart(entry) for entry in entries[:MAX_BLOCKS]]
 
 
 def _chart(block: Any) -> Chart:
     try:
-        parsed = _BLOCK.validate_python(block)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        parsed = blocks.parse(block)
+    except ValueError as error:
         name = block.get("title") if isinstance(block, dict) else None
-        return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {place} {first['msg']}".strip())
+        return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {error}")
     if isinstance(parsed, TableBlock):
         return _with_values(Chart(parsed.title), parsed.columns, parsed.rows)
     if isinstance(parsed, Matrix):

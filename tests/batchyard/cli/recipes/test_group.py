@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchyard.cli import main
-from recipes import registry
+from batchyard.commands import COMMANDS
 
 RECIPE = '''
 from typing import Literal
@@ -180,7 +180,7 @@ def test_help_lists_the_built_in_recipes_without_asking_a_server(
 
 def test_no_recipe_can_take_the_name_of_a_command() -> None:
     commands = set(main.cli.commands)
-    assert commands <= registry.COMMANDS
+    assert commands <= COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""The rewards of a deployment, as a recipe sees them, and a recipe that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from batchyard.recipes import Recipe, Reward
+
+
+class RewardCatalogue(Protocol):
+    """The rewards that jobs may name."""
+
+    @property
+    def rewards(self) -> Mapping[str, Reward]:
+        """All rewards by name."""
+
+    def reward(self, name: str) -> Reward:
+        """Return the reward of a name or of a grader's JSON. Raises RequestError if it cannot be used."""
+
+    def reward_for(self, data_source: str) -> Reward | None:
+        """Return the reward of a data source, None if no reward is for that."""
+
+
+@dataclass(frozen=True)
+class RewardedRecipe:
+    """A built-in recipe that looks rewards up: `recipe_of` makes it for a catalogue."""
+
+    name: str
+    recipe_of: Callable[[RewardCatalogue], Recipe[Any]]
