@@ -13,6 +13,7 @@ must then take the same way: no clock, no I/O, no global state, no random number
 """
 
 from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
+from batchyard.recipes.blocks import Bars, Block, Histogram, Lines, Matrix, Series, Table
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
 from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
 from batchyard.recipes.kinds import Child, EndedItem, Recipe, Report, Results, composite, recipe
@@ -26,6 +27,8 @@ __all__ = [
     "Answer",
     "Ask",
     "BareOptions",
+    "Bars",
+    "Block",
     "Check",
     "Checked",
     "Child",
@@ -34,9 +37,12 @@ __all__ = [
     "Failure",
     "Flow",
     "Gate",
+    "Histogram",
     "InvalidItem",
     "Item",
     "Judgement",
+    "Lines",
+    "Matrix",
     "Messages",
     "Options",
     "Peer",
@@ -49,9 +55,11 @@ __all__ = [
     "Reward",
     "Score",
     "Scored",
+    "Series",
     "Stage",
     "Stages",
     "State",
+    "Table",
     "Turn",
     "Wait",
     "composite",

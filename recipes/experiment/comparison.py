@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from batchyard.recipes import Block
 from batchyard.wording import quoted
 from recipes.experiment import plots, reports, statistics, verdicts
 from recipes.experiment.children import Child
@@ -81,8 +82,8 @@ class Comparison:
         """Return plots as SVG by name, without `plots/` and `.svg`."""
         return plots.of(self._document)
 
-    def view(self) -> list[dict[str, Any]]:
-        """Return the blocks of view.json (batchyard.recipes.Report)."""
+    def view(self) -> list[Block]:
+        """Return the blocks of the job's page."""
         return reports.view(self._document)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
-from batchyard.recipes import Report
+from batchyard.recipes import Report, blocks
 from batchyard.statuses import TERMINAL
 from batchyard.tariffs import TotalCost
 from store.accounting import usage as accounts
@@ -150,7 +150,7 @@ def _report(context: AppContext, job: Job, results: Results) -> Report:
         report = Report()
         if recipe.finish is not None:
             report = recipe.finish(results, recipe.options.model_validate(job.options))
-        orjson.dumps([report.metrics, report.view, report.warnings], option=orjson.OPT_SERIALIZE_NUMPY)
+        orjson.dumps([report.metrics, blocks.as_json(report.view), report.warnings], option=orjson.OPT_SERIALIZE_NUMPY)
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:
@@ -174,7 +174,7 @@ def _write_own(results: Results, job: Job, report: Report) -> None:
                 }
                 file.write(orjson.dumps(line) + b"\n")
     _write_json(results, "metrics.json", report.metrics)
-    _write_json(results, "view.json", list(report.view))
+    _write_json(results, "view.json", blocks.as_json(report.view))
     _write_json(results, "config.json", identity.configuration(job))
 
 

@@ -1,4 +1,4 @@
-"""Charts: the blocks of a job's view (batchyard.recipes.Report) as shapes of an SVG, drawn without a script.
+"""Charts: the blocks of a job's view (batchyard.recipes.blocks) as shapes of an SVG, drawn without a script.
 
 A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
 """
@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
-from pydantic import AllowInfNan, BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ValidationError
 
+from batchyard.recipes import blocks
+from batchyard.recipes.blocks import Bars, Histogram, Lines, Matrix, Series, Table
 from webapp.pages.formats import figure
-
-Number: TypeAlias = Annotated[float, AllowInfNan(False)]
 
 WIDTH = 480.0
 ROW = 24.0
@@ -32,67 +32,6 @@ SMALLEST = 1e-200
 """Smaller differences are none."""
 RATIO = 1.5
 """The x of a line's points are drawn on a logarithmic scale if each is at least so many times the one before."""
-
-
-class _Block(BaseModel):
-    title: str = ""
-
-
-class TableBlock(_Block):
-    kind: Literal["table"]
-    columns: list[str]
-    rows: list[list[Any]]
-
-
-class Bars(_Block):
-    kind: Literal["bars", "histogram"]
-    labels: list[str | Number]
-    values: list[Number | None]
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Bars:
-        if len(self.labels) != len(self.values):
-            raise ValueError(f"{len(self.labels)} labels, {len(self.values)} values")
-        return self
-
-
-class Series(BaseModel):
-    name: str
-    y: list[Number | None]
-    low: list[Number | None] | None = None
-    high: list[Number | None] | None = None
-
-
-class Lines(_Block):
-    kind: Literal["lines"]
-    x: list[Number]
-    series: list[Series]
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Lines:
-        for series in self.series:
-            for values in (series.y, series.low, series.high):
-                if values is not None and len(values) != len(self.x):
-                    raise ValueError(f"series '{series.name}' has {len(values)} values, x has {len(self.x)}")
-        return self
-
-
-class Matrix(_Block):
-    kind: Literal["matrix"]
-    rows: list[str]
-    columns: list[str]
-    values: list[list[Number | None]]
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Matrix:
-        if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
-            raise ValueError(f"the values are not {len(self.rows)} rows of {len(self.columns)}")
-        return self
-
-
-_BLOCK: TypeAdapter[TableBlock | Bars | Lines | Matrix] = TypeAdapter(
-    Annotated[TableBlock | Bars | Lines | Matrix, Field(discriminator="kind")]
-)
 
 
 @dataclass(frozen=True)
@@ -156,25 +95,24 @@ class Chart:
 
 def of_view(view: Any) -> list[Chart]:
     """Return the charts of a view. A block that is none is one with a `problem`."""
-    blocks = view if isinstance(view, list) else []
-    return [_chart(block) for block in blocks[:MAX_BLOCKS]]
+    return [_chart(block) for block in view[:MAX_BLOCKS]] if isinstance(view, list) else []
 
 
 def _chart(block: Any) -> Chart:
     try:
-        parsed = _BLOCK.validate_python(block)
+        parsed = blocks.parse(block)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         name = block.get("title") if isinstance(block, dict) else None
         return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {place} {first['msg']}".strip())
-    if isinstance(parsed, TableBlock):
+    if isinstance(parsed, Table):
         return _with_values(Chart(parsed.title), parsed.columns, parsed.rows)
     if isinstance(parsed, Matrix):
         return _matrix(parsed)
     if isinstance(parsed, Lines):
         return _lines(parsed)
-    return _histogram(parsed) if parsed.kind == "histogram" else _bars(parsed)
+    return _histogram(parsed) if isinstance(parsed, Histogram) else _bars(parsed)
 
 
 def _with_values(chart: Chart, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Chart:
@@ -197,7 +135,7 @@ def _short(label: Any) -> str:
     return text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
 
 
-def _labelled(block: Bars) -> Chart:
+def _labelled(block: Bars | Histogram) -> Chart:
     chart = _with_values(
         Chart(block.title), ["", "value"], [[*row] for row in zip(block.labels, block.values, strict=True)]
     )
@@ -231,7 +169,7 @@ def _bars(block: Bars) -> Chart:
     return chart
 
 
-def _histogram(block: Bars) -> Chart:
+def _histogram(block: Histogram) -> Chart:
     """Draw a column a label, with its value on top."""
     chart = _labelled(block)
     labels, values = [_short(label) for label in block.labels[:MAX_BARS]], block.values[:MAX_BARS]

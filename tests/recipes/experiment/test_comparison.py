@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchyard.recipes import Answer
+from batchyard.recipes import Answer, blocks
 from recipes import registry
 from recipes.experiment import verdicts
 from recipes.experiment.children import Child
@@ -165,7 +165,7 @@ def test_the_last_round_is_compared_and_the_others_are_shown(tmp_path: Path) -> 
     ]
     comparison = compare(children, "small", [], [])
     assert entry(comparison.document(), "score", "big")["mean"] == 1.5
-    lines = next(block for block in comparison.view() if block["kind"] == "lines")
+    lines = next(block for block in blocks.as_json(comparison.view()) if block["kind"] == "lines")
     assert lines["x"] == [0, 1]
     assert lines["series"] == [{"name": "small", "y": [0.1, 1.1]}, {"name": "big", "y": [0.5, 1.5]}]
 
@@ -329,7 +329,7 @@ def test_nothing_is_decided_where_nothing_completed(tmp_path: Path, baseline: st
     for text in (comparison.markdown(), comparison.report_markdown(), comparison.csv(), *comparison.plots().values()):
         assert "nan" not in text.casefold()
     assert "model_not_found" in comparison.report_markdown()
-    json.dumps([comparison.document(), comparison.report_json(), comparison.view()], allow_nan=False)
+    json.dumps([comparison.document(), comparison.report_json(), blocks.as_json(comparison.view())], allow_nan=False)
 
 
 def test_an_experiment_without_children_has_a_report() -> None:
@@ -383,7 +383,7 @@ def test_a_child_without_results_and_journal_has_its_metrics(tmp_path: Path) -> 
     comparison = compare(children, "small", ["big.rate > small.rate"], [])
     assert comparison.document()["expect"][0]["words"] == "not decidable: 'rate' has no values by item"
     assert "| rate | big | - | 2 |" in comparison.markdown()
-    json.dumps(comparison.view(), allow_nan=False)
+    json.dumps(blocks.as_json(comparison.view()), allow_nan=False)
 
 
 def test_long_lines_of_results_are_read_to_the_last(tmp_path: Path) -> None:
