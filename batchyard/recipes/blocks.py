@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     Field,
     TypeAdapter,
+    ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -106,8 +107,13 @@ _BLOCK: TypeAdapter[Block] = TypeAdapter(Annotated[Block, Field(discriminator="k
 
 
 def parse(block: Any) -> Block:
-    """Return the block of an entry of view.json. Raises pydantic's ValidationError for one that cannot be drawn."""
-    return _BLOCK.validate_python(block)
+    """Return the block of an entry of view.json. Raises ValueError, which says what is wrong and where."""
+    try:
+        return _BLOCK.validate_python(block)
+    except ValidationError as error:
+        first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    raise ValueError(f"{place} {first['msg']}".strip())
 
 
 def as_json(view: Iterable[Block | Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from pydantic import ValidationError
-
 from batchyard.recipes import blocks
 from batchyard.recipes.blocks import Bars, Histogram, Lines, Matrix, Series, Table
 from webapp.pages.formats import figure
@@ -101,11 +99,9 @@ def of_view(view: Any) -> list[Chart]:
 def _chart(block: Any) -> Chart:
     try:
         parsed = blocks.parse(block)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+    except ValueError as error:
         name = block.get("title") if isinstance(block, dict) else None
-        return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {place} {first['msg']}".strip())
+        return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {error}")
     if isinstance(parsed, Table):
         return _with_values(Chart(parsed.title), parsed.columns, parsed.rows)
     if isinstance(parsed, Matrix):
