@@ -17,7 +17,7 @@ from batchyard.recipes.blocks import Bars, Block, Histogram, Lines, Matrix, Seri
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
 from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
 from batchyard.recipes.kinds import Child, EndedItem, Recipe, Report, Results, composite, recipe
-from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, Options, is_judgement
+from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, NestedOptions, Options, is_judgement
 from batchyard.recipes.outcomes import Answer, Checked, Failure, Reply, Result, Scored, State
 from batchyard.recipes.program import RecipeError, play
 
@@ -44,6 +44,7 @@ __all__ = [
     "Lines",
     "Matrix",
     "Messages",
+    "NestedOptions",
     "Options",
     "Peer",
     "Recipe",

@@ -155,7 +155,7 @@ def finish(results: Results, options: _Experiment) -> Report:
     return Report(metrics, compared.view(), compared.warnings())
 
 
-def _compared(results: Results, item: EndedItem) -> children.Child:
+def _compared(results: Results, item: EndedItem) -> children.ComparedChild:
     """Return a child with what it has left behind."""
     job_id, error = item.result.get("job_id"), item.error or {}
 
@@ -167,7 +167,7 @@ def _compared(results: Results, item: EndedItem) -> children.Child:
         values: Values = {} if path is None else json.loads(path.read_bytes())
         return values
 
-    return children.Child(
+    return children.ComparedChild(
         variant=item.columns["variant"],
         repeat=item.columns["repeat"],
         round=item.columns["round"],

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from recipes.experiment.values import Measured
 from recipes.measures.paired import Values
 
@@ -30,7 +30,7 @@ class Variant:
     """
 
     name: str
-    children: Sequence[Child]
+    children: Sequence[ComparedChild]
     measured: Sequence[Measured]
 
     @property

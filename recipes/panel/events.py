@@ -47,7 +47,7 @@ class CheckOutcome(BaseModel):
     message: str | None
 
 
-class Judgement(BaseModel):
+class JudgeMark(BaseModel):
     """The judge's mark, and whether the proposal won or lost when the two best were compared in both orders."""
 
     mark: int | None
@@ -60,7 +60,7 @@ class RankedProposal(BaseModel):
     proposal: Proposal
     checks: list[CheckOutcome]
     score: float | None
-    judge: Judgement | None
+    judge: JudgeMark | None
     rank: int
 
 

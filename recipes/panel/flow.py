@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from batchyard.recipes import (
     Answer,
@@ -22,6 +22,7 @@ from batchyard.recipes import (
     Item,
     Judgement,
     Messages,
+    NestedOptions,
     Options,
     Report,
     Result,
@@ -53,11 +54,7 @@ _Part: TypeAlias = Generator[Turn, Any, T]
 """A part of the program, which yields turns as the whole does."""
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class AgentOptions(_Settings):
+class AgentOptions(NestedOptions):
     """An agent with a model or a temperature of its own. The temperature is then taken as it is."""
 
     role: str
@@ -65,7 +62,7 @@ class AgentOptions(_Settings):
     temperature: float | None = Field(None, ge=0, le=MOST_TEMPERATURE)
 
 
-class CheckOptions(_Settings):
+class CheckOptions(NestedOptions):
     """A gate that scores proposals, with its weight."""
 
     gate: str
@@ -80,7 +77,7 @@ def _check_of(check: str | CheckOptions) -> CheckOptions:
     return CheckOptions(gate=name, value=value)
 
 
-class JudgeOptions(_Settings):
+class JudgeOptions(NestedOptions):
     """A model that marks each proposal with an integer, and compares the two best if they are close."""
 
     model: str
@@ -90,7 +87,7 @@ class JudgeOptions(_Settings):
     structured: bool = Field(True, description="Hold the judge to the form of its answers; false: where no engine can")
 
 
-class Prompts(_Settings):
+class Prompts(NestedOptions):
     """The texts of all messages, with places in braces. A paragraph whose places are empty is left out."""
 
     system: str = "{role}\n\n{rubric}\n\n{requirements}\n\n{diversity}"

@@ -85,7 +85,7 @@ def _equal(best: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     )
 
 
-class _Tally:
+class _TaskTally:
     """Sums over the tasks of a panel. `ties` are tasks whose winner is no better than the second."""
 
     def __init__(self, agents: Sequence[Agent], rounds: int, extract: str | None, scored: bool) -> None:
@@ -215,7 +215,7 @@ def report(results: Results, agents: Sequence[Agent], rounds: int, extract: str 
     Args:
         scored: the proposals were checked.
     """
-    tally = _Tally(agents, rounds, extract, scored)
+    tally = _TaskTally(agents, rounds, extract, scored)
     with ExitStack() as stack:
         names = ("panel.jsonl", "dialogue.jsonl", "events.jsonl")
         tasks, messages, told = (stack.enter_context(results.create(name)) for name in names)

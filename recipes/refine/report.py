@@ -57,7 +57,7 @@ def share(successes: int, count: int) -> dict[str, Any]:
     }
 
 
-class _Tally:
+class _ItemTally:
     """Sums over the items of a job."""
 
     def __init__(self, options: Refine) -> None:
@@ -158,7 +158,7 @@ class _Tally:
 
 def report(results: Results, options: Refine) -> Report:
     """Write `done.jsonl` and `stuck.jsonl`, in the order of the input."""
-    tally = _Tally(options)
+    tally = _ItemTally(options)
     with ExitStack() as stack:
         done, stuck = (stack.enter_context(results.create(name)) for name in (MAIN, STUCK))
         for item in results.items():

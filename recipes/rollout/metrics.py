@@ -11,7 +11,7 @@ import numpy as np
 
 from batchyard.recipes import Block, Histogram, Lines, Report, Series, Table
 from recipes.measures import intervals, passing, verl
-from recipes.measures.tally import Prompt, Sample, Tally
+from recipes.measures.tally import Sample, SampledPrompt, Tally
 from recipes.rollout.options import Rollout
 
 MOST_SOURCES = 100
@@ -31,7 +31,7 @@ class Summary:
 
     def add(self, data_source: str, samples: Sequence[Sample]) -> None:
         """Count a prompt."""
-        prompt = Prompt(
+        prompt = SampledPrompt(
             samples,
             self._options.n,
             skip_unanswered=self._options.skip_unanswered,

@@ -16,7 +16,7 @@ from batchyard import config
 from batchyard.recipes import Child, Report, Results, composite
 from recipes.experiment.recipe import nested
 from recipes.tune import plots, report
-from recipes.tune.cells import Base, Cell, TuneOptions, cells
+from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
 from recipes.tune.results import CellResult
 
 RECIPE = "batch"
@@ -56,12 +56,12 @@ def job(options: Tune, cell: Cell, model: str, repeat: int, copy: int) -> Child:
 def finish(results: Results, options: Tune) -> Report:
     """Write the reports and plots of the cells that have ended, and return the metrics."""
     measured: list[tuple[int, CellResult]] = []
-    bases: dict[str, Base] = {}
+    bases: dict[str, TunedModel] = {}
     for item in results.items():
         if "cell" in item.result:
             cell = CellResult.model_validate(item.result["cell"])
             measured.append((item.result["run"], cell))
-            bases[cell.cell.model] = Base(**item.result["base"])
+            bases[cell.cell.model] = TunedModel(**item.result["base"])
     if not measured:
         return Report()
     own = [bases[name] for name in options.models if name in bases]

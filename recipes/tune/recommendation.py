@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from batchyard import durations, models
-from recipes.tune.cells import Base, TuneOptions
+from recipes.tune.cells import TunedModel, TuneOptions
 from recipes.tune.results import STEADY, CellResult, Medians, is_steady
 from recipes.tune.slo import METRICS, SLO, parse
 
@@ -84,7 +84,7 @@ def best(results: Sequence[CellResult], slo: SLO | None) -> CellResult | None:
     return results[min(within, key=order)]
 
 
-def recommend(options: TuneOptions, bases: Sequence[Base], results: Sequence[CellResult]) -> Recommendation:
+def recommend(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> Recommendation:
     """Return what to run with, and why."""
     slo = objective(options)
     chosen = best(results, slo)
@@ -124,7 +124,7 @@ def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
 def _reasons(
     slo: SLO | None,
     chosen: CellResult,
-    bases: Mapping[str, Base],
+    bases: Mapping[str, TunedModel],
     results: Sequence[CellResult],
     window: str,
     rows: int,

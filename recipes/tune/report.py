@@ -13,7 +13,7 @@ from typing import Any
 from batchyard.recipes import Bars, Block, Lines, Matrix, Series, Table
 from recipes.reports import csv_files
 from recipes.reports.markdown import interval, number, section
-from recipes.tune.cells import Base, TuneOptions
+from recipes.tune.cells import TunedModel, TuneOptions
 from recipes.tune.diagnosis import diagnose
 from recipes.tune.recommendation import measured, meets, objective, pareto, recommend
 from recipes.tune.results import STEADY, CellResult, at_once, is_steady
@@ -56,7 +56,7 @@ COLUMNS = (
 )
 
 
-def document(options: TuneOptions, bases: Sequence[Base], results: Sequence[CellResult]) -> dict[str, Any]:
+def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
     """Return tune.json.
 
     Args:
@@ -92,7 +92,7 @@ def document(options: TuneOptions, bases: Sequence[Base], results: Sequence[Cell
     }
 
 
-def _cell(result: CellResult, base: Base, slo: SLO | None, front: Sequence[str]) -> dict[str, Any]:
+def _cell(result: CellResult, base: TunedModel, slo: SLO | None, front: Sequence[str]) -> dict[str, Any]:
     medians, diagnosis = result.medians, diagnose(result, base)
     whole = measured(result)
     return {

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from recipes.tune import proposals, slo
-from recipes.tune.cells import Base, Cell, TuneOptions, cells, defaults, made, named
+from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells, defaults, made, named
 from recipes.tune.diagnosis import repair
 from recipes.tune.results import CellResult, batch_of
 
@@ -19,7 +19,7 @@ FIRST_BATCH = 32
 
 def next_cell(
     options: TuneOptions,
-    bases: Sequence[Base],
+    bases: Sequence[TunedModel],
     results: Sequence[CellResult],
     *,
     max_concurrency: int | None = None,
@@ -61,7 +61,7 @@ def next_cell(
     return None
 
 
-def _higher(options: TuneOptions, bases: Mapping[str, Base], results: Sequence[CellResult]) -> Iterator[Cell]:
+def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequence[CellResult]) -> Iterator[Cell]:
     """Yield the next cell of each series that goes on: its highest with twice the `batch`, or the `concurrency`.
 
     A series is of cells that differ in that alone.
@@ -116,9 +116,9 @@ def _has_all_rows_at_once(result: CellResult, batch: int) -> bool:
     return bool(result.repeats) and max(repeat.rows for repeat in result.repeats) <= batch
 
 
-def _without_batch(cell: Cell, base: Base) -> dict[str, Any]:
+def _without_batch(cell: Cell, base: TunedModel) -> dict[str, Any]:
     return {key: value for key, value in cell.overrides.items() if key != base.batch_key}
 
 
-def _height(result: CellResult, base: Base, *, raises_batch: bool) -> int:
+def _height(result: CellResult, base: TunedModel, *, raises_batch: bool) -> int:
     return (batch_of(result, base) or FIRST_BATCH) if raises_batch else result.cell.concurrency

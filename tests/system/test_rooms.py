@@ -24,28 +24,17 @@ MAX_LINES, MAX_PARAMETERS = 80, 12
 SMALL_PACKAGES = {"tasks/jobs/replies", "tasks/recurring", "tasks/webhooks"}
 DOUBLE_NAMES = {
     "Answer",
-    "Base",
-    "Batch",
     "Check",
-    "Child",
     "Demand",
     "EndedItem",
     "Entry",
-    "Estimate",
-    "Judgement",
     "Outlook",
     "Page",
-    "Policy",
-    "Prompt",
-    "Prompts",
     "Report",
     "Results",
     "Start",
     "State",
     "Step",
-    "Verdict",
-    "_Settings",
-    "_Tally",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -14,9 +14,9 @@ import pytest
 from batchyard.recipes import Answer, blocks
 from recipes import registry
 from recipes.experiment import verdicts
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from recipes.experiment.comparison import compare
-from recipes.experiment.values import MOST_COLUMNS, Table, read
+from recipes.experiment.values import MOST_COLUMNS, ItemValues, read
 from recipes.measures import intervals
 from tests.recipes.experiment.made import child, scored
 from tests.support.played import finished, played
@@ -29,7 +29,7 @@ def entry(document: Mapping[str, Any], metric: str, variant: str) -> dict[str, A
     return found
 
 
-def table_of(own: Child) -> Table:
+def table_of(own: ComparedChild) -> ItemValues:
     return read(own, tempfile.TemporaryFile()).table
 
 
@@ -275,7 +275,7 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
 
 
 def test_a_table_takes_no_more_columns_than_it_has_room_for() -> None:
-    table = Table(tempfile.TemporaryFile(), 2)  # noqa: SIM115
+    table = ItemValues(tempfile.TemporaryFile(), 2)  # noqa: SIM115
     for number in range(MOST_COLUMNS + 5):
         table.set(f"column-{number}", 1, number)
     table.drop(["column-0"])
