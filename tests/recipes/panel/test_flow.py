@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from batchyard.recipes import Answer, Ask, Check, Item, Lines, Matrix, blocks, is_judgement
 from batchyard.recipes.program import Request
-from recipes.panel.flow import PanelOptions, agents_of, panel
+from recipes.panel.flow import panel
+from recipes.panel.options import PanelOptions, agents_of
 from tests.support.played import PlayedItem, PlayedResults, finished, played
 
 GOLDEN = Path(__file__).parent / "golden"
