@@ -146,10 +146,10 @@ def _warnings(variants: Iterable[Variant]) -> Iterator[dict[str, str]]:
 
 
 def _variant(name: str, children: Iterable[ComparedChild], number: int, file: IO[bytes]) -> Variant:
-    own = [
+    compared = [
         child for child in children if child.variant == name and child.round == number and child.status == "completed"
     ]
-    return Variant(name, own, [read(child, file) for child in own])
+    return Variant(name, compared, [read(child, file) for child in compared])
 
 
 def _child(child: ComparedChild) -> dict[str, Any]:
@@ -190,13 +190,13 @@ def _metrics(variants: Mapping[str, Variant], baseline: str | None) -> dict[str,
     differences = {name: _differences(variant, base) for name, variant in variants.items() if variant is not base}
     document: dict[str, Any] = {}
     for metric in by_item:
-        own = {name: each[metric] for name, each in differences.items() if metric in each}
-        p = statistics.adjusted(own)
+        by_variant = {name: each[metric] for name, each in differences.items() if metric in each}
+        p = statistics.adjusted(by_variant)
         entries = {}
         for name, estimate in ((name, each[metric]) for name, each in estimates.items() if metric in each):
             entries[name] = _estimate(estimate)
             if base is not None and name != baseline:
-                entries[name]["difference"] = _difference(own.get(name), p.get(name), base, variants[name])
+                entries[name]["difference"] = _difference(by_variant.get(name), p.get(name), base, variants[name])
         document[metric] = {"by_item": True, "variants": entries}
     for metric in dict.fromkeys(metric for variant in variants.values() for metric in variant.as_a_whole):
         if metric not in document:
@@ -246,12 +246,17 @@ def _rounds(children: Sequence[ComparedChild], names: Sequence[str]) -> list[dic
     rounds = []
     for number in sorted({child.round for child in children}):
         for name in names:
-            own = [
+            completed = [
                 child for child in children if (child.variant, child.round, child.status) == (name, number, "completed")
             ]
-            if own:
-                metrics = Variant(name, own, []).as_a_whole
+            if completed:
+                metrics = Variant(name, completed, []).as_a_whole
                 rounds.append(
-                    {"round": number, "variant": name, "jobs": [child.job_id for child in own], "metrics": metrics}
+                    {
+                        "round": number,
+                        "variant": name,
+                        "jobs": [child.job_id for child in completed],
+                        "metrics": metrics,
+                    }
                 )
     return rounds

@@ -1,4 +1,4 @@
-"""Plots of a comparison as SVG files of their own: means and percentiles of variants, with intervals."""
+"""Plots of a comparison as SVG files: means and percentiles of variants, with intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PLOTS = 12
 
 @dataclass(frozen=True)
 class Point:
-    """A value in a row of its own, and its interval."""
+    """A row of a plot: a value and its interval."""
 
     label: str
     value: float

@@ -52,8 +52,8 @@ class _Experiment(CompositeOptions):
         name = path.removeprefix("options").removeprefix(".")
         if path == "recipe":
             return "options.recipe"
-        own = [".".join(config.path(key)) for key in self.variants[variant]]
-        related = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in own)
+        keys = [".".join(config.path(key)) for key in self.variants[variant]]
+        related = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in keys)
         return ".".join(["options", *(("variants", variant) if related else ("options",)), *([name] if name else [])])
 
 
@@ -102,8 +102,8 @@ def check(options: _Experiment) -> None:
 
 def options_of(options: _Experiment, variant: str) -> Values:
     """Return the options of a variant's children: those of all, those of the variant over them, tiers as models."""
-    own: Values = nested(options.options, options.variants[variant])
-    served: Values = _served(own, options.tiers, is_model=False)
+    values: Values = nested(options.options, options.variants[variant])
+    served: Values = _served(values, options.tiers, is_model=False)
     return served
 
 

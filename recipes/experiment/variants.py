@@ -17,7 +17,7 @@ from recipes.measures.paired import Values
 
 PERCENTILES = (50, 90, 95, 99)
 NOT_METRICS = ("intervals", "data_sources")
-"""Parts of metrics.json that are no metrics of their own."""
+"""Parts of metrics.json that are no metrics."""
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,10 @@ class PanelMessages:
 
 
 def _constraint(item: Item, options: PanelOptions, name: str) -> Any:
-    """Return the item's own rubric, requirements or metadata, of its column or of `constraints`; else the option."""
+    """Return an item's rubric, requirements or metadata: its column, else `constraints`, else the option."""
     constraints = item.columns.get("constraints")
-    own = constraints.get(name) if isinstance(constraints, Mapping) else None
-    return next((value for value in (item.columns.get(name), own) if value is not None), getattr(options, name))
+    constraint = constraints.get(name) if isinstance(constraints, Mapping) else None
+    return next((value for value in (item.columns.get(name), constraint) if value is not None), getattr(options, name))
 
 
 def _section(title: str, value: Any) -> str:

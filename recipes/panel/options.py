@@ -139,17 +139,17 @@ def agents_of(options: PanelOptions) -> list[Agent]:
     agents: list[Agent] = []
     numbers = Counter[str]()
     for entry in options.agents:
-        own = AgentOptions(role=entry) if isinstance(entry, str) else entry
-        role = own.role.lower()
+        agent = AgentOptions(role=entry) if isinstance(entry, str) else entry
+        role = agent.role.lower()
         numbers[role] += 1
         diverse = options.diversity and bool(agents)
-        temperature = own.temperature
+        temperature = agent.temperature
         if temperature is None:
             factor = DIVERSITY if diverse else 1.0
             temperature = round(min(options.temperature * factor, MOST_TEMPERATURE), 6)
-        prompt = options.roles.get(own.role) or ROLES.get(own.role) or f"You are a {own.role} expert."
+        prompt = options.roles.get(agent.role) or ROLES.get(agent.role) or f"You are a {agent.role} expert."
         agent_id = f"agent-{role}-{numbers[role]:03}"
-        agents.append(Agent(agent_id, own.role, prompt, own.model or options.model or "", temperature, diverse))
+        agents.append(Agent(agent_id, agent.role, prompt, agent.model or options.model or "", temperature, diverse))
     return agents
 
 
@@ -188,8 +188,8 @@ def check(options: PanelOptions) -> None:
             extracts.check(options.extract)
         except ValueError as error:
             raise ValueError(f"extract: {error}") from error
-    for prompt, own in PLACES.items():
-        places = (*COMMON_PLACES, *own)
+    for prompt, places_of_prompt in PLACES.items():
+        places = (*COMMON_PLACES, *places_of_prompt)
         for name in PLACE.findall(getattr(options.prompts, prompt)):
             if name not in places:
                 raise ValueError(

@@ -343,7 +343,7 @@ class _Refinement:
     def _try_reviewer(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[None]:
         """After some of the reviews, put another item's answer before the reviewer, if there is one that differs.
 
-        Not together with the item's own: where all items are reviewed at once, none has been accepted yet.
+        Not together with that of the item's answer: where all items are reviewed at once, none has been accepted yet.
         """
         options = self._options
         share = max(options.probes, min(MOST_PROBED, LEAST_PROBES / self._item.total)) if options.probes else 0.0

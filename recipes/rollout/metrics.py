@@ -15,7 +15,7 @@ from recipes.measures.tally import Sample, SampledPrompt, Tally
 from recipes.rollout.options import Rollout
 
 MOST_SOURCES = 100
-"""Data sources that have metrics of their own. Others count in those over all."""
+"""Data sources with metrics for each. Others count in those over all."""
 MOST_BARS = 32
 
 

@@ -1,4 +1,4 @@
-"""The options of `tune`, and the cells that they ask for: configurations of models, each measured on its own."""
+"""The options of `tune`, and the cells that they ask for: configurations of models, each measured alone."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def cells(options: TuneOptions, bases: Sequence[TunedModel]) -> list[Cell]:
 
 
 def named(cell: Cell, taken: Sequence[str]) -> Cell:
-    """Return a cell with its own name, or one with a number if that is taken."""
+    """Return a cell whose name is not taken: with a number if need be."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", cell.name)[:NAME]
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     return cell.model_copy(update={"name": name if name not in taken else next(n for n in numbered if n not in taken)})

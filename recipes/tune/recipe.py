@@ -42,10 +42,10 @@ class Tune(TuneOptions):
 
 def requests(options: Tune, model: str, *, warm_up: bool = False) -> dict[str, Any]:
     """Return the options of a job that measures a model: each of its requests is computed, once."""
-    own = nested(options.options)
+    values = nested(options.options)
     if warm_up:
-        own["limit"] = min(options.warm_up, own.get("limit") or options.warm_up)
-    return {**own, "model": model, "fresh": True, "retries": 0}
+        values["limit"] = min(options.warm_up, values.get("limit") or options.warm_up)
+    return {**values, "model": model, "fresh": True, "retries": 0}
 
 
 def job(options: Tune, cell: Cell, model: str, repeat: int, copy: int) -> Child:
@@ -64,8 +64,8 @@ def finish(results: Results, options: Tune) -> Report:
             bases[cell.cell.model] = TunedModel(**item.result["base"])
     if not measured:
         return Report()
-    own = [bases[name] for name in options.models if name in bases]
-    document = report.document(options, own, [cell for _, cell in sorted(measured, key=lambda entry: entry[0])])
+    ordered = [bases[name] for name in options.models if name in bases]
+    document = report.document(options, ordered, [cell for _, cell in sorted(measured, key=lambda entry: entry[0])])
     for name, text in _artifacts(document):
         with results.create(name) as file:
             file.write(text.encode())

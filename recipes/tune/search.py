@@ -74,12 +74,12 @@ def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequ
         if cell.repair_of is None and not (options.batch and cell.batch is None):
             fixed = {"overrides": _without_batch(cell, base)} if raises_batch else {"concurrency": 0}
             series.setdefault(cell.model_copy(update=fixed).identity(base), []).append(result)
-    for own in series.values():
-        base = bases[own[0].cell.model]
-        own.sort(key=lambda result: _height(result, base, raises_batch=raises_batch))
-        top = own[-1].cell
-        height = _height(own[-1], base, raises_batch=raises_batch)
-        if not _goes_on(own, objective) or (raises_batch and _has_all_rows_at_once(own[-1], height)):
+    for measured in series.values():
+        base = bases[measured[0].cell.model]
+        measured.sort(key=lambda result: _height(result, base, raises_batch=raises_batch))
+        top = measured[-1].cell
+        height = _height(measured[-1], base, raises_batch=raises_batch)
+        if not _goes_on(measured, objective) or (raises_batch and _has_all_rows_at_once(measured[-1], height)):
             continue
         if raises_batch:
             yield made(base, _without_batch(top, base), 2 * height, top.concurrency)
