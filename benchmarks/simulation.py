@@ -26,7 +26,7 @@ from store.database import Database
 from store.records import Batch, Segment, Speed
 from store.segments import PendingSegment
 from tasks.scheduling.dispatch import DRAIN_SECONDS
-from tasks.scheduling.policy import Limits, Policy
+from tasks.scheduling.policy import Limits, SegmentPolicy
 from tasks.scheduling.replay import Replay, SegmentCost
 
 SEGMENT_SECONDS = 120.0
@@ -95,7 +95,7 @@ def recorded(url: str) -> list[Arrival]:
     ]
 
 
-class ForecastingPolicy(Policy):
+class ForecastingPolicy(SegmentPolicy):
     """The policy, with the forecast of a segment when it is next; dispatch forecasts every few seconds."""
 
     def __init__(self, limits: Limits, infeasible: Callable[[PendingSegment], bool]) -> None:
@@ -144,7 +144,7 @@ def kept(
         least = max(batch.work / segments[number], remaining[number] / engines[batch.model])
         return replay.now + least * estimates[number] > batch.due_at
 
-    policy = ForecastingPolicy(limits, infeasible) if estimate is not None else Policy(limits)
+    policy = ForecastingPolicy(limits, infeasible) if estimate is not None else SegmentPolicy(limits)
     replay = Replay(policy, 0.0, engines)
     ended_at = [math.inf] * len(batches)
     unfinished = list(segments)

@@ -32,7 +32,7 @@ from batchyard.settings import Settings
 from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.formats.plan import PlanWriter, SegmentSize
-from tasks.intake.validation import Report, Validator
+from tasks.intake.validation import ValidationReport, Validator
 
 ROUNDS = 3
 ENDPOINT = "/v1/chat/completions"
@@ -71,7 +71,7 @@ def validate(path: Path) -> None:
     """Validate and plan, as the worker does."""
     settings = Settings()
     models = {"echo": ModelSpec(name="echo", engine="echo")}
-    report = Report()
+    report = ValidationReport()
     with tempfile.TemporaryDirectory(prefix="by-", dir=path.parent) as folder:
         artifacts = Artifacts(f"file://{folder}")
         with path.open("rb") as source, artifacts.create() as target:

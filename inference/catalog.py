@@ -84,7 +84,7 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
             f"{where}: engine {engine.name} gives simulated answers; set BATCHYARD_ALLOW_SIMULATED=1 to allow it"
         )
     if "max_segments" not in entry and engine.starts_each_run:
-        spec = spec.model_copy(update={"max_segments": 1})  # each further segment would start engines of its own
+        spec = spec.model_copy(update={"max_segments": 1})  # each further segment would start more engines
     if engine.needs_source or (spec.source and not engine.simulated):
         spec = spec.model_copy(update={"source": _source(folder, where, spec.source)})
     try:

@@ -97,7 +97,7 @@ class Capabilities(ABC):
         needs_source: models.toml must name the model's folder or hub id.
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
-        package: what has to be installed where the engine starts; None if it needs nothing of its own.
+        package: what has to be installed where the engine starts; None if it needs nothing more.
         batch_argument: the key of `engine_args` that says how many requests run at once; None if there is none.
     """
 
@@ -150,7 +150,7 @@ class Engine(Capabilities):
     """Answers requests for one model. One process, with one event loop, creates, starts and calls it.
 
     Attributes:
-        has_processes: runs in processes of its own. They have to end with the process that started the engine.
+        has_processes: starts processes. They have to end with the process that started the engine.
         capacity: requests that it runs at once; final after `start`.
         cache_tokens: tokens of all requests that fit into its KV cache; None if that is no limit. Final after `start`.
         preemptions: how often it took the cache of a running request and computed it again; None if it does not count.
@@ -182,14 +182,14 @@ class Engine(Capabilities):
         """Load the model.
 
         Raises:
-            EngineStartError: with the engine's own reason.
+            EngineStartError: with the engine's reason.
         """
 
     @abstractmethod
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         """Answer one request. Its failure is its answer.
 
-        About twice `capacity` calls run at the same time, so an engine can put what waits into batches of its own.
+        About twice `capacity` calls run at the same time, so an engine can put what waits into batches.
 
         Raises:
             EngineDied: the engine ended, and the request has no answer.
@@ -209,7 +209,7 @@ class Engine(Capabilities):
 
 
 class JobEngine(Capabilities):
-    """An engine that answers all rows of a run in a job of its own. Imports Ray and torch only when it is called."""
+    """An engine that answers a run in a separate job. Imports Ray and torch when it is called."""
 
     starts_each_run: ClassVar[bool] = True
 
@@ -229,7 +229,7 @@ class JobEngine(Capabilities):
 
         Raises:
             Stopped: `stopped` is set.
-            EngineStartError: with the engine's own reason.
+            EngineStartError: with the engine's reason.
             EngineError: the job failed.
         """
 
@@ -240,7 +240,7 @@ class JobEngine(Capabilities):
 
         Raises:
             Stopped: `stopped` is set.
-            EngineStartError: with the engine's own reason.
+            EngineStartError: with the engine's reason.
         """
 
 

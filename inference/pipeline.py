@@ -122,7 +122,7 @@ def _run_session(
     paused: Event,
     on_death: Callable[[EngineDeath], None],
 ) -> Generator[pa.Table]:
-    """Answer every row: with one caller, and if it is lost, the rows without an answer with the next one."""
+    """Answer every row with one caller. If it is lost, the next one gets the rest."""
     losses = 0
     while losses < LOSSES_IN_A_ROW:
         answered: list[pa.ChunkedArray] = []
@@ -157,7 +157,7 @@ def _answered(
     timeouts: EngineTimeouts,
     stopped: Event,
 ) -> Generator[pa.Table]:
-    """Map the rows to answers once. Raises RayError if the caller is lost; then some rows have no answer."""
+    """Map the rows to answers once. Raises RayError if the caller is lost."""
     if rows.num_rows <= session.in_flight:
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
         yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)

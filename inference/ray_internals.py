@@ -87,13 +87,13 @@ def iter_blocks(dataset: Dataset, stopped: threading.Event) -> Generator[pa.Tabl
 
 
 def _forget(executor: Any) -> None:
-    """Drop what Ray keeps of a run: its tasks, and the class of the autoscaler's actor, which each run makes anew.
+    """Drop what Ray keeps of a run: its tasks, and its class of the autoscaler's actor.
 
     A worker that runs a thousand segments would grow by 90 MiB (Ray 2.60).
     """
     tasks = [operator._map_task for operator in executor._topology if hasattr(operator, "_map_task")]
     for key, task in list(CACHED_FUNCTIONS.items()):
-        if any(task is own for own in tasks):
+        if any(task is operator_task for operator_task in tasks):
             CACHED_FUNCTIONS.pop(key, None)
     classes = _ActorClassMethodMetadata._cache
     for descriptor in list(classes):
@@ -104,7 +104,7 @@ def _forget(executor: Any) -> None:
 class StartWatch(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
     """Ends a dataset's run with GetTimeoutError if one of its actor pools has no actor after `seconds`.
 
-    Ray's own limit, `wait_for_min_actors_s`, blocks the caller, ignores signals and leaves the actors behind.
+    Ray's limit, `wait_for_min_actors_s`, blocks the caller, ignores signals and leaves the actors behind.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -131,7 +131,7 @@ def vllm_stage() -> Any:
 def replace_vllm_stage(
     processor: Any, stage: type, constructor_arguments: Mapping[str, Any], map_batches_arguments: Mapping[str, Any]
 ) -> None:
-    """Let `stage` call vLLM in a processor of `ray.data.llm`, with these arguments over the processor's own.
+    """Let `stage` call vLLM in a processor of `ray.data.llm`, with these arguments over the processor's.
 
     `ray.data.llm` has no public way to exchange a stage.
     """

@@ -99,10 +99,6 @@ class Catalogue:
         """Return the recipe of that name. Raises RequestError, with `param`, for an unknown one."""
         return _named("recipe", self.recipes, name, param)
 
-    def is_composite(self, name: str) -> bool:
-        """True if there is a recipe of that name whose items are other jobs."""
-        return name in self.recipes and self.recipes[name].children is not None
-
     def reward(self, name: str, param: str = "options.reward") -> Reward:
         """Return the reward of that name, or the one that the JSON of a grader describes.
 
@@ -234,7 +230,7 @@ def _module(file: Path) -> ModuleType:
 
 def _place(entry: Entry) -> tuple[str, str]:
     """Return the place in words, and the file, where the function of an entry stands."""
-    function = inspect.unwrap(entry.children or entry.flow if isinstance(entry, Recipe) else entry.function)
+    function = inspect.unwrap(entry.function)
     code = getattr(function, "__code__", None)
     if code is None:  # an object that can be called
         module = sys.modules[type(function).__module__]

@@ -175,8 +175,8 @@ class Artifacts:
             if library in ("builtins", "batchyard") and not isinstance(error, OSError):
                 raise
             full = getattr(error, "errno", None) == errno.ENOSPC
-            said = getattr(error, "strerror", None) or str(error)  # without the path, which is no client's business
-            reason = "it is full; free some space" if full else said or type(error).__name__
+            message = getattr(error, "strerror", None) or str(error)  # without the path, which is no client's business
+            reason = "it is full; free some space" if full else message or type(error).__name__
             raise UnavailableError(f"artifact store {self.url} cannot be {action}: {reason}") from error
 
     def _limit(self, size: int) -> dict[str, float]:

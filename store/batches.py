@@ -85,7 +85,7 @@ class Batches(Lifecycle[Batch]):
 
 BATCHES = Batches(Batch, "batch", TRANSITIONS, PAUSABLE, RUNNING)
 # As functions, for those who deal with batches only.
-repeated, get, some, page, retries = BATCHES.repeated, BATCHES.get, BATCHES.some, BATCHES.page, BATCHES.retries
+repeated, get, by_ids, page, retries = BATCHES.repeated, BATCHES.get, BATCHES.by_ids, BATCHES.page, BATCHES.retries
 transition, cancel, pause, resume = BATCHES.transition, BATCHES.cancel, BATCHES.pause, BATCHES.resume
 request_cancel, reject, set_sla = BATCHES.request_cancel, BATCHES.reject, BATCHES.set_sla
 artifacts, find_artifact, add_artifact = BATCHES.artifacts, BATCHES.find_artifact, BATCHES.add_artifact

@@ -70,8 +70,8 @@ def record_death(
     last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
     batch.engine_deaths = {**deaths, model: {"deaths": number, "reasons": reasons, "last": last}}
     if sum(entry["deaths"] for entry in batch.engine_deaths.values()) <= DEATH_EVENTS:
-        told = {"model": model, "replica": replica, "reason": reason, "requests": requests}
-        events.record_death(session, batch, **told, deaths=number, next=next_)
+        death = {"model": model, "replica": replica, "reason": reason, "requests": requests}
+        events.record_death(session, batch, **death, deaths=number, next=next_)
     failure = _failure(session, model)
     if engine in failure.engines:
         return False

@@ -239,8 +239,8 @@ def append(
         False if the segment has the chunk already: the transaction that added it looked as if it had failed.
     """
     segment.lease.guard(session)
-    same = select(ResultChunk.id).where(ResultChunk.segment_id == segment.lease.id, ResultChunk.sha256 == chunk.sha256)
-    if session.scalar(same) is not None:
+    is_same = (ResultChunk.segment_id == segment.lease.id, ResultChunk.sha256 == chunk.sha256)
+    if session.scalar(select(ResultChunk.id).where(*is_same)) is not None:
         return False
     answered = Segment.answered + chunk.completed + chunk.failed
     session.execute(update(Segment).where(Segment.id == segment.lease.id).values(attempts=0, answered=answered))

@@ -20,15 +20,16 @@ from celery.worker import state
 from batchyard import logs, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from tasks import advance, housekeeping, messages, metrics
-from tasks.composites import advance as composites
 from tasks.context import context
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
 from tasks.intake import budgets
+from tasks.jobs import advance as job_advance
 from tasks.jobs import finish as job_finish
 from tasks.jobs import validation as job_validation
+from tasks.jobs.finishing import ready
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
 from tasks.steps import registry
@@ -157,7 +158,7 @@ def merge(task: Task, batch_id: str) -> None:
 @app.task(name="batch.finish", bind=True)
 def finish(task: Task, batch_id: str) -> None:
     finalize.end(context(), batch_id, holder(task.request.id))
-    job_finish.start_ready(context())
+    ready.start_ready(context())
 
 
 def _register_step(name: str) -> None:
@@ -179,7 +180,7 @@ def validate_job(task: Task, job_id: str) -> None:
 
 @app.task(name="job.advance", bind=True)
 def advance_job(task: Task, job_id: str) -> None:
-    composites.run(context(), job_id, holder(task.request.id))
+    job_advance.run(context(), job_id, holder(task.request.id))
 
 
 @app.task(name="job.finish", bind=True)

@@ -26,8 +26,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 def running(context: AppContext, session: Session) -> dict[str, ModelSpec]:
     """Return the models that may run, by name: those that are served, and those of jobs that have not ended."""
-    own = composites.derived_models(session)
-    return {**context.models, **{name: ModelSpec.model_validate(spec) for name, spec in own.items()}}
+    specs = composites.derived_models(session)
+    return {**context.models, **{name: ModelSpec.model_validate(spec) for name, spec in specs.items()}}
 
 
 def bases(models: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> list[TunedModel]:

@@ -17,8 +17,9 @@ from tasks.advance import advance
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
-from tasks.jobs import dependencies, finish
 from tasks.jobs import progress as job_progress
+from tasks.jobs.finishing import ready
+from tasks.jobs.submission import dependencies
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def tick(context: AppContext) -> None:
     for job_id in {*jobs.expired, *idle}:
         messages.advance_job(job_id)  # whatever message is said to be on its way
     dependencies.release_ready(context)
-    finish.start_ready(context)
+    ready.start_ready(context)
     advance(context)
 
 

@@ -15,12 +15,12 @@ import redis
 from kombu.transport.redis import Channel
 
 from batchyard import queues
+from inference.residents.status import EngineStatus
 from store import queue, webhooks
 from store.queue import JobsOfRecipe, QueueSnapshot
 from store.records import Batch, Job
 from tasks.context import AppContext
 from tasks.execution import engine_status, progress
-from tasks.execution.engine_status import EngineState
 from tasks.jobs import progress as job_progress
 from tasks.scheduling import deadlines, demand
 from tasks.scheduling.demand import Demand
@@ -76,7 +76,7 @@ class Snapshot:
     recipes: list[JobsOfRecipe]
     jobs: list[JobState]
     messages: dict[str, int] | None
-    engines: list[EngineState] | None
+    engines: list[EngineStatus] | None
     totals: dict[tuple[str, str], int] | None
     job_totals: dict[tuple[str, ...], int] | None
     demand: dict[str, Demand]
@@ -99,7 +99,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     ids = [*(batch.id for batch in due_first), *(job.id for job in jobs_due_first)]
     forecasts = deadlines.read(context, ids)
     messages: dict[str, int] | None = None
-    engines: list[EngineState] | None = None
+    engines: list[EngineStatus] | None = None
     totals: dict[tuple[str, str], int] | None = None
     job_totals: dict[tuple[str, ...], int] | None = None
     try:

@@ -16,10 +16,13 @@ from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
 from store.records import Batch, Job, JobStage
-from tasks.jobs import dry_run, reading, submission
-from tasks.jobs.dry_run import Outlook
-from tasks.jobs.replies import posting
-from tasks.jobs.submission import ArtifactName, JobDraft, JobRequest
+from tasks.jobs.intake.drafts import JobDraft
+from tasks.jobs.items import detail, item_replies, listing
+from tasks.jobs.items import results as item_results
+from tasks.jobs.kinds import registry as kinds
+from tasks.jobs.submission import again, creation, dry_run
+from tasks.jobs.submission.creation import ArtifactName, JobRequest
+from tasks.jobs.submission.dry_run import JobOutlook
 from tasks.scheduling import deadlines
 from webapp import idempotency, work
 from webapp.document import operation
@@ -98,7 +101,7 @@ def _object(
     `waits`: a model of its requests is on hold.
     """
     held = None if job.status in TERMINAL else job.attempt_error
-    expected = submission.expected(current_context(), job) if stages else {}
+    expected = kinds.expected(current_context(), job) if stages else {}
     deaths = [batch.engine_deaths for _, batch in stages if batch is not None]
     return JobObject(
         **work.fields(job, JobObject),
@@ -117,7 +120,7 @@ def _object(
             held=held,
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
-            warnings=_warnings(submission.job_warnings(current_context(), job)),
+            warnings=_warnings(creation.job_warnings(current_context(), job)),
         ),
     )
 
@@ -153,7 +156,7 @@ def create() -> JobObject | DryRun:
     request = replace(request_of(body), admin=owner.admin)
     if params.dry_run:
         return _dry_run(dry_run.run(context, owner.project_id, request))
-    created = create_once(idempotency.of_request(body), lambda: submission.draft(context, owner.project_id, request))
+    created = create_once(idempotency.of_request(body), lambda: creation.draft(context, owner.project_id, request))
     if created.draft is None:
         return to_wire([created.record])[0]
     return _object(created.record, Related())  # nothing is read: the answer cannot fail after the commit
@@ -165,7 +168,7 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     Raises:
         ConflictError: the key was used for something else.
     """
-    return idempotency.once(key, JOBS, draft, submission.submit, submission.send)
+    return idempotency.once(key, JOBS, draft, creation.submit, creation.send)
 
 
 def request_of(body: CreateJob) -> JobRequest:
@@ -198,16 +201,16 @@ def request_of(body: CreateJob) -> JobRequest:
     )
 
 
-def _dry_run(outlook: Outlook) -> DryRun:
+def _dry_run(outlook: JobOutlook) -> DryRun:
     return DryRun(
-        items=outlook.items,
-        stages=[DryRunStage(**stage._asdict()) for stage in outlook.stages],
-        eta_seconds=outlook.seconds,
+        items=outlook.estimate.items,
+        stages=[DryRunStage(**stage._asdict()) for stage in outlook.estimate.stages],
+        eta_seconds=outlook.estimate.seconds,
         config_sha256=outlook.config_sha256,
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,
         warnings=_warnings(outlook.warnings),
-        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in outlook.cells],
+        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in outlook.estimate.cells],
     )
 
 
@@ -271,7 +274,7 @@ def rescore(job_id: str) -> JobObject:
     body = parse_body(Rescore, bulk=True)
     created = create_once(
         idempotency.of_request(body, job_id),
-        lambda: submission.rescore(context, owner.project_id, job_id, body.options),
+        lambda: again.rescore(context, owner.project_id, job_id, body.options),
     )
     return to_wire([created.record])[0]
 
@@ -287,7 +290,7 @@ def retry(job_id: str) -> JobObject:
     body = parse_body(RetryJob, bulk=True, optional=True)
     created = create_once(
         idempotency.of_request(body, job_id),
-        lambda: submission.retry(
+        lambda: again.retry(
             context,
             owner.project_id,
             job_id,
@@ -309,7 +312,9 @@ def results(job_id: str) -> Response:
     """
     job = get_job(job_id)
     params = query(ListResults)
-    return Response(reading.results(current_context(), job, params.after, params.limit), mimetype="application/jsonl")
+    return Response(
+        item_results.lines(current_context(), job, params.after, params.limit), mimetype="application/jsonl"
+    )
 
 
 @routes.get("/v1/jobs/<job_id>/item_events")
@@ -322,7 +327,7 @@ def item_events(job_id: str) -> Response:
     """
     job = get_job(job_id)
     params = query(ListResults)
-    lines = reading.item_events(current_context(), job, params.after, params.limit)
+    lines = item_results.event_lines(current_context(), job, params.after, params.limit)
     return Response(lines, mimetype="application/jsonl")
 
 
@@ -332,7 +337,7 @@ def items(job_id: str) -> ItemPage:
     """List the items of a job by number. There are none before it was validated."""
     job = get_job(job_id)
     params = query(ListItems)
-    page, has_more = reading.items(
+    page, has_more = listing.page(
         current_context(),
         job,
         state=params.state,
@@ -356,7 +361,7 @@ def item(job_id: str, number: int) -> ItemDetail:
 
 
 def _detail(job_id: str, number: int) -> ItemDetail:
-    details = reading.item(current_context(), get_job(job_id), number)
+    details = detail.item(current_context(), get_job(job_id), number)
     return ItemDetail.model_validate(details, from_attributes=True)
 
 
@@ -376,11 +381,11 @@ def post(job_id: str, number: int, body: ItemReply) -> None:
     owner, context = caller(), current_context()
     place = (context, owner, job_id, number)
     if body.verdict is not None:
-        posting.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
+        item_replies.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
     elif body.requeue is not None:
-        posting.put_back(*place, body.requeue.hint)
+        item_replies.put_back(*place, body.requeue.hint)
     else:
-        posting.resolve(*place, body.text or "", body.by)
+        item_replies.resolve(*place, body.text or "", body.by)
 
 
 @routes.get("/v1/jobs/<job_id>/events")

@@ -13,7 +13,7 @@ from batchyard.models import ModelSpec
 from store import holds
 from store.records import EngineFailure, Hold
 from tasks.execution import engine_status
-from tasks.execution.engine_status import EngineState
+from tasks.execution.engine_status import EngineStatus
 from webapp.document import operation
 from webapp.requests import caller, current_context, query
 from webapp.wire.models import EngineFailureObject, ListModels, ModelExtension, ModelObject, ModelPage
@@ -40,7 +40,7 @@ def with_engines(specs: Iterable[ModelSpec]) -> list[ModelObject]:
 
 def _object(
     spec: ModelSpec,
-    engines: list[EngineState] | None = None,
+    engines: list[EngineStatus] | None = None,
     hold: Hold | None = None,
     failure: EngineFailure | None = None,
     *,

@@ -7,8 +7,7 @@ from typing import Any
 from flask import Blueprint
 
 from batchyard.recipes import Recipe
-from tasks.jobs import options as job_options
-from tasks.jobs.identity import judgement_fields
+from tasks.jobs.intake.identity import judgement_fields
 from webapp.document import operation
 from webapp.requests import caller, current_context
 from webapp.wire.recipes import GateObject, RecipeObject, RecipePage, RewardObject
@@ -20,7 +19,7 @@ def to_wire(recipe: Recipe[Any], sha256: str) -> RecipeObject:
     return RecipeObject(
         name=recipe.name,
         summary=recipe.summary,
-        stages=job_options.default_stages(recipe),
+        stages=recipe.default_stages(),
         options=recipe.options.model_json_schema(),
         judgement=judgement_fields(recipe.options),
         main=recipe.main,

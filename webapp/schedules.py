@@ -14,7 +14,7 @@ from batchyard.cron import Cron
 from batchyard.errors import NotFoundError, RequestError
 from store import events, schedules
 from store.records import Schedule, ScheduleRun, now
-from tasks.recurring import run_templates
+from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.document import operation
 from webapp.requests import caller, current_context, parse_body, query, validated
@@ -100,7 +100,7 @@ def create() -> ScheduleObject:
 def make(body: CreateSchedule) -> Schedule:
     """Create a schedule in the caller's project. Raises RequestError."""
     owner, context = caller(), current_context()
-    values = recurring.define(context, owner.project_id, _values(body))
+    values = definitions.define(context, owner.project_id, _values(body))
     with context.database.write(serial=True) as session:
         schedule = schedules.create(session, owner.project_id, **values)
         events.act(session, owner, "schedule.created", schedule.id, name=schedule.name)
@@ -143,7 +143,7 @@ def update(schedule_id: str) -> ScheduleObject:
 def change(schedule: Schedule, body: UpdateSchedule) -> Schedule:
     """Set what the body names of a schedule, and record who did. Raises RequestError, ConflictError."""
     context = current_context()
-    values = recurring.define(context, schedule.project_id, _values(body), schedule)
+    values = definitions.define(context, schedule.project_id, _values(body), schedule)
     with context.database.write() as session:
         schedule = schedules.change(session, schedule, **values)
         events.act(session, caller(), "schedule.changed", schedule.id, fields=sorted(values))
@@ -170,14 +170,14 @@ def remove(schedule_id: str) -> None:
 @operation(ScheduleObject, refusals=(404,))
 def pause(schedule_id: str) -> ScheduleObject:
     """Pause a schedule. Times that pass meanwhile are not run, and are not missed."""
-    return _object(recurring.set_paused(current_context(), caller(), schedule_id, paused=True))
+    return _object(definitions.set_paused(current_context(), caller(), schedule_id, paused=True))
 
 
 @routes.post("/v1/schedules/<schedule_id>/resume")
 @operation(ScheduleObject, refusals=(404,))
 def resume(schedule_id: str) -> ScheduleObject:
     """Let a paused schedule run again, from its next time on."""
-    return _object(recurring.set_paused(current_context(), caller(), schedule_id, paused=False))
+    return _object(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
 
 
 @routes.post("/v1/schedules/<schedule_id>/run")

@@ -17,8 +17,8 @@ from tasks.intake import estimate, inputs, prompts, submission
 from tasks.intake.estimate import Part
 from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
-from tasks.jobs import submission as job_submission
-from tasks.jobs.submission import JobRequest
+from tasks.jobs.submission import creation as job_submission
+from tasks.jobs.submission.creation import JobRequest
 from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded

@@ -8,8 +8,7 @@ from flask import Blueprint
 
 from store import events, webhooks
 from store.records import Delivery, Event, Webhook
-from tasks.webhooks import delivery as sender
-from tasks.webhooks import outbound
+from tasks.webhooks import outbound, samples
 from webapp.document import operation
 from webapp.requests import caller, current_context, parse_body, query
 from webapp.wire.webhooks import (
@@ -162,7 +161,7 @@ def send_sample(webhook_endpoint_id: str) -> SampleSent:
     """Send a sample event at once, also to a disabled endpoint. One that does not answer is refused."""
     caller()
     type_ = parse_body(SendSample).event_type
-    status = sender.send_sample(current_context(), get_webhook(webhook_endpoint_id), type_)
+    status = samples.send_sample(current_context(), get_webhook(webhook_endpoint_id), type_)
     return SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
 
 

@@ -16,7 +16,17 @@ from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score,
 from batchyard.recipes.blocks import Bars, Block, Histogram, Lines, Matrix, Series, Table
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
 from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
-from batchyard.recipes.kinds import Child, EndedItem, Recipe, Report, Results, composite, recipe
+from batchyard.recipes.kinds import (
+    Child,
+    CompositeRecipe,
+    EndedItem,
+    FlowRecipe,
+    Recipe,
+    Report,
+    Results,
+    composite,
+    recipe,
+)
 from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, NestedOptions, Options, is_judgement
 from batchyard.recipes.outcomes import Answer, Checked, Failure, Reply, Result, Scored, State
 from batchyard.recipes.program import RecipeError, play
@@ -33,9 +43,11 @@ __all__ = [
     "Checked",
     "Child",
     "CompositeOptions",
+    "CompositeRecipe",
     "EndedItem",
     "Failure",
     "Flow",
+    "FlowRecipe",
     "Gate",
     "Histogram",
     "InvalidItem",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Generic, Protocol, TypeVar, cast
 
 from batchyard.recipes.asks import Ask, Check, Flow, Score, Stage, Stages
 from batchyard.recipes.blocks import Block
 from batchyard.recipes.item import Item
 from batchyard.recipes.options import BareOptions
+
+log = logging.getLogger(__name__)
 
 O = TypeVar("O", bound=BareOptions)  # noqa: E741
 
@@ -94,32 +98,68 @@ class Child:
         return f"{self.variant}/{self.repeat}/{self.round - 1}" if self.round else None
 
 
-@dataclass(frozen=True)
-class Recipe(Generic[O]):
-    """A recipe by name, see `recipe`. One with `children` is a composite, see `composite`.
-
-    The items of one with `cells` are what `recipes.tune` measures, one after the other. These are all that are known
-    before it begins, by its options and its models. Its jobs start and stop engines, so only administrators make them.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC, Generic[O]):
+    """What all kinds of recipes have."""
 
     name: str
     summary: str
     options: type[O]
-    flow: Callable[[Item, O], Flow]
-    stages_of: Callable[[O], Sequence[Stage]]
-    loops: bool = False
-    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
     check: Callable[[O], None] | None = None
-    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
     finish: Callable[[Results, O], Report] | None = None
     main: str = "results.jsonl"
     events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None
+
+    @property
+    @abstractmethod
+    def function(self) -> Callable[..., Any]:
+        """The author's function that makes it what it is."""
+
+    def default_stages(self) -> list[str] | None:
+        """Return the names of the stages with the defaults of the options, None if one without a default decides."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRecipe(Recipe[O]):
+    """A recipe that answers each row of an input by a program, see `recipe`."""
+
+    flow: Callable[[Item, O], Flow]
+    stages: Stages | Callable[[O], Stages]
+    loops: bool = False
+    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
+    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
     expected: Callable[[O], Sequence[float]] | None = None
-    children: Callable[[O], Sequence[Child]] | None = None
-    cells: Callable[[O, Sequence[Any]], Sequence[Any]] | None = None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self.flow
+
+    def stages_of(self, options: O) -> list[Stage]:
+        """Return the stages of a job with these options."""
+        names = self.stages(options) if callable(self.stages) else self.stages
+        return [stage if isinstance(stage, Stage) else Stage(stage) for stage in names]
+
+    def default_stages(self) -> list[str] | None:
+        try:
+            return [stage.name for stage in self.stages_of(cast(O, self.options.model_construct()))]
+        except Exception:
+            log.debug("stages depend on an option without a default", extra={"recipe": self.name}, exc_info=True)
+            return None
 
     def __call__(self, item: Item, options: O) -> Flow:
         return self.flow(item, options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompositeRecipe(Recipe[O]):
+    """A recipe whose items are jobs of other recipes, see `composite`."""
+
+    children: Callable[[O], Sequence[Child]]
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self.children
 
 
 def recipe(
@@ -135,7 +175,7 @@ def recipe(
     main: str = "results.jsonl",
     events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None,
     expected: Callable[[O], Sequence[float]] | None = None,
-) -> Callable[[Callable[[Item, O], Flow]], Recipe[O]]:
+) -> Callable[[Callable[[Item, O], Flow]], FlowRecipe[O]]:
     """Make a recipe of a generator function. The first line of its docstring is the summary.
 
     Args:
@@ -155,18 +195,13 @@ def recipe(
         expected: returns how many requests an item makes in each stage, in their order, where that is known.
     """
 
-    def made(flow: Callable[[Item, O], Flow]) -> Recipe[O]:
-        def stages_of(chosen: O) -> list[Stage]:
-            names = stages(chosen) if callable(stages) else stages
-            return [stage if isinstance(stage, Stage) else Stage(stage) for stage in names]
-
-        summary = (flow.__doc__ or "").strip().split("\n")[0]
-        return Recipe(
-            name,
-            summary,
-            options,
-            flow,
-            stages_of,
+    def made(flow: Callable[[Item, O], Flow]) -> FlowRecipe[O]:
+        return FlowRecipe(
+            name=name,
+            summary=summary_of(flow),
+            options=options,
+            flow=flow,
+            stages=stages,
             loops=loops,
             probe=probe,
             check=check,
@@ -180,8 +215,9 @@ def recipe(
     return made
 
 
-def _no_flow(item: Item, options: Any) -> Flow:
-    raise TypeError("a composite has children, and answers no items")
+def summary_of(function: Callable[..., Any]) -> str:
+    """Return the first line of a function's docstring."""
+    return (function.__doc__ or "").strip().split("\n")[0]
 
 
 def composite(
@@ -191,27 +227,22 @@ def composite(
     check: Callable[[O], None] | None = None,
     finish: Callable[[Results, O], Report] | None = None,
     main: str = "results.jsonl",
-    cells: Callable[[O, Sequence[Any]], Sequence[Any]] | None = None,
-) -> Callable[[Callable[[O], Sequence[Child]]], Recipe[O]]:
+) -> Callable[[Callable[[O], Sequence[Child]]], CompositeRecipe[O]]:
     """Make a recipe whose items are jobs of other recipes, of a function of the options that returns all of them.
 
     The arguments are those of `recipe`. A child stands behind the child of the round before. `finish` gets an item for
     each child, with its `variant`, `repeat` and `round` as columns, and its `job_id` and `status` in its result.
     """
 
-    def made(children: Callable[[O], Sequence[Child]]) -> Recipe[O]:
-        summary = (children.__doc__ or "").strip().split("\n")[0]
-        return Recipe(
-            name,
-            summary,
-            options,
-            _no_flow,
-            lambda _: [],
+    def made(children: Callable[[O], Sequence[Child]]) -> CompositeRecipe[O]:
+        return CompositeRecipe(
+            name=name,
+            summary=summary_of(children),
+            options=options,
+            children=children,
             check=check,
             finish=finish,
             main=main,
-            children=children,
-            cells=cells,
         )
 
     return made

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Wait
 from batchyard.recipes.item import Item
-from batchyard.recipes.kinds import Recipe
+from batchyard.recipes.kinds import FlowRecipe
 from batchyard.recipes.options import Options
 from batchyard.recipes.outcomes import Answer, Checked, Reply, Result, Scored
 from batchyard.wording import nearest, quoted
@@ -81,7 +81,7 @@ class Program:
         result: the item's end, None before it.
     """
 
-    def __init__(self, recipe: Recipe[Any], options: Options, item: Item, max_requests: int = MAX_REQUESTS) -> None:
+    def __init__(self, recipe: FlowRecipe[Any], options: Options, item: Item, max_requests: int = MAX_REQUESTS) -> None:
         """Raises RecipeError, as `send` does."""
         self.item = item
         self.turn = 0
@@ -193,7 +193,7 @@ class Program:
 
 
 def play(
-    recipe: Recipe[Any],
+    recipe: FlowRecipe[Any],
     item: Item,
     options: Options,
     answer: Callable[[Request], Answer | str],

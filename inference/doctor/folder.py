@@ -15,7 +15,7 @@ TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 def folder_of(spec: ModelSpec) -> Path | None:
-    """Return the folder with the model's files: the local one, or a hub id's in the local cache; None without one."""
+    """Return the folder with the model's files, here or in the hub's local cache; None without one."""
     if Path(spec.source).is_dir():
         return Path(spec.source)
     try:

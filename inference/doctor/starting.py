@@ -1,4 +1,4 @@
-"""A start of an engine, and one answer to each of its endpoints, in a process of its own.
+"""A start of an engine, and one answer to each of its endpoints, in a separate process.
 
 `python -m inference.doctor.starting` reads a ModelSpec as JSON from standard input. Its last line is the outcome.
 """

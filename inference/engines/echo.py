@@ -52,7 +52,7 @@ class EchoArguments(BaseModel):
 
 
 class Echo(Engine):
-    """Answers a request with its own last message. Token counts are whitespace-separated words.
+    """Answers a request with the last message of the request. Token counts are whitespace-separated words.
 
     A request with a choice of texts gets the first one. The engine waits `latency_ms` before it answers a request. It
     refuses every `fail_every`-th request with 400. A request that contains `die_on` ends the process; one that contains

@@ -1,6 +1,6 @@
 """Kills the processes of an engine whose owner has died: `python -m inference.engines.orphan_reaper TAG OWNER_PID`.
 
-An engine's own processes (vLLM's EngineCore and workers) outlive an owner that is killed with SIGKILL. A dead process
+The processes of an engine (vLLM's EngineCore and workers) outlive an owner that is killed with SIGKILL. A dead process
 has no children any more, so an environment variable that they inherit tags them.
 """
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def start(tag: str) -> None:
-    """Tag every process that this one starts from now on, and start a reaper that kills them if this one dies."""
+    """Tag all processes that this one starts later. A reaper kills them if this one dies."""
     os.environ[TAG] = tag
     subprocess.Popen(
         [sys.executable, "-m", "inference.engines.orphan_reaper", tag, str(os.getpid())],

@@ -13,7 +13,7 @@ from batchyard.models import ModelSpec
 
 
 def start_error(spec: ModelSpec, error: RayTaskError) -> EngineStartError:
-    """The engine's own reason, without Ray's traceback."""
+    """Return the engine's reason, without Ray's traceback."""
     cause = error.cause
     reason = explained(cause.message if isinstance(cause, EngineStartError) else f"{type(cause).__name__}: {cause}")
     return EngineStartError(f"engine {spec.engine} of model {spec.name} does not start: {reason}")
@@ -26,7 +26,7 @@ def fits_no_node(gpus: float) -> bool:
 
 
 def no_place(spec: ModelSpec, gpus: float) -> str:
-    """The message of an engine for which no node has room: what it needs, and what the nodes have."""
+    """Return the message of an engine without a place: what it needs, and what nodes have."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     total, free = ray.cluster_resources(), ray.available_resources()
     has = ", ".join(f"{total.get(name, 0):g} {name}s ({free.get(name, 0):g} free)" for name in ("GPU", "CPU"))
@@ -39,7 +39,7 @@ def no_place(spec: ModelSpec, gpus: float) -> str:
 
 
 def start_timed_out(spec: ModelSpec, start_timeout: float) -> str:
-    """The message of a start that took longer than `start_timeout` seconds, with the cluster's resources."""
+    """Return the message of a start that took longer than `start_timeout` seconds, with the cluster's resources."""
     return (
         f"engine {spec.engine} of model {spec.name} did not start within {start_timeout:g} seconds; "
         f"the cluster has {json.dumps(ray.cluster_resources())}, of which free: {json.dumps(ray.available_resources())}"

@@ -73,7 +73,7 @@ def alive() -> bool:
 def _knock(address: str) -> None:
     """Open a plain connection to `host:port`, and close it.
 
-    It comes before Ray's own client, which waits for minutes if nobody listens.
+    It comes before Ray's client, which waits for minutes if nobody listens.
 
     Raises:
         OSError: nobody listens there.

@@ -14,6 +14,7 @@ from ray.actor import ActorHandle
 
 from batchyard.errors import EngineDied
 from batchyard.models import ModelSpec
+from batchyard.statuses import AfterDeath
 from inference.ray.replicas import Replica, Replicas, RunRow
 from inference.residents.replies import ENGINE_DIED, EngineReply
 
@@ -37,7 +38,7 @@ class Isolation:
         self._answer = answer
 
     def next_group(self, replica: Replica) -> list[RunRow] | None:
-        """Take the next group that has to run alone: of this replica, or of one that does not come back."""
+        """Take the next group to run alone: of this replica, or of one that does not come back."""
         absent = (one for one in self._replicas if one.absent_seconds() >= RETURN_SECONDS)
         for owner in (replica, *absent):
             if owner.suspects:
@@ -53,7 +54,7 @@ class Isolation:
             row.deaths += 1
         others = any(one.handle is not None for one in self._replicas if one is not replica)
         suspects = [row for row in rows if row.deaths >= STRIKES or not others]
-        following = "runs_alone" if suspects else "runs_again" if rows else "starts_again"
+        following: AfterDeath = "runs_alone" if suspects else "runs_again" if rows else "starts_again"
         self._replicas.lost(replica, handle, reason, len(rows), following)
         self._replicas.put_back(replica, [row for row in rows if row.deaths < STRIKES and others])
         if suspects:

@@ -45,7 +45,7 @@ class RunRow:
 
     Attributes:
         place: its index in the table.
-        own_bytes: see inference.requests.cache_need.
+        unshared_bytes: see inference.requests.cache_need.
         deaths: of engines that had it among others.
         strikes: deaths of engines that had it alone.
     """
@@ -54,7 +54,7 @@ class RunRow:
     line: int
     body: str
     position: int
-    own_bytes: int
+    unshared_bytes: int
     reply: EngineReply | None = None
     deaths: int = 0
     strikes: int = 0
@@ -92,7 +92,7 @@ class Replica:
 class Replicas:
     """The replicas of one run.
 
-    Each has its own stretch of the rows, because requests with a common prefix stand together there. A replica whose
+    Each has one stretch of the rows, because requests with a common prefix stand together there. A replica whose
     stretch is done takes over from the others.
 
     Attributes:

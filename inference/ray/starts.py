@@ -77,7 +77,7 @@ def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayErr
 def hopeless(
     spec: ModelSpec, handles: Collection[ActorHandle], seconds: float, timeout: float
 ) -> EngineStartError | None:
-    """Return why replicas that have been starting for `seconds` will not come; None if they may. Kill them then.
+    """Return why replicas that start since `seconds` are given up, and kill them; None if they may come.
 
     Args:
         handles: the actors that are starting.
@@ -99,7 +99,9 @@ def hopeless(
 def start_replicas(
     spec: ModelSpec, timeouts: EngineTimeouts, stopped: Event, on_death: Callable[[EngineDeath], None]
 ) -> StartedEngine:
-    """Start every replica that is not running. Return the first one that runs; callers take in the others later.
+    """Start every replica that is not running, and return the first one that runs.
+
+    Callers take in the others as they come.
 
     Raises:
         Stopped: `stopped` is set.

@@ -1,4 +1,4 @@
-"""The tables that a caller sends: answers, packed for Ray Data, deaths of engines, and the error that ended its run."""
+"""The tables that a caller sends: answers, deaths of engines, and the error that ended its run."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ BODIES: dict[str, type[BaseModel]] = {
 
 
 def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the first thing that the endpoint does not accept in `body`, as (param, message); None if it is valid."""
+    """Return what the endpoint refuses first in `body`, as (param, message); None if it is valid."""
     parameters = {key: value for key, value in body.items() if value is not None}
     try:
         BODIES[endpoint].model_validate(parameters)
@@ -219,7 +219,7 @@ def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | N
         # A value of a union type has an error per type; the deepest one says most.
         paths = [_path(parameters, detail) for detail in details]
         path = max(paths, key=lambda path: path.count(".") + path.count("["))
-        messages = [_message(detail) for detail, own in zip(details, paths, strict=True) if own == path]
+        messages = [_message(detail) for detail, detail_path in zip(details, paths, strict=True) if detail_path == path]
         alternatives = [messages[0], *(text.removeprefix("Input should be ") for text in messages[1:])]
         return path, f"{path}: {' or '.join(dict.fromkeys(alternatives))}."
     return None

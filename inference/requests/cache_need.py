@@ -1,4 +1,4 @@
-"""How many tokens of an engine's KV cache a request will take, learned from the requests that were answered before.
+"""The tokens that a request will take in an engine's KV cache, learned from earlier answers.
 
 An engine that runs out of cache takes it from a running request, which it computes again later (vLLM: preemption). So
 requests enter only as long as what they will need fits.
@@ -15,7 +15,7 @@ OUTPUT_TOKENS = 256.0
 """What is assumed before the first answer, of a request that may have so many."""
 
 
-def own_bytes(bodies: Sequence[str]) -> Iterator[int]:
+def unshared_bytes(bodies: Sequence[str]) -> Iterator[int]:
     """Yield the size of each body without the beginning that it shares with the one before it.
 
     A shared beginning is in the cache once, and bodies with one stand next to each other.
@@ -64,14 +64,14 @@ class CacheNeed:
             self._output_tokens += output_tokens
             self._squares += output_tokens**2
 
-    def tokens(self, own_bytes: int, most_output: float) -> int:
-        """Return the expected need of a request with so many bytes of its own and at most so many output tokens.
+    def tokens(self, unshared_bytes: int, most_output: float) -> int:
+        """Return the expected need of a request with so many unshared bytes and at most so many output tokens.
 
         The output counts with its mean length, or with what requests in flight have on average if that is more: half of
         their length, which is longer than the mean because long ones stay longer (the inspection paradox).
         """
         if not self._answers:
-            return round(own_bytes / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output))
+            return round(unshared_bytes / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output))
         mean = self._output_tokens / self._answers
         in_flight = self._squares / (2 * self._output_tokens) if self._output_tokens else 0.0
-        return round(own_bytes * self._input_tokens / self._bytes + min(max(mean, in_flight), most_output))
+        return round(unshared_bytes * self._input_tokens / self._bytes + min(max(mean, in_flight), most_output))

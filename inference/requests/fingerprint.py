@@ -13,10 +13,10 @@ from inference.requests import media
 
 
 def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
-    """Return a digest (16 bytes), equal for requests that must get the same answer; None if sampling is random
-    or media come from a URL, where they may change.
+    """Return a digest (16 bytes) that requests with the same answer share.
 
-    Null values and parameters without effect do not count.
+    None if sampling is random, or if media come from a URL, where they may change. Null values and parameters without
+    effect do not count.
     """
     if endpoint != "/v1/embeddings" and body.get("temperature") != 0 and body.get("seed") is None:
         return None

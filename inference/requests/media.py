@@ -31,7 +31,7 @@ def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 if isinstance(value, dict):
                     pending += value.items()
                 elif isinstance(value, list):
-                    pending += ((key, own) for own in value)
+                    pending += ((key, entry) for entry in value)
                 elif isinstance(value, str) and _is_remote(key, value):
                     yield f"messages[{number}].content[{index}]", value
 

@@ -1,4 +1,4 @@
-"""Engine actors: a detached Ray actor per replica keeps an engine warm until it has had no work for a while.
+"""Engine actors: one per replica keeps an engine warm until it has no work for a while.
 
 An actor's name holds everything that its answers depend on. A new version or configuration gets a new actor, and the
 old one runs out of work and stops.
@@ -36,6 +36,7 @@ from inference.residents.kept_replies import KeptReplies, Mailbox
 from inference.residents.memory import Memory
 from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, packed
 from inference.residents.session import EngineSession
+from inference.residents.status import ResidentStatus
 
 GATHER_SECONDS = 0.1
 GATHER_SHARE = 4
@@ -44,7 +45,7 @@ what the engine holds goes at once: half of that waits for its turn, so the engi
 CACHE_SHARE = 0.9
 """Requests enter as long as their expected tokens fill no more of the engine's KV cache: nobody knows their lengths."""
 DROPPED_SESSIONS = 100
-"""The last ones are remembered: Ray's cancellation of a caller may be lost in one of its own calls."""
+"""The last ones are remembered: Ray's cancellation of a caller may be lost in a call of Ray's."""
 PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
 IDLE_SECONDS = 2.0
@@ -91,7 +92,7 @@ class EngineActor:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
         Raises:
-            EngineStartError: with the engine's own reason; the actor cannot be used then.
+            EngineStartError: with the engine's reason; the actor cannot be used then.
         """
         if self._over:
             return None
@@ -139,8 +140,7 @@ class EngineActor:
         return engine
 
     async def reserve(self) -> str | None:
-        """Wait until the engine is empty, reserve it for one `answer`, and return the permit; None if the engine is
-        over."""
+        """Reserve the engine for one `answer_alone` once it is empty. Return the permit; None if it is over."""
         with self._busy():
             await self._admission.drain()
         if self._over:
@@ -166,7 +166,7 @@ class EngineActor:
 
         Args:
             caller: gets the replies to what it has sent, and no other of the same session does.
-            requests: line, position in the session, bytes of its own (see inference.requests.cache_need), and body
+            requests: line, position in the session, unshared bytes (see inference.requests.cache_need), and body
                 (JSON) of each. Lower positions enter the engine first. A line that an earlier session of the same key
                 has sent is not sent again.
         """
@@ -176,17 +176,17 @@ class EngineActor:
             return packed([(line, CLOSED) for line, *_ in requests])
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
         rank, need = self._rank(session), self._needs.setdefault(session.name, CacheNeed())
-        for line, position, own_bytes, body in requests:
-            run = functools.partial(self._run, session.name, (rank, position), need, own_bytes, endpoint, body)
+        for line, position, unshared_bytes, body in requests:
+            run = functools.partial(self._run, session.name, (rank, position), need, unshared_bytes, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
         replies = await mailbox.collect(GATHER_SECONDS, session.in_flight // GATHER_SHARE)
         return None if session.name in self._dropped else packed(replies)
 
     async def _run(
-        self, session: str, rank: Rank, need: CacheNeed, own_bytes: int, endpoint: str, body: str
+        self, session: str, rank: Rank, need: CacheNeed, unshared_bytes: int, endpoint: str, body: str
     ) -> EngineReply | None:
         request = orjson.loads(body)
-        tokens = functools.partial(need.tokens, own_bytes, most_output(request))
+        tokens = functools.partial(need.tokens, unshared_bytes, most_output(request))
         task = asyncio.current_task()
         assert task is not None
         self._entering[session].add(task)
@@ -208,7 +208,7 @@ class EngineActor:
                 del self._entering[session]
 
     async def close(self, idempotency_key: str) -> None:
-        """Let no further request of the session with this key enter the engine. Those that are in it are answered."""
+        """Let no more requests of this key's session enter the engine. Those in it are answered."""
         session = self._replies.session(idempotency_key)
         if session is not None and session not in self._closed:
             self._closed.append(session)
@@ -216,7 +216,7 @@ class EngineActor:
                 task.cancel()
 
     async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[EngineReply] | None:
-        """Return a reply for each body, which run as the only requests in the engine; None if it is over.
+        """Run bodies as the only requests in the engine. Return their replies; None if it is over.
 
         Args:
             permit: from `reserve`.
@@ -235,7 +235,7 @@ class EngineActor:
         return present if len(present) == len(bodies) else None
 
     def _rank(self, session: EngineSession) -> float:
-        """Return a rank that orders sessions by when each would end if it had the engine alone from its start.
+        """Return a rank: when the session would end if it had had the engine alone.
 
         Of two sessions of one size the first has the whole engine, which keeps its prefixes cached; the second takes
         over as the first drains. A small session need not wait for a big one, and a big one waits no longer than it
@@ -302,30 +302,32 @@ class EngineActor:
         self._replies.drop(session)
 
     async def state(self) -> dict[str, Any]:
-        """Return what the engine does and has, as `tasks.execution.engine_status.EngineState` names it."""
+        """Return the engine's ResidentStatus as a dict, which callers of other versions can read too."""
         engine = self._engine
         await asyncio.to_thread(self._memory.look)
-        return {
-            "model": self._spec.name,
-            "gpus": gpus(self._spec),
-            "gpu_ids": ray.get_runtime_context().get_accelerator_ids().get("GPU", []),
-            "pid": self._process["pid"],
-            "process": self._process,
-            "memory_bytes": self._memory.now,
-            "peak_memory_bytes": self._memory.most,
-            "peak_gpu_memory_bytes": self._memory.most_of_gpus,
-            "started_at": self._started_at,
-            "start_seconds": self._start_seconds,
-            "requests": self._requests,
-            "in_flight": self._admission.inside,
-            "idle_seconds": 0.0 if self._calls else time.monotonic() - self._used_at,
-            "endpoints": engine.endpoints() if engine else [],
-            "preemptions": engine.preemptions if engine else None,
-            "capacity": engine.capacity if engine else None,
-            "cache_use": engine.cache_use if engine else None,
-            "prefix_tokens": engine.prefix_tokens if engine else None,
-            "prefix_hits": engine.prefix_hits if engine else None,
-        }
+        return ResidentStatus(
+            name=self._name,
+            model=self._spec.name,
+            state="busy" if self._admission.inside else "idle",
+            answered=self._requests,
+            in_flight=self._admission.inside,
+            idle_seconds=0.0 if self._calls else time.monotonic() - self._used_at,
+            seen_at=time.time(),
+            endpoints=engine.endpoints() if engine else [],
+            preemptions=engine.preemptions if engine else None,
+            started_at=self._started_at,
+            start_seconds=self._start_seconds,
+            capacity=engine.capacity if engine else None,
+            memory_bytes=self._memory.now,
+            peak_memory_bytes=self._memory.most,
+            peak_gpu_memory_bytes=self._memory.most_of_gpus,
+            gpus=gpus(self._spec),
+            gpu_ids=ray.get_runtime_context().get_accelerator_ids().get("GPU", []),
+            cache_use=engine.cache_use if engine else None,
+            prefix_tokens=engine.prefix_tokens if engine else None,
+            prefix_hits=engine.prefix_hits if engine else None,
+            process=self._process,
+        ).model_dump()
 
     async def stop(self) -> None:
         """End the engine and its processes. The caller then kills the actor."""
@@ -355,7 +357,7 @@ class EngineActor:
 
 
 def unreadable(error: Exception) -> str:
-    """Return the message of a request whose answer the engine could not give, or could not be written as JSON."""
+    """Return the message of a request whose answer cannot be read, or written as JSON."""
     reason = cut(f"{type(error).__name__}: {error}", MAX_MESSAGE)
     return f"the engine's answer to this request could not be read: {reason}"
 
@@ -375,8 +377,7 @@ def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
 
 
 def marked_versions(engine: Engine) -> dict[str, str]:
-    """Return the engine's versions, marked if it is simulated. Then no weights answer, so no hash of weights is
-    kept."""
+    """Return the engine's versions; of a simulated one marked, and without a hash of weights."""
     versions = engine.versions()
     if not type(engine).simulated:
         return versions

@@ -1,4 +1,4 @@
-"""The admission queue in front of an engine: it bounds the requests in the engine and decides which enter next."""
+"""The admission queue: bounds the requests in an engine and decides which enter next."""
 
 from __future__ import annotations
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Collection
-from typing import Any
 
 import ray
+from pydantic import ValidationError
 from ray.actor import ActorHandle
 
 from batchyard import __version__
 from batchyard.models import ModelSpec
 from inference.ray_internals import UNPLACED, actor_state
 from inference.residents.actor import EngineActor, gpus
+from inference.residents.status import ResidentStatus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
@@ -64,35 +66,42 @@ def engine_actors() -> dict[str, ActorHandle]:
     return handles
 
 
-def states(timeout: float = 5.0) -> dict[str, dict[str, Any]]:
-    """Return `EngineActor.state` of each actor that has its resources.
+def states(timeout: float = 5.0) -> dict[str, ResidentStatus]:
+    """Return the status of each actor that has its resources, by name.
 
-    A starting actor does not answer in time and has only its `model`.
+    A starting actor does not answer in time.
     """
     handles = {name: handle for name, handle in engine_actors().items() if actor_state(handle) not in UNPLACED}
     references = {name: handle.state.remote() for name, handle in handles.items()}
     if references:
         ray.wait(list(references.values()), num_returns=len(references), timeout=timeout)
-    states: dict[str, dict[str, Any]] = {}
+    now = time.time()  # of this machine's clock, not of theirs
+    states: dict[str, ResidentStatus] = {}
     for name, reference in references.items():
         try:
-            states[name] = ray.get(reference, timeout=0.1)
+            states[name] = ResidentStatus.model_validate({**ray.get(reference, timeout=0.1), "seen_at": now})
         except ray.exceptions.GetTimeoutError:
-            states[name] = {"model": _model(name)}
+            states[name] = ResidentStatus(name=name, model=_model(name), state="starting", seen_at=now)
         except ray.exceptions.RayActorError:
             log.info("engine ended while it was listed", extra={"engine": name})
+        except (ray.exceptions.RayTaskError, ValidationError) as error:
+            log.warning("status of an engine not read: %s", error, extra={"engine": name})
     return states
 
 
 def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
     """Stop all engine actors, or those of one model, and return their names. Their requests in flight are lost."""
-    return _stop(
-        {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}, timeout
-    )
+    handles = {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}
+    references = [handle.stop.remote() for handle in handles.values()]
+    if references:
+        ray.wait(references, num_returns=len(references), timeout=timeout)
+    for handle in handles.values():
+        ray.kill(handle)
+    return sorted(handles)
 
 
 def evict(name: str, timeout: float = 30.0) -> bool:
-    """Stop the engine actor of this name unless it has work or is starting. Return True if it is gone."""
+    """Stop this actor unless it has work or is starting. Return True if it is gone."""
     handle = engine_actors().get(name)
     if handle is None:
         return True
@@ -105,12 +114,3 @@ def evict(name: str, timeout: float = 30.0) -> bool:
     if stopped:
         ray.kill(handle)
     return stopped
-
-
-def _stop(handles: dict[str, ActorHandle], timeout: float) -> list[str]:
-    references = [handle.stop.remote() for handle in handles.values()]
-    if references:
-        ray.wait(references, num_returns=len(references), timeout=timeout)
-    for handle in handles.values():
-        ray.kill(handle)
-    return sorted(handles)

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Sequence
 from threading import Event
-from typing import Any
 
 import ray
 from ray.actor import ActorHandle
@@ -15,6 +14,7 @@ from batchyard.errors import GpuBusy, Stopped
 from batchyard.models import ModelSpec
 from inference.ray_internals import UNPLACED, actor_state
 from inference.residents import directory
+from inference.residents.status import ResidentStatus
 
 PLACING_SECONDS = 5.0
 """A replica whose process has not started after this long waits for a GPU."""
@@ -30,7 +30,7 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event)
     """Stop idle engines of other models, the longest idle first, until each of the model's replicas is placed.
 
     Returns too if one is placed and no engine is idle: the others wait for a GPU in Ray's queue. And if no engine of
-    ours holds a GPU: then the start's own time limit reports what is missing.
+    ours holds a GPU: then the start's time limit reports what is missing.
 
     Raises:
         Stopped: `stopped` is set.
@@ -41,15 +41,15 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event)
         others = _others(spec)
         if not others:
             return
-        name = max(others, key=lambda name: others[name]["idle_seconds"])
-        if others[name]["idle_seconds"] >= IDLE_SECONDS and directory.evict(name):
+        name = max(others, key=lambda name: others[name].idle_seconds)
+        if others[name].idle_seconds >= IDLE_SECONDS and directory.evict(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
         elif len(unplaced) < len(replicas):
             return
         elif time.monotonic() > until:
             for handle in unplaced:
                 ray.kill(handle)
-            holders = sorted({state["model"] for state in others.values()})
+            holders = sorted({engine.model for engine in others.values()})
             raise GpuBusy(
                 f"model {spec.name} waits for a GPU: engines of {', '.join(holders)} are at work on them",
                 holders=holders,
@@ -58,10 +58,10 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event)
             raise Stopped
 
 
-def _others(spec: ModelSpec) -> dict[str, dict[str, Any]]:
-    """Return the states of other models' engines that have GPUs. A starting engine counts as busy."""
+def _others(spec: ModelSpec) -> dict[str, ResidentStatus]:
+    """Return the other models' engines that have GPUs. A starting engine counts as one, and as busy."""
     return {
-        name: {"idle_seconds": 0.0, **state}
-        for name, state in directory.states().items()
-        if state["model"] != spec.name and state.get("gpus", 1)
+        name: engine
+        for name, engine in directory.states().items()
+        if engine.model != spec.name and (engine.gpus or engine.state == "starting")
     }

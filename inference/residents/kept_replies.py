@@ -43,7 +43,7 @@ class KeptReplies:
     def call(
         self, session: EngineSession, line: int, run: Callable[[], Coroutine[Any, Any, EngineReply | None]]
     ) -> Call:
-        """Return the call that answers the line: of an earlier session of this key if there is one, else of `run`."""
+        """Return the call that answers the line: an earlier session's, else a new one of `run`."""
         work = self._work(session)
         call = work.calls.get(line)
         if call is None or _is_void(call):
@@ -62,7 +62,7 @@ class KeptReplies:
         return None if work is None else work.session
 
     def drop(self, session: str) -> None:
-        """Cancel the calls of a session that is over, and drop its replies. A later session of the key keeps them."""
+        """Cancel a session's calls and drop its replies, unless a later session of its key has them."""
         for key, work in list(self._works.items()):
             if work.session == session:
                 del self._works[key]
@@ -94,7 +94,7 @@ class Mailbox:
         self._changed = asyncio.Event()
 
     def expect(self, line: int, call: Call) -> None:
-        """Deliver the call's reply here when it is ready; None if there is none because the engine is over."""
+        """Deliver the call's reply here when it is ready; None if the engine is over."""
         self._expected += 1
         call.add_done_callback(lambda call: self._deliver(line, call))
 

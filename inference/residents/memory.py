@@ -1,4 +1,4 @@
-"""The memory of an engine: that of its actor's process and of all processes below it, and of its GPUs."""
+"""The memory of an engine: of its actor, of all processes below it, and of its GPUs."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ class Memory:
 
 def _resident() -> int:
     """Return the resident bytes of this process and all below it."""
-    own = psutil.Process()
-    total = int(own.memory_info().rss)
-    for process in own.children(recursive=True):
+    this_process = psutil.Process()
+    total = int(this_process.memory_info().rss)
+    for process in this_process.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             total += int(process.memory_info().rss)
     return total

@@ -11,6 +11,7 @@ from batchyard.models import ModelSpec
 from inference.doctor import memory
 from inference.residents import directory, process
 from inference.residents.gpu_eviction import IDLE_SECONDS
+from inference.residents.status import ResidentStatus
 
 MARGIN_BYTES = 512 * 2**20
 """What an engine takes beside its weights and its KV cache, at least."""
@@ -29,24 +30,24 @@ def evict_idle(spec: ModelSpec) -> None:
     room = MARGIN_BYTES + (needed.total if needed else 0)
     kept: set[str] = set()
     while memory.this_machine().available < room:
-        idle = {name: state for name, state in _idle_here(spec).items() if name not in kept}
+        idle = {name: engine for name, engine in _idle_here(spec).items() if name not in kept}
         if not idle:
             return
-        name = max(idle, key=lambda name: idle[name]["idle_seconds"])
+        name = max(idle, key=lambda name: idle[name].idle_seconds)
         kept.add(name)  # it is tried once
         if directory.evict(name):
             log.info("engine makes way for want of memory", extra={"engine": name, "model": spec.name})
-            _wait_for_end(idle[name]["process"])
+            _wait_for_end(idle[name].process)
 
 
-def _idle_here(spec: ModelSpec) -> dict[str, dict[str, Any]]:
-    """Return the states of other models' engines on this machine that have had no work for a while."""
+def _idle_here(spec: ModelSpec) -> dict[str, ResidentStatus]:
+    """Return other models' engines on this machine that have had no work for a while."""
     return {
-        name: state
-        for name, state in directory.states().items()
-        if state["model"] != spec.name
-        and state.get("idle_seconds", 0.0) >= IDLE_SECONDS
-        and state.get("process", {}).get("place") == process.place()
+        name: engine
+        for name, engine in directory.states().items()
+        if engine.model != spec.name
+        and engine.idle_seconds >= IDLE_SECONDS
+        and engine.process.get("place") == process.place()
     }
 
 

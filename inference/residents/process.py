@@ -15,7 +15,7 @@ CLOCK_SECONDS = 10.0
 
 @functools.cache
 def place() -> str:
-    """Return a name of this machine's run and of the processes that are seen here; empty where nothing says it.
+    """Return a name of this machine since its boot; empty where nothing says it.
 
     It differs between containers, which number their processes each for itself.
     """
@@ -32,7 +32,7 @@ def identity() -> dict[str, Any]:
 
 
 def is_gone(process: dict[str, Any]) -> bool:
-    """True if the process with this `identity` would be seen here, and is not. Of another machine's nobody knows."""
+    """True if the process of this `identity` was on this machine and is gone."""
     if not process.get("place") or process["place"] != place():
         return False
     try:

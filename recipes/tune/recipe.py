@@ -1,19 +1,20 @@
 """Recipe `tune`: configurations of models, its cells, are measured one after the other, and the best one is named.
 
 A cell is a derived model (tasks.derived) under `concurrency` equal jobs of recipe `batch` side by side.
-`tasks.composites.tuning` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
+`tasks.jobs.kinds.tune` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, field_validator
 
 from batchyard import config
-from batchyard.recipes import Child, Report, Results, composite
+from batchyard.recipes import Child, Recipe, Report, Results
 from recipes.experiment.recipe import nested
 from recipes.tune import plots, report
 from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
@@ -80,7 +81,33 @@ def _artifacts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"plot-{name}.svg", svg
 
 
-@composite("tune", Tune, finish=finish, main="report.md", cells=cells)
-def tune(options: Tune) -> Sequence[Child]:
-    """Find the best configuration of a model for an input, by measuring some."""
-    return []  # which there are follows from what was measured
+@dataclass(frozen=True, kw_only=True)
+class TuneRecipe(Recipe[Tune]):
+    """A recipe whose items are cells: configurations of models, measured one after the other.
+
+    Its jobs start and stop engines, so only administrators make them.
+
+    Attributes:
+        cells: those that are known before it begins, by its options and its models.
+    """
+
+    cells: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self.cells
+
+
+def known_cells(options: Tune, bases: Sequence[TunedModel]) -> Sequence[Cell]:
+    """Return the cells that are known before a tune begins."""
+    return cells(options, bases)
+
+
+tune = TuneRecipe(
+    name="tune",
+    summary="Find the best configuration of a model for an input, by measuring some.",
+    options=Tune,
+    cells=known_cells,
+    finish=finish,
+    main="report.md",
+)

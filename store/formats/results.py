@@ -101,13 +101,13 @@ def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO
     """
     invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
     if invalid is not None:
-        answer = invalid.take()
-        return ResultRow.of(line, answer["custom_id"] or "", readable(raw)[1], answer)
+        refusal = invalid.take()
+        return ResultRow.of(line, refusal["custom_id"] or "", readable(raw)[1], refusal)
     request = orjson.loads(raw)
-    taken = take_answer(request["custom_id"], readers)
-    if taken is None:
+    answer = take_answer(request["custom_id"], readers)
+    if answer is None:
         return None
-    return ResultRow.of(line, request["custom_id"], request["body"], taken, seconds_file.read(seconds, line))
+    return ResultRow.of(line, request["custom_id"], request["body"], answer, seconds_file.read(seconds, line))
 
 
 def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, Any] | None:

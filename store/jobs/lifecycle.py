@@ -116,7 +116,7 @@ class Jobs(Lifecycle[Job]):
 
 JOBS = Jobs(Job, "job", JOB_TRANSITIONS, JOB_PAUSABLE, JOB_RUNNING)
 # As functions, for those who deal with jobs only.
-create, repeated, get, some, page = JOBS.create, JOBS.repeated, JOBS.get, JOBS.some, JOBS.page
+create, repeated, get, by_ids, page = JOBS.create, JOBS.repeated, JOBS.get, JOBS.by_ids, JOBS.page
 retries = JOBS.retries
 transition, cancel, pause, resume = JOBS.transition, JOBS.cancel, JOBS.pause, JOBS.resume
 reject, set_sla, expire, give_up, any_ends = JOBS.reject, JOBS.set_sla, JOBS.expire, JOBS.give_up, JOBS.any_ends

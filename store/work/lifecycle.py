@@ -104,24 +104,24 @@ class Lifecycle(ABC, Generic[Record]):
             raise NotFoundError(f"No {self.noun} found with id '{work_id}'.", param=f"{self.noun}_id")
         return work
 
-    def some(self, session: Session, project_id: str, ids: Collection[str]) -> Sequence[Record]:
+    def by_ids(self, session: Session, project_id: str, ids: Collection[str]) -> Sequence[Record]:
         """Return those of the project that have one of these ids, in any order."""
         record = self.record
         return session.scalars(select(record).where(record.project_id == project_id, record.id.in_(ids))).all()
 
     def page(
-        self, session: Session, project_id: str, *, after: str | None, limit: int, **wanted: str | None
+        self, session: Session, project_id: str, *, after: str | None, limit: int, **columns: str | None
     ) -> tuple[Sequence[Record], bool]:
         """Return the project's after the one with id `after`, newest first, and True if there are more.
 
         Args:
-            wanted: columns and the values that they have; None for any.
+            columns: the values that they have; None for any.
 
         Raises:
             RequestError: `after` is not one of the project's.
         """
         record = self.record
-        shown = and_(true(), *(getattr(record, name) == value for name, value in wanted.items() if value is not None))
+        shown = and_(true(), *(getattr(record, name) == value for name, value in columns.items() if value is not None))
         scope = record.project_id == project_id
         return listing.page(session, record, scope, after=after, limit=limit, descending=True, shown=shown)
 

@@ -95,7 +95,7 @@ def newest(session: Session, project_id: str) -> str:
 def page(
     session: Session,
     project_id: str,
-    wanted: WorkFilter = WorkFilter(),
+    shown: WorkFilter = WorkFilter(),
     *,
     sort: Sort = "next",
     after: str | None = None,
@@ -116,7 +116,7 @@ def page(
             row
             for record in _PREFIXES
             for row in _rows(
-                session, record, project_id, wanted, part, None if number else cursor, limit + 1 - len(rows)
+                session, record, project_id, shown, part, None if number else cursor, limit + 1 - len(rows)
             )
         ]
         of_part.sort(key=lambda row: _position(row, part), reverse=part.descending)
@@ -130,13 +130,13 @@ def _rows(
     session: Session,
     record: type[Work],
     project_id: str,
-    wanted: WorkFilter,
+    shown: WorkFilter,
     part: _Part,
     cursor: Work | None,
     limit: int,
 ) -> list[Work]:
     """Return the first records of one kind in a part of the list."""
-    statement = select(record).where(*_scope(record, project_id), *_conditions(record, wanted))
+    statement = select(record).where(*_scope(record, project_id), *_conditions(record, shown))
     if part.status is not None:
         statement = statement.where(_status(record, part.status))
     columns: list[InstrumentedAttribute[Any]] = [record.id]
@@ -169,28 +169,28 @@ def _scope(record: type[Work], project_id: str) -> Iterator[ColumnElement[bool]]
     yield Batch.job_id.is_(None) if record is Batch else Job.parent_id.is_(None)
 
 
-def _status(record: type[Work], wanted: Wanted) -> ColumnElement[bool]:
-    if wanted == "unfinished":
+def _status(record: type[Work], status: Wanted) -> ColumnElement[bool]:
+    if status == "unfinished":
         return record.status.in_(RUNNING if record is Batch else JOB_RUNNING)
-    if wanted == "paused":  # the statuses let the database use their index
+    if status == "paused":  # the statuses let the database use their index
         return and_(record.status.in_(RUNNING if record is Batch else JOB_RUNNING), record.paused_at.is_not(None))
-    return record.status.in_(sorted(TERMINAL)) if wanted == "ended" else record.status == wanted
+    return record.status.in_(sorted(TERMINAL)) if status == "ended" else record.status == status
 
 
-def _conditions(record: type[Work], wanted: WorkFilter) -> Iterator[ColumnElement[bool]]:
-    if wanted.text is not None:
+def _conditions(record: type[Work], shown: WorkFilter) -> Iterator[ColumnElement[bool]]:
+    if shown.text is not None:
         names = [record.name, record.id, *((Job.recipe, Job.input_name) if record is Job else ())]
-        yield or_(*(name.icontains(wanted.text, autoescape=True) for name in names))
-    if wanted.status is not None:
-        yield _status(record, wanted.status)
-    if wanted.model is not None:
+        yield or_(*(name.icontains(shown.text, autoescape=True) for name in names))
+    if shown.status is not None:
+        yield _status(record, shown.status)
+    if shown.model is not None:
         # A key of the object; a batch that is not validated has none.
-        yield cast(record.models, String).contains(f"{json.dumps(wanted.model)}:", autoescape=True)
-    if wanted.creator is not None:
-        yield record.created_by == wanted.creator
-    if wanted.since is not None:
-        yield record.id >= first_id(_PREFIXES[record], wanted.since)
-    if wanted.attention:
+        yield cast(record.models, String).contains(f"{json.dumps(shown.model)}:", autoescape=True)
+    if shown.creator is not None:
+        yield record.created_by == shown.creator
+    if shown.since is not None:
+        yield record.id >= first_id(_PREFIXES[record], shown.since)
+    if shown.attention:
         yield _attention(record)
 
 

@@ -6,8 +6,8 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Pause:
-    """The pause of a segment's batch: its run sends no more requests, and ends when those in the engine are answered.
+    """The pause of a segment's batch: its run sends nothing more, and ends with the last reply.
 
     Attributes:
         requested: the batch is paused, or was since the segment started.
@@ -106,9 +106,9 @@ class _Answering:
 
     def run(self) -> dict[str, str] | None:
         try:
-            with closing(self._answers()) as tables:
+            with ExitStack() as engines:
                 try:
-                    for table in tables:
+                    for table in self._answers(engines):
                         self._writer.add(table)
                 finally:
                     self._writer.flush(ends=True)  # before the engines hear that the run is over
@@ -128,17 +128,21 @@ class _Answering:
             self._publish_engines()
         return self._engine
 
-    def _answers(self) -> Generator[pa.Table]:
-        """Yield cached answers, then the engine's as they come, each with those of its duplicates."""
+    def _answers(self, engines: ExitStack) -> Iterator[pa.Table]:
+        """Yield cached answers, then the engine's as they come, each with those of its duplicates.
+
+        Args:
+            engines: ends the run of the engine.
+        """
         duplicates, requests = Duplicates(self._rows), self._rows.filter(pc.is_null(self._rows["same_as"]))
+        published_at = time.monotonic()
         in_flight = self._start()
         for table in self._cache.find(requests, self._engine or {}):
             yield from duplicates.join(table, shared=True)
             requests = _without(requests, table["line"])
         self._writer.flush()
         self._meter.expect(requests.num_rows, in_flight * self._spec.replicas)
-        published_at = time.monotonic()
-        for table in self._computed(requests):
+        for table in self._computed(requests, engines):
             yield from duplicates.join(table)
             if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
                 published_at = time.monotonic()
@@ -161,7 +165,7 @@ class _Answering:
                 holds.engine_started(session, self._spec.name)
         return started.in_flight
 
-    def _computed(self, requests: pa.Table) -> Iterator[pa.Table]:
+    def _computed(self, requests: pa.Table, engines: ExitStack) -> Iterator[pa.Table]:
         """Yield the engine's answers as they come."""
         from inference import pipeline
 
@@ -177,15 +181,15 @@ class _Answering:
             paused=self._pause.requested,
             on_death=self._record_death,
         )
+        engines.enter_context(closing(answers))
         starts = capabilities(self._spec.engine).starts_each_run
-        with closing(answers):
-            while not self._stopped.is_set():
-                with self._meter.excluded() if starts else nullcontext():
-                    table = next(answers, None)
-                if table is None:
-                    return
-                starts = False
-                yield table
+        while not self._stopped.is_set():
+            with self._meter.excluded() if starts else nullcontext():
+                table = next(answers, None)
+            if table is None:
+                return
+            starts = False
+            yield table
 
     def _record_death(self, death: EngineDeath) -> None:
         self._writer.flush()  # answers from before a death are none after it

@@ -12,7 +12,7 @@ LOOKS = 3
 
 
 def ray_is_away() -> bool:
-    """True if the Ray cluster that this process is connected to does not answer, which is not the engine's fault."""
+    """True if this process is connected to a Ray cluster that does not answer."""
     # Another thread may be importing Ray now.
     is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
     if is_initialized is None or not is_initialized():

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class DeathLog:
-    """Logs the deaths of engines in a segment's run, counts them, and records them for its batch and its model."""
+    """Logs, counts and records the deaths of engines in a segment's run."""
 
     def __init__(self, context: AppContext, segment: segments.SegmentLease) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class DeathLog:
         self._any = False
 
     def add(self, death: EngineDeath) -> None:
-        """Record a death. It is kept while the database is away, since the run need not end for that."""
+        """Record a death, or keep it while the database is away, for which no run need end."""
         facts = {name: value for name, value in asdict(death).items() if name != "engine"}
         ids = {"batch_id": self._segment.batch_id, "job_id": self._segment.job_id, "segment_id": self._segment.lease.id}
         log.error("engine died: %s", death.reason, extra={**ids, **facts})

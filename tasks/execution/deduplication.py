@@ -1,4 +1,4 @@
-"""Deduplication: a request that is the same as another of its segment gets that one's answer without being run."""
+"""Deduplication: of equal requests of a segment one runs, and the others get its answer."""
 
 from __future__ import annotations
 

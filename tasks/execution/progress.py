@@ -63,7 +63,7 @@ def publish(context: AppContext, batch_id: str) -> None:
 
 
 def write(context: AppContext, record_id: str, measure: Callable[[AppContext, str], dict[str, Any]]) -> None:
-    """Write to Redis what `measure` returns of a batch or a job. Log a warning if Redis or the database is away."""
+    """Write to Redis what `measure` returns. Log a warning if Redis or the database is away."""
     try:
         context.redis.set(key(record_id), json.dumps(measure(context, record_id)), ex=KEPT_SECONDS)
     except (redis.RedisError, UnavailableError) as error:

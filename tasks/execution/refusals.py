@@ -14,7 +14,7 @@ from tasks.execution.result_cache import TOKENS
 
 
 def reason(context: AppContext, segment: segments.SegmentLease) -> tuple[str, str] | None:
-    """Return the code and the message of why no engine will answer the segment's requests; None if one may."""
+    """Return why no engine will answer the segment's requests, as (code, message); None if one may."""
     if segment.attempts >= context.settings.segment_attempts:
         message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
         return "engine_unavailable", message

@@ -1,4 +1,4 @@
-"""Running segments: those of this process. They end together, when the process ends or its Ray cluster is gone."""
+"""Running segments: those of this process, which end together when it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunningSegments:
                 self._running.remove(entry)
 
     def stop(self) -> None:
-        """Stop all, and those that begin later: each is given back, and goes on elsewhere or after the next start."""
+        """Stop all segments, and those that begin later. Each is given back, and runs again elsewhere."""
         with self._lock:
             self.ending = True
             for _, stopped in self._running:

@@ -41,11 +41,11 @@ def rows(context: AppContext, batch: Batch, chosen: Filter, stack: ExitStack, *,
     Raises:
         NotFoundError, UnavailableError: as result_rows.opened does.
     """
-    own = stack.enter_context(result_rows.opened(context, batch))
+    rows = stack.enter_context(result_rows.opened(context, batch))
     if not merged:
-        return own.each(chosen)
+        return rows.each(chosen)
     return _merged(
-        own, chosen, [stack.enter_context(result_rows.opened(context, retry)) for retry in _retries(context, batch)]
+        rows, chosen, [stack.enter_context(result_rows.opened(context, retry)) for retry in _retries(context, batch)]
     )
 
 
@@ -55,19 +55,21 @@ def _retries(context: AppContext, batch: Batch) -> list[Batch]:
     pending = [batch.id]
     with context.database.read() as session:
         while pending:
-            ids = [id_ for own in batches.retries(session, pending).values() for id_ in own if id_ not in known]
+            ids = [
+                id_ for retry_ids in batches.retries(session, pending).values() for id_ in retry_ids if id_ not in known
+            ]
             known |= {id_: batches.get(session, batch.project_id, id_) for id_ in ids}
             pending = ids
     return [known[id_] for id_ in sorted(known) if known[id_].planned]
 
 
-def _merged(own: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Rowed]:
+def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Rowed]:
     better: dict[str, tuple[Rows, int]] = {}
     for retry in retries:
         places = retry.positions(Filter(state="succeeded"))
         custom_ids = retry.table["custom_id"].take(pa.array(places)).to_pylist()
         better.update(zip(custom_ids, ((retry, place) for place in places.tolist()), strict=True))
-    for entry, raw in own.each(chosen):
+    for entry, raw in rows.each(chosen):
         if entry.state != "succeeded" and (answered := better.get(entry.row.custom_id)):
             retry, place = answered
             (newer,) = retry.raw(np.array([place]))

@@ -29,7 +29,7 @@ class Pair(NamedTuple):
     differ: bool
 
 
-class Page(NamedTuple):
+class PairPage(NamedTuple):
     """Some of the pairs. The next page goes on behind line `after` of the first batch; None if there is none.
 
     `stopped` says that the search has ended there before it had found enough.
@@ -75,7 +75,7 @@ class Pairs:
             "neither": int((~first & ~second).sum()),
         }
 
-    def page(self, limit: int, *, after: int | None = None, differing: bool = False) -> Page:
+    def page(self, limit: int, *, after: int | None = None, differing: bool = False) -> PairPage:
         """Return the first `limit` pairs behind line `after` of the first batch; only the `differing` ones on request.
 
         Raises:
@@ -94,13 +94,13 @@ class Pairs:
                 differ = _answer(raw) != _answer(other)
                 if differ or not differing:
                     if len(pairs) == limit:
-                        return Page(pairs, pairs[-1].first.row.line, stopped=False)
+                        return PairPage(pairs, pairs[-1].first.row.line, stopped=False)
                     place = int(self._places[position])
                     pairs.append(Pair(self._first.entry(position, raw), self._second.entry(place, other), differ))
                 budget -= len(raw.request) + len(raw.answer) + len(other.request) + len(other.answer)
                 if budget <= 0 and position != left[-1]:
-                    return Page(pairs, int(self._first.table["line"][position].as_py()), stopped=True)
-        return Page(pairs, None, stopped=False)
+                    return PairPage(pairs, int(self._first.table["line"][position].as_py()), stopped=True)
+        return PairPage(pairs, None, stopped=False)
 
     def _raw_of_second(self, places: Numbers) -> list[Raw]:
         """Return lines of the second batch, whose rows need not ascend."""

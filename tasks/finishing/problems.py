@@ -58,8 +58,8 @@ def of_rows(rows: Rows) -> Problems:
     places = [rows.positions(Filter(code=group.code))[:EXAMPLES] for group in groups]
     chosen = np.unique(np.concatenate([np.zeros(0, np.int64), *places]))
     entries = dict(zip(chosen.tolist(), rows.entries(chosen), strict=True))
-    for group, own in zip(groups, places, strict=True):
-        for row, _, _ in (entries[place] for place in own.tolist()):
+    for group, members in zip(groups, places, strict=True):
+        for row, _, _ in (entries[place] for place in members.tolist()):
             error = row.error or (row.response or {}).get("error") or {}
             message = error.get("message") if isinstance(error, dict) else None
             group.examples.append(Example(row.line, row.custom_id, str(message or "")))

@@ -73,8 +73,8 @@ class _Answers:
         oks, sizes = np.concatenate(self._oks)[order], self._spool.sizes()[order] + 1  # each with its line feed
         places = np.zeros(order.size, np.int64)
         for ok in (True, False):
-            own = sizes[oks == ok]
-            places[oks == ok] = np.cumsum(own) - own
+            line_sizes = sizes[oks == ok]
+            places[oks == ok] = np.cumsum(line_sizes) - line_sizes
         requests = requests.sort_by("line")
         codes = pa.chunked_array(self._codes).take(pa.array(order))
         begins = rows_file.starts(source)[requests["line"].to_numpy() - 1]

@@ -346,8 +346,10 @@ class _Merged(Rows):
         places = pc.fill_null(rows["answer"], -1).to_numpy()
         answers = np.full(positions.size, b"", object)
         for ok, file in ((True, self._output), (False, self._errors)):
-            own = (oks == ok) & (places >= 0)
-            answers[own] = np.fromiter(_read_lines(file, places[own], self._max_line_bytes), object, int(own.sum()))
+            members = (oks == ok) & (places >= 0)
+            answers[members] = np.fromiter(
+                _read_lines(file, places[members], self._max_line_bytes), object, int(members.sum())
+            )
         seconds = [seconds_file.read(self._seconds, line) for line in rows["line"].to_pylist()]
         return [Raw(*fields) for fields in zip(requests, answers.tolist(), seconds, strict=True)]
 
@@ -429,10 +431,12 @@ class _Unmerged(Rows):
         answers: dict[int, tuple[bytes, float | None]] = {}
         answered = positions[positions < self._chunk_of.size]
         for chunk in np.unique(self._chunk_of[answered]).tolist():
-            own = answered[self._chunk_of[answered] == chunk]
+            members = answered[self._chunk_of[answered] == chunk]
             table = pa.concat_tables(read_chunk(self._artifacts, self._chunks[chunk], ["answer", "seconds"]))
             first = int(np.searchsorted(self._chunk_of, chunk))
-            for position, entry in zip(own.tolist(), table.take(pa.array(own - first)).to_pylist(), strict=True):
+            for position, entry in zip(
+                members.tolist(), table.take(pa.array(members - first)).to_pylist(), strict=True
+            ):
                 answers[position] = (entry["answer"].encode(), entry["seconds"])
         return [
             Raw(request, *answers.get(position, (b"", None)))
@@ -457,11 +461,11 @@ class _Unmerged(Rows):
         """Return requests of a job's batch, which has no input yet, as lines of it with their body only."""
         bodies: dict[int, bytes] = {}
         for segment in np.unique(self._segments[requests]).tolist():
-            own = requests[self._segments[requests] == segment]
+            members = requests[self._segments[requests] == segment]
             columns = ["line", "body", "same_as"]
             table = next(plan.requests(self._artifacts, [self._plans[segment]], columns))
-            rows = plan.body_rows(table).take(pa.array(own - int(np.searchsorted(self._segments, segment))))
-            for request, body in zip(own.tolist(), table["body"].take(rows).to_pylist(), strict=True):
+            rows = plan.body_rows(table).take(pa.array(members - int(np.searchsorted(self._segments, segment))))
+            for request, body in zip(members.tolist(), table["body"].take(rows).to_pylist(), strict=True):
                 bodies[request] = b'{"body":%s}' % body.encode()
         return [bodies[request] for request in requests.tolist()]
 

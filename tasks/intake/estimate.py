@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PriceEstimate:
     """What a batch would cost, from `batches` batches. The amounts are None if nothing was measured."""
 
     currency: str
@@ -77,7 +77,7 @@ def of_file(context: AppContext, endpoint: str, sha256: str) -> tuple[int, dict[
     return requests, scaled(parts(endpoint, sample), requests / len(sample)) if sample else {}
 
 
-def estimate(context: AppContext, session: Session, project_id: str, of: Mapping[str, Part]) -> Estimate | None:
+def estimate(context: AppContext, session: Session, project_id: str, of: Mapping[str, Part]) -> PriceEstimate | None:
     """Return what requests would cost; None if one of their models has no tariff, or there are none."""
     specs = [spec for name, spec in context.models.items() if name in of]
     prices = {spec.name: spec.price.prices() for spec in specs if spec.price is not None}
@@ -88,11 +88,11 @@ def estimate(context: AppContext, session: Session, project_id: str, of: Mapping
     for model, part in of.items():
         past = [amounts for amounts in usage.recent(session, project_id, model, BATCHES) if _computed(amounts)]
         if not past:
-            return Estimate(currency, None, None, None, 0)
+            return PriceEstimate(currency, None, None, None, 0)
         batches = min(batches, len(past))
-        own = _range(part, prices[model], past)
-        sums = (sums[0] + own[0], sums[1] + own[1], sums[2] + own[2])
-    return Estimate(currency, *sums, batches)
+        of_model = _range(part, prices[model], past)
+        sums = (sums[0] + of_model[0], sums[1] + of_model[1], sums[2] + of_model[2])
+    return PriceEstimate(currency, *sums, batches)
 
 
 def scaled(of: Mapping[str, Part], factor: float) -> dict[str, Part]:

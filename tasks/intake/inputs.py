@@ -16,7 +16,7 @@ from store.records import File
 from tasks.context import AppContext
 from tasks.intake import prompts
 from tasks.intake.lines import LineError
-from tasks.intake.prompts import Prompt, RequestTemplate
+from tasks.intake.prompts import InputPrompt, RequestTemplate
 from tasks.intake.requests import RequestChecker
 from tasks.steps import registry as steps
 
@@ -48,7 +48,7 @@ class InputOptions:
     explicit: Set[str]
 
 
-def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[Prompt]) -> ArtifactWriter:
+def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[InputPrompt]) -> ArtifactWriter:
     """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
     common = request_template(context, options)
     checker = RequestChecker(context.models, steps.checks(options.post_process))
@@ -87,7 +87,7 @@ def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, 
         return of_prompts(context, options, read_prompts(context, options, file, kind))
 
 
-def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], kind: Format) -> Iterator[Prompt]:
+def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], kind: Format) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it. Raises RequestError."""
     return prompts.of_file(
         file,

@@ -15,8 +15,8 @@ from store.formats.lines import numbered_lines
 from tasks.context import AppContext
 from tasks.intake.estimate import Part, parts
 from tasks.intake.lines import REFUSED, LineError, parse
-from tasks.intake.prompts import Prompt, RequestTemplate, none
-from tasks.intake.validation import Report, Validator
+from tasks.intake.prompts import InputPrompt, RequestTemplate, none
+from tasks.intake.validation import ValidationReport, Validator
 
 HEAD_BYTES = 256 * 1024
 """Only this much of a large file is previewed."""
@@ -54,7 +54,7 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
     """Preview the lines of a batch file."""
     if not content and not whole:  # the first line is longer than HEAD_BYTES
         return Preview([], 0, whole, [], {})
-    report, settings = Report(), context.settings
+    report, settings = ValidationReport(), context.settings
     validator = Validator(
         context.models,
         endpoint,
@@ -76,7 +76,7 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
 
 
 def of_prompts(
-    context: AppContext, request_template: RequestTemplate, prompts: Iterable[Prompt], *, whole: bool
+    context: AppContext, request_template: RequestTemplate, prompts: Iterable[InputPrompt], *, whole: bool
 ) -> Preview:
     """Preview the requests of prompts. Raises RequestError for a line that makes no request."""
     content, count, line = bytearray(), 0, 1

@@ -25,7 +25,7 @@ MAX_TITLE = 60
 
 
 @dataclass(frozen=True)
-class Prompt:
+class InputPrompt:
     """The content of one request: a text, or chat messages.
 
     Attributes:
@@ -48,7 +48,7 @@ class RequestTemplate:
     system: str | None
     parameters: dict[str, Any]
 
-    def request(self, prompt: Prompt) -> dict[str, Any]:
+    def request(self, prompt: InputPrompt) -> dict[str, Any]:
         """Return the request line for a prompt, or one that says why there is none, for validation to report.
 
         Raises RequestError for messages if the endpoint takes a text.
@@ -79,7 +79,7 @@ class RequestTemplate:
 
 def write(
     artifacts: Artifacts,
-    prompts: Iterable[Prompt],
+    prompts: Iterable[InputPrompt],
     request_template: RequestTemplate,
     check: Callable[[dict[str, Any]], object],
     limit: int,
@@ -163,13 +163,13 @@ def none() -> RequestError:
     return RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
 
 
-def of_list(prompts: list[str] | str) -> Iterator[Prompt]:
+def of_list(prompts: list[str] | str) -> Iterator[InputPrompt]:
     """Yield a prompt for each text of a list, or each line of a text. Blank ones are skipped."""
     # `str.splitlines` also ends a line at characters that are text, such as U+2028.
     lines = (line.rstrip("\n") for line in io.StringIO(prompts, newline=None)) if isinstance(prompts, str) else prompts
     for number, text in enumerate(lines, 1):
         if text.strip():
-            yield Prompt(number, text)
+            yield InputPrompt(number, text)
 
 
 def of_file(
@@ -179,7 +179,7 @@ def of_file(
     *,
     null_values: Collection[str] = (),
     max_line_bytes: int = reading.MAX_LINE_BYTES,
-) -> Iterator[Prompt]:
+) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it.
 
     Each row is a prompt: the template filled with its columns; its `messages` or `prompt`; or its only column. A column
@@ -208,7 +208,7 @@ def of_file(
     try:
         for row in reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values, pick=pick):
             if row.problem is not None:
-                yield Prompt(row.line, "", refusal=LineError(row.code, f"{word} {row.line} {row.problem}."))
+                yield InputPrompt(row.line, "", refusal=LineError(row.code, f"{word} {row.line} {row.problem}."))
                 continue
             if is_table and parsed is not None and not checked:
                 _check_columns(parsed, row.values)
@@ -219,9 +219,9 @@ def of_file(
                 content = parsed.fill(row.values) if parsed else _content(row.values, is_table=is_table)
             except CellError as error:
                 refusal = LineError(error.code, f"{word} {row.line}: {error}.", error.column)
-                yield Prompt(row.line, "", custom_id, refusal)
+                yield InputPrompt(row.line, "", custom_id, refusal)
             else:
-                yield Prompt(row.line, content, custom_id)
+                yield InputPrompt(row.line, content, custom_id)
     except TableError as error:
         raise refused(error) from None
 
@@ -294,12 +294,12 @@ def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | N
     for raw in lines:
         try:
             request = orjson.loads(raw)
-            own, content = _taken_apart(request)
+            request_common, content = _taken_apart(request)
             number = int(request["custom_id"].removeprefix("prompt-"))
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError, AttributeError):
             return None
-        common = common or own
-        if own != common or common.request(Prompt(number, content)) != request:
+        common = common or request_common
+        if request_common != common or common.request(InputPrompt(number, content)) != request:
             return None
         contents.append(content)
     if common is None:

@@ -45,7 +45,7 @@ MEASUREMENTS = 8
 JOB_SIZE = SegmentSize(500_000, 2**30)
 
 
-class Report:
+class ValidationReport:
     """The errors of a file: the first MAX_ERRORS by line, and the total.
 
     Attributes:
@@ -92,7 +92,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         if not batch.input_sha256:
             _reject_missing(context, batch, lease)
             return True
-        report, settings = Report(), context.settings
+        report, settings = ValidationReport(), context.settings
         validator = Validator(
             context.models,
             batch.endpoint,
@@ -133,7 +133,7 @@ def _reject_missing(context: AppContext, batch: Batch, lease: Lease) -> None:
     message = (
         f"Cannot find file '{batch.input_file_id}', or organization {batch.project_id} does not have access to it."
     )
-    report = Report()
+    report = ValidationReport()
     report.add(None, LineError("invalid_request", message, "file_id"))
     with context.database.write() as session:
         lease.release(session)
@@ -184,7 +184,7 @@ class Validator:
         self._max_line_bytes = max_line_bytes
         self._max_embedding_inputs = max_embedding_inputs
 
-    def run(self, source: IO[bytes], plan: PlanWriter | None, report: Report) -> bool:
+    def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:
         """Add every valid line to `plan`, if any, and every error to `report`. Return True if the batch can run."""
         hashes = array.array("q")
         # A line is skipped when it is read, so what repeats has to be known before.
@@ -240,7 +240,7 @@ class Validator:
             fingerprint=prepared.fingerprint,
         )
 
-    def _report_limit(self, report: Report, count: int, limit: int | None, unit: str) -> None:
+    def _report_limit(self, report: ValidationReport, count: int, limit: int | None, unit: str) -> None:
         if limit is not None and count > limit:
             message = (
                 f"The file has {count} {unit.replace('_', ' ')}, the most is {limit}; split it, or raise "
@@ -248,7 +248,7 @@ class Validator:
             )
             report.add(None, LineError("too_many_tasks", message))
 
-    def _report_duplicates(self, source: IO[bytes], repeated: set[int], report: Report) -> None:
+    def _report_duplicates(self, source: IO[bytes], repeated: set[int], report: ValidationReport) -> None:
         """Report repeated custom_ids, whose hashes are `repeated`."""
         if not repeated:
             return

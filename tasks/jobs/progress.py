@@ -57,11 +57,11 @@ def count_items(context: AppContext, recipe: str, ends: Mapping[str, int], count
     _count(context, amounts | {("counter", recipe, name): number for name, number in counters.items()})
 
 
-def count_tick(context: AppContext, seconds: float, hungry: Mapping[str, float]) -> None:
-    """Count a tick, and the seconds before it in which models were hungry (tasks.jobs.stages), for /metrics."""
+def count_tick(context: AppContext, seconds: float, starving: Mapping[str, float]) -> None:
+    """Count a tick, and the seconds before it in which models were starving, for /metrics."""
     bucket = bisect.bisect_left(TICK_SECONDS, seconds)
     amounts: dict[tuple[str, ...], int] = {("tick", str(bucket)): 1, ("tick_ms",): round(1000 * seconds)}
-    _count(context, amounts | {("hungry_ms", model): round(1000 * waited) for model, waited in hungry.items()})
+    _count(context, amounts | {("hungry_ms", model): round(1000 * waited) for model, waited in starving.items()})
 
 
 def _count(context: AppContext, amounts: Mapping[tuple[str, ...], int]) -> None:

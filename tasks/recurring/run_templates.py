@@ -22,8 +22,9 @@ from tasks.intake import submission
 from tasks.intake.lines import LineError, parse
 from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import NewInput
-from tasks.jobs import dependencies, rows
-from tasks.jobs import submission as job_submission
+from tasks.jobs.intake import rows
+from tasks.jobs.submission import creation as job_submission
+from tasks.jobs.submission import dependencies
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
 

@@ -7,10 +7,9 @@ the batch or job of a claimed one to a worker.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy.orm import Session
 
@@ -18,17 +17,17 @@ from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import ConflictError, RequestError, UnavailableError
 from batchyard.statuses import PRIORITIES
-from store import batches, events, schedules
+from store import batches, schedules
 from store.jobs import lifecycle
-from store.keys import Principal
 from store.records import Batch, Job, Schedule, ScheduleRun, now
 from store.schedules import CatchUp, State
 from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import Draft, Outlook
-from tasks.jobs import submission as job_submission
-from tasks.jobs.submission import JobDraft, JobRequest
+from tasks.jobs.intake.drafts import JobDraft
+from tasks.jobs.submission import creation as job_submission
+from tasks.jobs.submission.creation import JobRequest
 from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)
@@ -142,21 +141,6 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
     return run
 
 
-def set_paused(context: AppContext, by: Principal, schedule_id: str, *, paused: bool) -> Schedule:
-    """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
-
-    Raises:
-        NotFoundError.
-    """
-    with context.database.write() as session:
-        schedule = schedules.get(session, by.project_id, schedule_id, lock=True)
-        if schedule.paused == paused:
-            return schedule
-        events.act(session, by, "schedule.changed", schedule.id, paused=paused)
-        next_run_at = None if paused else cron.parse(schedule.cron, schedule.timezone).next(now())
-        return schedules.change(session, schedule, paused=paused, next_run_at=next_run_at)
-
-
 def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Draft | JobDraft | _Outcome:
     """Prepare a run's batch or job; return the outcome of one that cannot be. Raises UnavailableError."""
     options = schedule.job or schedule.batch
@@ -230,55 +214,3 @@ def _announce(context: AppContext, run: ScheduleRun, outcome: _Outcome) -> None:
     elif outcome.created is not None:
         messages.validate(outcome.created.id)
         submission.estimate_completion(context, outcome.created, outcome.outlook)
-
-
-def define(
-    context: AppContext, project_id: str, fields: Mapping[str, Any], old: Schedule | None = None
-) -> dict[str, Any]:
-    """Return a schedule's values for the fields of a request; fields it omits stay as in `old`.
-
-    Args:
-        fields: those of the create body that the client sent.
-
-    Raises:
-        RequestError: a value is not usable.
-    """
-
-    def field(name: str) -> Any:
-        return fields[name] if name in fields else getattr(old, name)
-
-    values = dict(fields)
-    times = cron.parse(field("cron"), field("timezone"))
-    if fields.keys() & {"cron", "timezone"}:
-        values["next_run_at"] = None if field("paused") else times.next(now())
-    of_job = "job" in fields if old is None else old.job is not None
-    other = "batch" if of_job else "job"
-    if other in fields:
-        message = f"A schedule makes either batches or jobs, and this one does not make what '{other}' describes."
-        raise RequestError(message, code="invalid_value", param=other)
-    if "batch" in fields:
-        submission.check_window(context.settings, fields["batch"]["completion_window"])
-    if "job" in fields:
-        values |= {"batch": {}} if old is None else {}
-        _check_job(context, fields["job"])
-    text = None
-    if "input" in fields:
-        text = fields["input"]["template"]
-    elif "batch" in fields and old is not None:
-        text = run_templates.template(context, old)
-    if text is not None and of_job:
-        run_templates.check_rows(text, times)
-    elif text is not None:
-        run_templates.check_template(context, field("batch")["endpoint"], text, times)
-    if "input" in fields:
-        pinned = run_templates.pin(context, project_id, fields["input"], of_job=of_job)
-        values["input"], values["input_sha256"] = pinned
-    return values
-
-
-def _check_job(context: AppContext, job: Mapping[str, Any]) -> None:
-    """Raise RequestError for a job that could not be created, with the place in the schedule."""
-    try:
-        job_submission.check(context, job["recipe"], job["options"], completion_window=job["completion_window"])
-    except RequestError as error:
-        raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None

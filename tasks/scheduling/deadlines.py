@@ -143,9 +143,9 @@ def _of_jobs(
         ]
         parts += [job.id] if sum(job.ahead["requests"].values()) >= 1 else []
         if parts and all(part in ends for part in parts):
-            own = [ends[part] for part in parts]
-            latest = max(own, key=lambda end: end.at)
-            end = Forecast(latest.at, max(end.earliest for end in own), max(end.latest for end in own))
+            part_ends = [ends[part] for part in parts]
+            latest = max(part_ends, key=lambda end: end.at)
+            end = Forecast(latest.at, max(end.earliest for end in part_ends), max(end.latest for end in part_ends))
             measured = [
                 speed for model in job.models if (speed := forecast.throughput_of(model, "decode", throughputs))
             ]

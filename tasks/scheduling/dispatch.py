@@ -18,7 +18,7 @@ from store.segments import PendingSegment
 from tasks import derived, messages
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
-from tasks.scheduling.gpu_sharing import Demand
+from tasks.scheduling.gpu_sharing import EngineDemand
 from tasks.scheduling.policy import Limits, RecentUsage, choose
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Drain:
                 log.warning("nothing dispatched: %s", error)
 
 
-def _select(context: AppContext, session: Session, demands: Iterable[Demand]) -> list[PendingSegment]:
+def _select(context: AppContext, session: Session, demands: Iterable[EngineDemand]) -> list[PendingSegment]:
     """Return the pending segments that may start now."""
     active, allowed = segments.active(session), limits(context, session)
     if allowed.reached(sum(map(allowed.load, active)), len(active)):

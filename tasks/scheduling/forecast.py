@@ -20,7 +20,7 @@ from store.queue import BacklogEntry
 from store.records import Batch
 from store.segments import PendingSegment
 from store.speeds import Expected, RequestClass, Throughput, work
-from tasks.scheduling.policy import Limits, Policy, RecentUsage
+from tasks.scheduling.policy import Limits, RecentUsage, SegmentPolicy
 from tasks.scheduling.replay import Replay, SegmentCost
 from tasks.scheduling.states import Engines
 
@@ -72,7 +72,7 @@ def forecast(
         answered: by batch, for batches of one model.
         throughputs: by model and request class.
     """
-    replay = Replay(Policy(limits, recent_usage), now)
+    replay = Replay(SegmentPolicy(limits, recent_usage), now)
     count = sum(entry.segments for entry in entries)
     ids = iter(range(count + len(entries)))
     remaining: dict[str, int] = {}
@@ -367,8 +367,8 @@ def _error(throughput: Throughput, answers: Answered | None, left: float, second
     measured_seconds = throughput.requests * throughput.work_per_request / throughput.work_per_second
     moment = (MOMENT / (MOMENT + measured_seconds)) ** 2
     usual = throughput.spread**2 * (1 / max(1.0, throughput.measurements) + 1 / max(1.0, seconds))
-    single, own = throughput.request_spread**2, answers.requests if answers else 0
+    single, answered = throughput.request_spread**2, answers.requests if answers else 0
     mean = BATCH_SPREAD**2  # of the mean of a batch of which nothing is answered; with each answer it becomes less
-    if own:
-        mean *= single / (single + own * mean)
+    if answered:
+        mean *= single / (single + answered * mean)
     return math.sqrt(DRIFT**2 + counted + moment + usual + mean + single / left)

@@ -26,7 +26,7 @@ SECONDS = 120.0
 """Lifetime of a demand, longer than the time between two attempts to start an engine."""
 
 
-class Demand(NamedTuple):
+class EngineDemand(NamedTuple):
     """A model whose engine finds no free GPU because of the engines of `holders`.
 
     Attributes:
@@ -45,7 +45,7 @@ class Demand(NamedTuple):
 def record_demand(context: AppContext, model: str, due_at: int, holders: list[str]) -> None:
     """Record that a segment of the model waits for GPUs of `holders`."""
     try:
-        context.redis.hset(DEMANDS, model, json.dumps(Demand(due_at, holders, time.time() + SECONDS, model)))
+        context.redis.hset(DEMANDS, model, json.dumps(EngineDemand(due_at, holders, time.time() + SECONDS, model)))
     except redis.RedisError as error:
         log.warning("want of room not noted: %s", error, extra={"model": model})
 
@@ -58,18 +58,18 @@ def clear_demand(context: AppContext, model: str) -> None:
         log.warning("want of room not cleared: %s", error, extra={"model": model})
 
 
-def demands(context: AppContext) -> list[Demand]:
+def demands(context: AppContext) -> list[EngineDemand]:
     """Return the demands that have not expired. Return none if Redis is away."""
     try:
         values = cast(list[str], context.redis.hvals(DEMANDS))
     except redis.RedisError as error:
         log.warning("want of room not read: %s", error)
         return []
-    pending = (Demand(*json.loads(value)) for value in values)
+    pending = (EngineDemand(*json.loads(value)) for value in values)
     return [demand for demand in pending if demand.until > time.time()]
 
 
-def blocked(demands: Iterable[Demand], waiting: Iterable[PendingSegment]) -> set[str]:
+def blocked(demands: Iterable[EngineDemand], waiting: Iterable[PendingSegment]) -> set[str]:
     """Return the models that may start no segment now.
 
     Those with GPUs that a model with work due sooner waits for; and one that waits for GPUs of those with work due

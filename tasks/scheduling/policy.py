@@ -86,7 +86,7 @@ class RecentUsage:
         return self._seconds.get(project_id, 0.0)
 
 
-class Policy:
+class SegmentPolicy:
     """Waiting and running segments; `next` starts one segment after the other."""
 
     def __init__(self, limits: Limits, recent_usage: RecentUsage | None = None) -> None:
@@ -192,7 +192,7 @@ def choose(
     recent_usage: RecentUsage | None = None,
 ) -> list[PendingSegment]:
     """Return the waiting segments to start now, beside those that run."""
-    policy = Policy(limits, recent_usage)
+    policy = SegmentPolicy(limits, recent_usage)
     for segment in running:
         policy.occupy(segment)
     for segment in waiting:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from store.segments import PendingSegment
-from tasks.scheduling.policy import Policy
+from tasks.scheduling.policy import SegmentPolicy
 
 DRAINING = 0.5
 """Load of a segment while it drains: the mean of what it falls through."""
@@ -63,7 +63,7 @@ class Replay:
     """Segments that go through the policy and the engines."""
 
     def __init__(
-        self, policy: Policy, now: float, capacities: Mapping[str, int] = MappingProxyType({}), capacity: int = 1
+        self, policy: SegmentPolicy, now: float, capacities: Mapping[str, int] = MappingProxyType({}), capacity: int = 1
     ) -> None:
         """`capacities`: engines by model. `capacity`: engines of every other model."""
         self.now = now

@@ -85,11 +85,11 @@ def of_queue(
         if entry.active:
             active[entry.batch_id].append(entry)
     states: dict[str, BatchActivity] = {}
-    for batch_id, own in active.items():
-        cold = sorted(entry.model for entry in own if engines.cold(entry.model))
+    for batch_id, of_batch in active.items():
+        cold = sorted(entry.model for entry in of_batch if engines.cold(entry.model))
         if (
             not cold
-            or any(entry.answered for entry in own)
+            or any(entry.answered for entry in of_batch)
             or (batch_id in answered and cold[0] not in engines.starting)
         ):
             states[batch_id] = BatchActivity("running")

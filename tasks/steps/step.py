@@ -37,7 +37,7 @@ Options = TypeVar("Options", bound=StepOptions)
 Checked = TypeVar("Checked", bound=StepOptions, contravariant=True)
 
 
-class Check(Protocol[Checked]):
+class RequestCheck(Protocol[Checked]):
     def __call__(self, body: Mapping[str, Any], options: Checked) -> tuple[str, str] | None:
         """Return param and reason if the step cannot use a request with this body; None if it can."""
 
@@ -58,4 +58,4 @@ class Step(Generic[Options]):
     summary: str
     options: type[Options]
     run: Callable[[Results, Options], None]
-    check: Check[Options] | None = None
+    check: RequestCheck[Options] | None = None

@@ -1,9 +1,8 @@
-"""Delivery: sends events to webhooks, retries failed deliveries, and sends samples."""
+"""Delivery: sends events to webhooks, and retries failed deliveries."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -14,10 +13,10 @@ from standardwebhooks import Webhook as Signer
 
 from batchyard import __version__, retry_after
 from batchyard.backoff import Backoff
-from batchyard.errors import RateLimitError, RequestError
+from batchyard.errors import RequestError
 from batchyard.queues import WEBHOOK_THREADS
 from store import webhooks
-from store.records import Event, Webhook, new_id, now
+from store.records import Event
 from tasks import messages
 from tasks.context import AppContext
 from tasks.webhooks import outbound
@@ -32,10 +31,6 @@ AT_ONCE_PER_PROJECT = 4
 ATTEMPTS = 38
 BACKOFF = Backoff(first=5.0, growth=1.5, longest=3600.0, jitter=(1.0, 1.1))
 GONE = 410
-# A web server's thread sends a sample, and the receiver may hang: most threads must stay free for other requests.
-SAMPLES_AT_ONCE = 4
-SAMPLE_ID = "batch_sample"
-_samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
 
 
 def enqueue_due(context: AppContext) -> None:
@@ -55,7 +50,7 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
         attempt = webhooks.begin(session, delivery_id, attempts)
     if attempt is None:
         return
-    status, minimum_wait, error = _send(context, attempt.url, attempt.secrets, attempt.event)
+    status, minimum_wait, error = send(context, attempt.url, attempt.secrets, attempt.event)
     gone = status == GONE
     final = error is None or gone or attempt.number >= ATTEMPTS
     wait = None if final else pause(attempt.number, minimum_wait)
@@ -71,26 +66,7 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
     enqueue_due(context)
 
 
-def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
-    """Send a sample event about batch SAMPLE_ID now, without retries; return the status of the response.
-
-    Raises:
-        RateLimitError: SAMPLES_AT_ONCE samples are being sent.
-        RequestError: the receiver did not respond.
-    """
-    if not _samples.acquire(blocking=False):
-        raise RateLimitError(f"{SAMPLES_AT_ONCE} samples are being sent; wait for their receivers.", retry_after=5.0)
-    try:
-        sample = Event(id=new_id("evt_"), type=type_, data={"id": SAMPLE_ID}, created_at=now())
-        status, _, error = _send(context, webhook.url, webhooks.secrets_of(webhook), sample)
-    finally:
-        _samples.release()
-    if status is None:
-        raise RequestError(f"The sample could not be delivered: {error}", code="webhook_endpoint_unreachable")
-    return status
-
-
-def _send(context: AppContext, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:
+def send(context: AppContext, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:
     """Return (status of the response, seconds of its Retry-After, why the event was not delivered)."""
     body, headers = signed(event, secrets)
     try:

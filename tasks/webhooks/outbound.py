@@ -27,7 +27,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReceiverAnswer:
     """The head of a response; `retry_after` is the raw header."""
 
     status: int
@@ -58,7 +58,7 @@ def check(url: str, *, allow_private: bool) -> SplitResult:
     return parts
 
 
-def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> Answer:
+def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> ReceiverAnswer:
     """Send a POST request and return the head of the response, within TOTAL_SECONDS after name resolution.
 
     Raises:
@@ -83,7 +83,7 @@ def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool)
 
 def _exchange(
     connection: HTTPConnection, parts: SplitResult, body: bytes, headers: dict[str, str], deadline: float
-) -> Answer:
+) -> ReceiverAnswer:
     # A socket's timeout is per read, so a receiver that sends a byte now and then would never reach it.
     guard = threading.Timer(deadline - time.monotonic(), _shut_down, [connection.sock])
     guard.daemon = True
@@ -93,7 +93,7 @@ def _exchange(
         connection.request("POST", target, body, {"Host": parts.netloc, **headers})
         response = connection.getresponse()
         if time.monotonic() < deadline:
-            return Answer(response.status, response.getheader("Retry-After"))
+            return ReceiverAnswer(response.status, response.getheader("Retry-After"))
     except (OSError, HTTPException):
         if time.monotonic() < deadline:
             raise

@@ -16,7 +16,7 @@ from openai.types.webhooks import WebhookEndpointWithSecret
 from batchyard.cli.main import cli
 from batchyard.errors import NotFoundError
 from store import events
-from tasks.webhooks.delivery import SAMPLE_ID
+from tasks.webhooks.samples import SAMPLE_ID
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
 

@@ -67,7 +67,7 @@ def content(line: dict[str, Any]) -> str:
 
 
 def engine_pid(spec: ModelSpec, request_timeout: float = 30) -> int:
-    pid: int = directory.states()[directory.actor_name(spec, request_timeout, 0)]["pid"]
+    pid: int = directory.states()[directory.actor_name(spec, request_timeout, 0)].process["pid"]
     return pid
 
 
@@ -119,7 +119,7 @@ def test_a_run_of_few_rows_needs_no_process_of_its_own() -> None:
     answers = pipeline.run(spec, CHAT, table(chat("a", "b")), TIMEOUTS)
     with ThreadPoolExecutor(1) as pool:
         lines = pool.submit(lambda: [row["line"] for answered in answers for row in answered.to_pylist()])
-        until(lambda: any(state.get("in_flight") for state in directory.states().values()))
+        until(lambda: any(state.in_flight for state in directory.states().values()))
         assert callers() == []
         assert sorted(lines.result()) == [0, 1]
 
@@ -197,7 +197,7 @@ def test_replicas_share_the_rows(tmp_path: Path) -> None:
     spec = echo(replicas=2, latency_ms=50)
     run(spec, chat(*map(str, range(600))))
     assert len(directory.engine_actors()) == 2
-    requests = [state["requests"] for state in directory.states().values()]
+    requests = [state.answered for state in directory.states().values()]
     assert sum(requests) == 600 and min(requests) >= 150
 
 
@@ -378,7 +378,7 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     next(answers)
     answers.close()
     until(lambda: not callers())
-    until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
+    until(lambda: all(state.in_flight == 0 for state in directory.states().values()))
     assert len(log.read_text().splitlines()) < 1000
     assert len(directory.engine_actors()) == 1, "the engine itself stays"
 
@@ -398,7 +398,7 @@ def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_caller() -> None:
     assert time.monotonic() - began < 1.0 + 10.0, "a request takes 60 s"
     timer.join()
     until(lambda: not callers())
-    until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
+    until(lambda: all(state.in_flight == 0 for state in directory.states().values()))
 
 
 def test_the_wait_for_an_engine_that_does_not_start_is_stopped_at_once() -> None:

@@ -133,6 +133,41 @@ def test_the_table_holds_each_name_of_vllm_that_is_used_and_no_other() -> None:
         _ = internals.NoSuchName
 
 
+def attributes_of_vllm(source: str) -> tuple[set[tuple[str, str]], set[str]]:
+    """The attributes that a source reads of vLLM's names, as (name, attribute), and all attributes it reads."""
+    attributes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    owners = [(node, node.value) for node in attributes if isinstance(node.value, ast.Attribute)]
+    of_names = {(owner.attr, node.attr) for node, owner in owners if ast.unparse(owner.value) == "internals"}
+    return of_names, {node.attr for node in attributes}
+
+
+def test_the_table_holds_each_attribute_of_vllms_classes_that_is_used_and_no_other() -> None:
+    of_names: set[tuple[str, str]] = set()
+    read: set[str] = set()
+    for file in (ROOT / "inference" / "engines" / "vllm").glob("*.py"):
+        more_of_names, more_read = attributes_of_vllm(file.read_text())
+        of_names |= more_of_names
+        read |= more_read
+    listed = {(name, attribute) for name, attributes in internals.METHODS.items() for attribute in attributes}
+    of_classes = {(name, attribute) for name, attribute in of_names if name[0].isupper()}
+    assert of_classes <= listed, "read of a class of vLLM, and not in METHODS"
+    assert {attribute for _, attribute in listed} <= read, "in METHODS, and read nowhere"
+
+
+@pytest.mark.parametrize(
+    "planted", ["context = internals.UsageContext.LLM_CLASS", "f(internals.UsageContext.LLM_CLASS.value)"]
+)
+def test_an_attribute_of_a_class_of_vllm_is_noticed(planted: str) -> None:
+    assert ("UsageContext", "LLM_CLASS") in attributes_of_vllm(planted)[0]
+
+
+def test_no_class_of_vllm_gets_another_name_that_the_table_would_not_see() -> None:
+    for file in (ROOT / "inference" / "engines" / "vllm").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            value = node.value if isinstance(node, ast.Assign) else None
+            assert not (isinstance(value, ast.Attribute) and ast.unparse(value.value) == "internals"), file
+
+
 def test_the_package_imports_neither_vllm_nor_torch() -> None:
     code = (
         "import sys; from inference.engines.vllm import arguments, engine, environment, internals, job; "

@@ -14,9 +14,8 @@ from flask.testing import FlaskClient
 from store.formats import items, job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.records import Job
-from tasks.composites import advance
 from tasks.context import AppContext
-from tasks.jobs import finish, validation
+from tasks.jobs import advance, finish, validation
 from tests.support.webapps import upload
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Reply, Report, Score, Scored, Wait
 from batchyard.recipes.program import RecipeError, Request, play
 from recipes.registry import load
-from tasks.jobs.judging import judge
+from tasks.jobs.running.judging import judge
 
 
 @dataclass

@@ -18,7 +18,9 @@ from store.jobs import chunk_records, lifecycle
 from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs import advance, finish, reading
+from tasks.jobs import advance, finish
+from tasks.jobs.items import listing
+from tasks.jobs.kinds.flow import FLOW
 from tests.support.jobs import create_job
 
 HEAD = """
@@ -54,7 +56,7 @@ class Running:
 
     def crash(self, context: AppContext | None = None) -> None:
         """Lose what is in memory. `context`: with which the job goes on."""
-        advance._states.clear()
+        FLOW.jobs.clear()
         self.context = context or self.context
 
     def answer(self, stage: str, *numbers: int) -> None:
@@ -99,7 +101,7 @@ class Running:
 
     def states(self) -> list[str]:
         """The states of the items by number."""
-        listed, _ = reading.items(self.context, self.job, state=None, custom_id=None, after=None, limit=100)
+        listed, _ = listing.page(self.context, self.job, state=None, custom_id=None, after=None, limit=100)
         return [item.state for item in listed]
 
     def finish(self) -> None:

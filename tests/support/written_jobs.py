@@ -17,7 +17,7 @@ from store.jobs import chunk_records, lifecycle, stages
 from store.jobs.stages import PlannedJobSegment
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs import reading
+from tasks.jobs.items import detail, listing, results, states
 from tests.support.jobs import create_job
 
 NUMBERS = [3, 0, 1, 2, 5, 4]  # shuffled: row of the input, by position
@@ -147,15 +147,15 @@ class Written:
             assert chunk_records.add(session, self.job.id, kind, sha256, len(rows))
 
     def results(self, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-        content = b"".join(reading.results(self.context, self.job, after, limit))
+        content = b"".join(results.lines(self.context, self.job, after, limit))
         return [json.loads(line) for line in content.splitlines()]
 
-    def listed(self, **changes: Any) -> tuple[list[reading.ItemRow], bool]:
+    def listed(self, **changes: Any) -> tuple[list[states.ItemRow], bool]:
         options = {"state": None, "custom_id": None, "after": None, "limit": 100} | changes
-        return reading.items(self.context, self.job, **options)
+        return listing.page(self.context, self.job, **options)
 
-    def item(self, position: int) -> reading.ItemDetails:
-        return reading.item(self.context, self.job, NUMBERS[position])
+    def item(self, position: int) -> detail.ItemDetails:
+        return detail.item(self.context, self.job, NUMBERS[position])
 
     def artifact(self, name: str, content: bytes) -> None:
         sha256 = self.context.artifacts.put(content)

@@ -16,7 +16,7 @@ from store.artifacts import Artifacts
 from store.database import Database
 from store.records import File, Schedule
 from tasks.context import AppContext
-from tasks.recurring import schedules as tasks
+from tasks.recurring import definitions
 from tests.support.stacks import a_chat
 
 INPUT = {"file_id": None, "artifact": None, "template": None}
@@ -83,7 +83,7 @@ def new_schedule(context: AppContext, project: str, validate_messages: list[str]
             "input": INPUT | options.get("input", {"template": json.dumps(a_chat("{{date}}", "hello"))}),
             "batch": BATCH | options.get("batch", {}),
         }
-        values = tasks.define(context, project, fields)
+        values = definitions.define(context, project, fields)
         with context.database.write() as session:
             return schedules.create(session, project, **values | {"next_run_at": due})
 

@@ -15,7 +15,8 @@ from store.jobs import lifecycle
 from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import finish, submission
+from tasks.jobs import finish
+from tasks.jobs.finishing import ready
 from tests.support.ended_jobs import EndedComposites
 from tests.support.webapps import client_of, context_in, upload
 
@@ -166,9 +167,9 @@ def test_a_tick_that_dies_anywhere_starts_no_child_twice(
     def dies(*_: Any) -> None:
         raise Killed
 
-    for name, started in (("submit", 0), ("send", 2)):  # before and after the commit
+    for module, name, started in ((lifecycle, "create", 0), (messages, "validate_job", 2)):  # before and after commit
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(submission, name, dies)
+            patch.setattr(module, name, dies)
             experiments.tick(job)
         assert len(experiments.children(job)) == started
         with experiments.context.database.write() as session:
@@ -204,7 +205,7 @@ def test_cancelling_it_cancels_its_children_and_it_ends_after_them(experiments: 
     other = experiments.look(children["two/0/0"])
     assert other["status"] == "cancelling"
     assert experiments.tick(job)["status"] == "cancelling"
-    finish.start_ready(experiments.context)
+    ready.start_ready(experiments.context)
     assert experiments.look(job)["status"] == "cancelling"
     assert finish.run(experiments.context, other["id"], "here/1/task")
     experiments.tick(job)

@@ -20,6 +20,7 @@ from store.speeds import Measurement
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import validation
+from tasks.jobs.kinds import item_checks
 from tasks.scheduling import deadlines
 from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
@@ -269,8 +270,8 @@ def test_what_is_due_before_a_job_counts_in_its_dry_run(context: AppContext, cli
 def test_a_job_with_barriers_has_as_many_items_as_fit_into_memory(
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert validation.MAX_BARRIER_ITEMS == 50_000
-    monkeypatch.setattr(validation, "MAX_BARRIER_ITEMS", 1)
+    assert item_checks.MAX_BARRIER_ITEMS == 50_000
+    monkeypatch.setattr(item_checks, "MAX_BARRIER_ITEMS", 1)
     jobs = [client.post("/v1/jobs", json=JOB | {"options": {**OPTIONS, "streaming": on}}).get_json() for on in (0, 1)]
     for job in jobs:
         assert validation.run(context, job["id"], "here/1/task")

@@ -10,7 +10,8 @@ from flask.testing import FlaskClient
 
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import item_events, validation
+from tasks.jobs import validation
+from tasks.jobs.finishing import item_events
 from tests.support.webapps import client_of, context_in
 
 

@@ -17,8 +17,9 @@ from store.formats import items
 from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import advance, finish
-from tasks.jobs.identity import canonical
+from tasks.jobs import finish
+from tasks.jobs.intake.identity import canonical
+from tasks.jobs.running import tick
 from tests.support.ended_jobs import EndedJobs
 from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite
@@ -75,7 +76,7 @@ class Jobs(EndedJobs):
             record = session.get_one(Job, job["id"])
         options = self.context.recipes.recipe(record.recipe).options.model_validate(record.options)
         rows = items.Reader(self.context.artifacts, record.items_sha256 or "").read(0, 100)
-        return {row.custom_id: advance.item_of(record, options, row).seed("argue", 1, 0) for row in rows}
+        return {row.custom_id: tick.item_of(record, options, row).seed("argue", 1, 0) for row in rows}
 
 
 @pytest.fixture

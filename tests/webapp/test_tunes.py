@@ -15,11 +15,11 @@ from batchyard.models import ModelSpec
 from store.jobs import composites, lifecycle
 from store.records import Job
 from tasks import derived, messages
-from tasks.composites import measuring
-from tasks.composites.measuring import Wave
 from tasks.context import AppContext
-from tasks.execution.engine_status import EngineState
+from tasks.execution.engine_status import EngineStatus
 from tasks.jobs import finish
+from tasks.jobs.kinds import measuring
+from tasks.jobs.kinds.measuring import Wave
 from tasks.scheduling import deadlines, dispatch
 from tests.support.ended_jobs import EndedComposites
 from tests.support.stacks import ROOT
@@ -257,7 +257,7 @@ def test_the_next_cell_waits_until_the_engines_of_the_last_one_are_stopped(
     tunes: Tunes, stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: dict[str, Any] = {"capacity": 4, "start_seconds": 1.5, "peak_memory_bytes": 1000}
-    alive = [EngineState("engine:x", "x", "idle", 9, 0, 1.0, time.time(), **known)]
+    alive = [EngineStatus(name="engine:x", model="x", state="idle", answered=9, seen_at=time.time(), **known)]
     monkeypatch.setattr(measuring, "engines", lambda *_: alive)
     tune = tunes.started(repeats=1)
     for _ in range(3):
@@ -290,14 +290,14 @@ def test_cancelling_it_cancels_its_jobs_and_stops_the_engine(tunes: Tunes, stopp
 def test_equal_requests_are_all_computed(tunes: Tunes) -> None:
     from batchyard.recipes import Item
     from batchyard.recipes.program import Request
-    from tasks.jobs.requests import Pending, Preparer
+    from tasks.jobs.intake.requests import PreparedRequest, Preparer
 
     body = {"model": "echo", "messages": [{"role": "user", "content": "1"}], "temperature": 0}
     request = Request("answer", "/v1/chat/completions", 1, 0, "echo", body, {}, None)
     prints = []
     for shares in (True, False):
-        prepared = Preparer(tunes.context.models, 9, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
-        assert isinstance(prepared, Pending)
+        prepared = Preparer(tunes.context.models, shares_answers=shares).prepare(Item(0, "a", {}), 0, request)
+        assert isinstance(prepared, PreparedRequest)
         prints.append(prepared.fingerprint)
     assert prints[0] is not None and prints[1] is None
 

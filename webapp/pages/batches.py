@@ -130,7 +130,7 @@ def _before(batch: BatchObject) -> dict[str, tuple[str, int]]:
     with current_context().database.read() as session:
         return {
             other.id: (other.stage or other.name or other.id, deadlines.deadline(other))
-            for other in batches.some(session, caller().project_id, ids)
+            for other in batches.by_ids(session, caller().project_id, ids)
         }
 
 

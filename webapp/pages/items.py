@@ -14,9 +14,10 @@ from pydantic import BaseModel
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
-from tasks.jobs import reading
-from tasks.jobs.reading import ItemDetails, Judgement, RequestRow, Turn
-from tasks.jobs.replies.posting import MENDABLE
+from tasks.jobs.items import detail
+from tasks.jobs.items.detail import ItemDetails, JudgementRow, TurnRow
+from tasks.jobs.items.item_replies import MENDABLE
+from tasks.jobs.items.requests import RequestRow
 from webapp.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
@@ -66,7 +67,7 @@ class Exchange:
 class TurnView:
     """A turn: what was asked in it, and the outcomes of its scores and checks."""
 
-    turn: Turn
+    turn: TurnRow
     exchanges: list[Exchange]
     outcomes: list[tuple[str, list[Passage], bool]]
 
@@ -75,7 +76,7 @@ class TurnView:
 def show(job_id: str, number: int) -> ResponseReturnValue:
     job, params = get_job(job_id), query(ItemParams)
     try:
-        item = reading.item(current_context(), job, number)
+        item = detail.item(current_context(), job, number)
     except ConflictError as error:
         return flask.render_template("item.html", job=job, title=title(job), number=number, problem=error.message)
     turns = [TurnView(turn, _exchanges(turn), [_outcome(one) for one in turn.judgements]) for turn in item.turns]
@@ -114,7 +115,7 @@ def reply(job_id: str, number: int) -> ResponseReturnValue:
     return flask.redirect(flask.url_for("pages.items.show", job_id=job_id, number=number), 303)
 
 
-def _exchanges(turn: Turn) -> list[Exchange]:
+def _exchanges(turn: TurnRow) -> list[Exchange]:
     """Return the requests of a turn, those that differ in nothing but their seed together."""
     exchanges: dict[str, Exchange] = {}
     for request in turn.requests:
@@ -155,7 +156,7 @@ def _answer(request: RequestRow) -> AnswerView:
     return answer
 
 
-def _outcome(judgement: Judgement) -> tuple[str, list[Passage], bool]:
+def _outcome(judgement: JudgementRow) -> tuple[str, list[Passage], bool]:
     """Return kind and values of a score, a check or a refused request, and whether it is bad news."""
     values = dict(judgement.value) if isinstance(judgement.value, dict) else {"value": judgement.value}
     if isinstance(values.get("values"), dict):  # all that a reward said

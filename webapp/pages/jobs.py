@@ -20,9 +20,12 @@ from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.records import Batch, Job
-from tasks.composites import reading as composites
-from tasks.jobs import reading, submission
-from tasks.jobs.finish import RESULTS
+from tasks.jobs.finishing.artifacts import RESULTS
+from tasks.jobs.items import listing
+from tasks.jobs.items import mixed as mixed_items
+from tasks.jobs.kinds import registry as kinds
+from tasks.jobs.kinds.kind import ChildRow
+from tasks.jobs.submission import again
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.jobs import create_once, get_job, to_wire
@@ -91,7 +94,7 @@ def show(job_id: str) -> ResponseReturnValue:
         batches = [batch for _, batch in job_records.stage_batches(session, [job.id])[job.id] if batch is not None]
     data = to_wire([job])[0]
     stages = _stages(data, batches)
-    children = composites.children(context, job)
+    children = kinds.children(context, job)
     variables: dict[str, Any] = {
         "now": time.time(),
         "job": data,
@@ -127,7 +130,7 @@ def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject
     return [(stage, by_id.get(stage.batch_id or "")) for stage in job.batchyard.stages]
 
 
-def _common_metrics(children: list[composites.ChildRow]) -> list[str]:
+def _common_metrics(children: list[ChildRow]) -> list[str]:
     """Return the names of the first metrics that children have: means before deviations, and these before counts."""
     names = {
         name: value for child in children for name, value in child.metrics.items() if isinstance(value, int | float)
@@ -170,9 +173,9 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     context = current_context()
     try:
         if chosen.state == MIXED:
-            mixed, after = reading.mixed(context, job, chosen.after or 0, ROWS)
+            mixed, after = mixed_items.page(context, job, chosen.after or 0, ROWS)
             return ItemList(mixed, after)
-        items, has_more = reading.items(
+        items, has_more = listing.page(
             context, job, state=chosen.state, custom_id=chosen.custom_id, after=chosen.after, limit=ROWS
         )
     except ConflictError as error:
@@ -262,7 +265,7 @@ def retry_once(job_id: str) -> Job:
         RequestError: all its items completed.
     """
     context, project_id = current_context(), caller().project_id
-    return create_once(forms.idempotency("retry", job_id), lambda: submission.retry(context, project_id, job_id)).record
+    return create_once(forms.idempotency("retry", job_id), lambda: again.retry(context, project_id, job_id)).record
 
 
 def _redirect(job: Job) -> ResponseReturnValue:

@@ -26,7 +26,7 @@ from store.work.lifecycle import refuse_stage
 from tasks.intake import inputs, preview, prompts, submission
 from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
-from tasks.intake.prompts import Prompt
+from tasks.intake.prompts import InputPrompt
 from tasks.intake.submission import NewInput
 from webapp import start
 from webapp.batches import get_batch
@@ -212,7 +212,7 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     kind, request_template = prompts.kind_of(source.name).format, inputs.request_template(context, of_input)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
-    rows: Iterable[Prompt]
+    rows: Iterable[InputPrompt]
     if kind == "parquet":
         rows, whole = _first_rows(source, of_input)
     else:
@@ -225,7 +225,7 @@ def _preview(options: StartForm, source: _Source) -> Preview:
     return input_preview
 
 
-def _first_rows(source: _Source, options: InputOptions) -> tuple[list[Prompt], bool]:
+def _first_rows(source: _Source, options: InputOptions) -> tuple[list[InputPrompt], bool]:
     """Return the first prompts of a Parquet file, and True if these are all.
 
     Such a file cannot be read from its beginning alone.

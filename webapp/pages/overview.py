@@ -62,7 +62,7 @@ class ListParams(PageParams):
     sort: Sort = "next"
     seen: str | None = Field(None, max_length=128)
 
-    def wanted(self) -> WorkFilter:
+    def work_filter(self) -> WorkFilter:
         """Return the filter of these parameters."""
         text = self.q.strip() if self.q else None
         return WorkFilter(
@@ -92,7 +92,7 @@ def show() -> ResponseReturnValue:
         if live and not unfinished and params.seen == stamp:
             return Response(status=204)
         records, has_more = work_list.page(
-            session, owner.project_id, params.wanted(), sort=params.sort, after=params.after, limit=params.limit
+            session, owner.project_id, params.work_filter(), sort=params.sort, after=params.after, limit=params.limit
         )
         creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})
     filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))

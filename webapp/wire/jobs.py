@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints,
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.records import Sla
-from tasks.jobs.dependencies import MOST, When
+from tasks.jobs.submission.dependencies import MOST, When
 from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
 from webapp.wire.lists import ListPage
 from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Usage

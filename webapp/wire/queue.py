@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.execution.engine_status import State
+from tasks.execution.engine_status import EngineStatus
 
 
 class ModelQueueObject(BaseModel):
@@ -25,32 +25,17 @@ class ModelQueueObject(BaseModel):
     )
 
 
-class EngineObject(BaseModel):
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """Say that an answer has each field."""
+    schema["required"] = list(schema["properties"])
+    for entry in schema["properties"].values():
+        entry.pop("default", None)
+
+
+class EngineObject(EngineStatus):
     """A resident engine, as it was seen last."""
 
-    model_config = ConfigDict(from_attributes=True)
-    name: str
-    model: str
-    state: State
-    answered: int
-    in_flight: int
-    idle_seconds: float
-    seen_at: float
-    endpoints: list[dict[str, Any]] = Field(description="servers elsewhere that it asks, with their health")
-    preemptions: int | None = Field(
-        description="how often it took the cache of a running request and computed it again; null: it does not count"
-    )
-    started_at: float | None = Field(description="since when it is up; null: nobody has heard from it yet")
-    start_seconds: float | None = Field(description="how long its start took")
-    capacity: int | None = Field(description="requests that it runs at once")
-    memory_bytes: int | None = Field(description="resident memory of its processes")
-    peak_memory_bytes: int | None = Field(description="the most of that that was seen")
-    peak_gpu_memory_bytes: int | None = Field(description="the most that its GPUs were seen to hold")
-    gpus: float
-    gpu_ids: list[str] = Field(description="those of its node that it has")
-    cache_use: float | None = Field(description="share of its KV cache that requests have; null: it does not say")
-    prefix_tokens: int | None = Field(description="tokens of prompts that it has looked for in its prefix cache")
-    prefix_hits: int | None = Field(description="those of them that were there")
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
 
 
 class QueueObject(BaseModel):

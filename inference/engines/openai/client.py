@@ -78,7 +78,7 @@ class EndpointClient:
         return await self._request("POST", endpoint, endpoint.url + path, content)
 
     async def probe(self, endpoint: Endpoint, model: str) -> None:
-        """GET /models below its URL, which must list the model if it lists any, or else /health of its server.
+        """Check that its /models lists the model if it lists any, or else that its server is healthy.
 
         Raises:
             ProbeFailed: why it cannot be used.
@@ -123,7 +123,7 @@ class EndpointClient:
 
 
 def refused(reply: EndpointReply) -> EngineAnswer:
-    """Return an endpoint's error response in OpenAI's form, with the endpoint's own message."""
+    """Return an endpoint's error response in OpenAI's form, with the endpoint's message."""
     body = json_object(reply.data)
     error = body.get("error", body)
     if not isinstance(error, dict):

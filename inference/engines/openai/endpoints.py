@@ -1,4 +1,4 @@
-"""The endpoints of one model: the health of each, its limit of requests in flight, and the choice of the next one.
+"""The endpoints of one model: their health, their limits, and the choice of the next one.
 
 This module has no clock and no network: `now` is the caller's time.monotonic(), in seconds.
 """
@@ -145,7 +145,7 @@ class Endpoint:
         return wait
 
     def rank(self, prefix: bytes) -> bytes:
-        """Its rank for a prefix, the highest first: each prefix has an order of all endpoints that no other changes."""
+        """Return its rank for a prefix. No other endpoint changes it; the highest comes first."""
         return hashlib.blake2b(self.url.encode(), key=prefix, digest_size=8).digest()
 
     def answered(self, now: float, began: float, beside: int) -> None:
@@ -167,7 +167,7 @@ class Endpoint:
         self._failures = 0
 
     def overloaded(self, now: float, began: float, reason: str) -> None:
-        """Record that it refused a request that began at `began`, or was too slow for it, because it has too many."""
+        """Record that it has too many requests: it refused one that began at `began`, or was too slow."""
         self.reason = reason
         if began >= self._cut_at:
             self.limit = self.threshold = max(1.0, self.limit / 2)
@@ -239,5 +239,5 @@ def choose(
     first, *others = sorted(ready, key=lambda endpoint: endpoint.rank(prefix), reverse=True)
     if first.in_flight < LOAD_BOUND * per_speed * first.effective_speed(unmeasured):
         return first
-    # The means add up to more than is in flight, and the first has more than its own, so another has less.
+    # The means add up to more than is in flight, and the first has more than its mean, so another has less.
     return next(one for one in others if one.in_flight < per_speed * one.effective_speed(unmeasured))

@@ -231,8 +231,8 @@ class OpenAI(Engine):
 
     def _interrupt(self, endpoint: Endpoint) -> None:
         """Time out the attempts at a machine that left the network: it does not even close its connections."""
-        for scope, own in self._attempts.items():
-            if own is endpoint and not scope.expired():
+        for scope, attempted in self._attempts.items():
+            if attempted is endpoint and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
 
     async def _answer(self, path: str, content: bytes, prefix: bytes | None) -> EngineAnswer:

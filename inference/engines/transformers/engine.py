@@ -249,7 +249,7 @@ class Transformers(Engine):
         return request
 
     def _room(self, prompt: list[int], param: str, limit: int | None) -> int:
-        """Return the tokens that fit behind the prompt. As in vLLM, a larger limit is cut to that. Raises Refused."""
+        """Return the tokens that fit behind the prompt, to which a limit is cut. Raises Refused."""
         room = self._longest - len(prompt)
         if not prompt:
             raise Refused(f"{param} must not be empty", param=param, code="invalid_value")
@@ -278,7 +278,7 @@ class Transformers(Engine):
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _prompts(self, value: Any, param: str) -> list[list[int]]:
-        """Return a string, a list of strings, token ids or a list of such as lists of token ids. Raises Refused."""
+        """Return a prompt, or a list of them, as lists of token ids. Raises Refused."""
         if isinstance(value, str):
             return [list(self._tokenizer(value)["input_ids"])]
         if isinstance(value, list) and value:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from argparse import Namespace
-from collections.abc import Mapping
 from typing import Any
 
-from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
-from batchyard.wording import nearest
 from inference.engines.vllm import internals
 from inference.engines.vllm.environment import few_cpus
 from inference.engines.vllm.parameters import EMBEDDINGS
@@ -37,12 +33,7 @@ PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 
 
 def engine_arguments(spec: ModelSpec) -> Namespace:
-    """vLLM's arguments: its defaults, under ours, under the model's `engine_args`.
-
-    Raises:
-        EngineStartError: vLLM has no argument of that name; names the nearest.
-    """
-    check_names(spec.engine_args, internals.AsyncEngineArgs, internals.BaseFrontendArgs)
+    """Return vLLM's arguments: its defaults, under ours, under the model's `engine_args`."""
     parser = internals.FlexibleArgumentParser()
     internals.BaseFrontendArgs.add_cli_args(parser)
     internals.AsyncEngineArgs.add_cli_args(parser)
@@ -61,18 +52,6 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
     # An empty list would allow every domain.
     arguments.allowed_media_domains = media.allowed_domains(spec) or [NO_DOMAIN]
     return arguments
-
-
-def check_names(arguments: Mapping[str, Any], *classes: Any) -> None:
-    """Refuse arguments that are no field of these dataclasses of vLLM.
-
-    Raises:
-        EngineStartError: names the nearest.
-    """
-    names = [field.name for cls in classes for field in dataclasses.fields(cls)]
-    for key in arguments:
-        if key not in names:
-            raise EngineStartError(f"engine_args.{key}: vLLM has no such argument; did you mean {nearest(key, names)}?")
 
 
 def cache_bytes(spec: ModelSpec) -> int:

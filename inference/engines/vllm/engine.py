@@ -1,4 +1,4 @@
-"""Engine `vllm`: AsyncLLM in this process behind vLLM's own OpenAI handlers. Its answers are those of `vllm serve`.
+"""Engine `vllm`: AsyncLLM in this process behind vLLM's OpenAI handlers. Its answers are those of `vllm serve`.
 
 Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 """
@@ -103,10 +103,10 @@ class VLLM(Engine):
         from starlette.datastructures import State
 
         arguments = engine_arguments(self.spec)
-        # This context has vLLM's defaults for throughput; the one of its own batch runner has the smallest. On the CPU
+        # This context has vLLM's defaults for throughput; that of vLLM's batch runner has the smallest. On the CPU
         # the server's: a token of a step of 4,096 costs 1.07 times the CPU time of one of 2,048.
-        contexts = internals.UsageContext
-        context = contexts.OPENAI_API_SERVER if internals.current_platform.is_cpu() else contexts.LLM_CLASS
+        on_cpu = internals.current_platform.is_cpu()
+        context = internals.UsageContext.OPENAI_API_SERVER if on_cpu else internals.UsageContext.LLM_CLASS
         # Statistics cost vLLM time at every token.
         statistics = None if arguments.disable_log_stats else _Statistics(self)
         self._client = internals.AsyncLLM.from_engine_args(
@@ -173,7 +173,7 @@ class VLLM(Engine):
             response = call.result()
         except internals.EngineDeadError as death:
             return await self._died(str(death))
-        except Exception as error:  # noqa: BLE001  as vLLM's own HTTP layer does
+        except Exception as error:  # noqa: BLE001  as vLLM's HTTP layer does
             if self._client.errored:
                 return await self._died(f"{type(error).__name__}: {error}")
             return refusal(internals.create_error_response(error))
@@ -183,7 +183,7 @@ class VLLM(Engine):
         return await self._answered(response)
 
     async def _died(self, summary: str) -> EngineAnswer:
-        """Return the answer to a request that was in the engine when it died. All of them have the same cause."""
+        """Return the answer to a request that was in the engine when it died."""
         if self._death is None:
             self._death = asyncio.create_task(asyncio.to_thread(self._processes.death, summary))
         return EngineAnswer.failed("engine_died", await asyncio.shield(self._death))

@@ -41,7 +41,7 @@ def few_cpus() -> bool:
 
 
 def weights_bytes(source: str) -> float:
-    """The size of a model's weights in a local folder; infinite for a model of a hub, which may not be here yet."""
+    """Return the size of a model's weights; infinite if they are in no local folder yet."""
     folder = Path(source)
     if not folder.is_dir():
         return math.inf

@@ -1,4 +1,4 @@
-"""The cause of a failure of vLLM: how its processes ended, and what the innermost of them has written last."""
+"""The cause of a failure of vLLM: how its processes ended, and what the innermost wrote."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.
 
 
 class JobArguments(BaseModel):
-    """The job's own keys of `engine_args`. All others are vLLM's, which checks their values at start.
+    """The job's keys of `engine_args`. All others are vLLM's, which checks their values at start.
 
     Attributes:
         batch_size: rows that go to a replica, and come back, together.

@@ -117,7 +117,7 @@ def _versions(spec: ModelSpec) -> dict[str, str]:
 def _processor(spec: ModelSpec, endpoint: str, arguments: JobArguments, request_timeout: float) -> Any:
     """`ray.data.llm`'s processor with only its engine stage, which renders and tokenises as vLLM's server does.
 
-    Ray's own stages for that are off. They put a second BOS token before some models' chats, continue a chat whose last
+    Ray's stages for that are off. They put a second BOS token before some models' chats, continue a chat whose last
     message is not the user's, return the text behind a stop string, and end the run at the first row that a template
     refuses.
     """

@@ -22,11 +22,11 @@ from batchyard.models import ModelSpec
 from inference import ray_internals
 from inference.engine import EngineAnswer, refusal_code
 from inference.engines import orphan_reaper
+from inference.engines.registry import check_arguments
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import check_names, defaults
+from inference.engines.vllm.arguments import defaults
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
-from inference.engines.vllm.job import JobArguments
 from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS
 from inference.engines.vllm.protocol import parse, refusal
 
@@ -50,7 +50,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
     """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
 
     Raises:
-        EngineStartError: in the constructor, with vLLM's own reason on one line.
+        EngineStartError: in the constructor, with vLLM's reason on one line.
     """
 
     def __init__(self, *, spec: ModelSpec, endpoint: str, request_timeout: float, **kwargs: Any) -> None:
@@ -67,8 +67,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
             raise EngineStartError(explained(processes.cause(error))) from error
 
     def _start(self, *, engine_kwargs: dict[str, Any], **kwargs: Any) -> None:
-        extra = JobArguments.model_validate(self._spec.engine_args).model_extra or {}
-        check_names(extra, internals.AsyncEngineArgs)
+        check_arguments(self._spec)
         kwargs["expected_input_keys"] = ["custom_id", "body"]
         super().__init__(engine_kwargs={**defaults(self._spec), **engine_kwargs}, **kwargs)
         engine = self.llm.engine
@@ -135,7 +134,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
             return request
         try:
             prompt = await render(request)
-        except Exception as error:  # noqa: BLE001  as in vLLM's own HTTP layer
+        except Exception as error:  # noqa: BLE001  as in vLLM's HTTP layer
             return refusal(internals.create_error_response(error))
         if hasattr(prompt, "error"):
             return refusal(prompt)

@@ -19,7 +19,7 @@ def parse(schema: Any, body: dict[str, Any]) -> Any:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"] if part in body) or None
         return EngineAnswer.refused(first["msg"], param=param, code="invalid_value")
-    except ValueError as error:  # vLLM's validators have errors of their own
+    except ValueError as error:  # vLLM's validators raise other errors too
         return refusal(internals.create_error_response(error))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batchyard.cli import lines, requests
 from batchyard.models import ModelSpec
 from batchyard.statuses import ENDPOINTS
-from tasks.intake.validation import Report, Validator
+from tasks.intake.validation import ValidationReport, Validator
 from tests.support.stacks import a_chat
 
 JSON = st.recursive(
@@ -76,6 +76,6 @@ def test_a_line_that_is_no_json_is_left_to_the_server_which_refuses_it_alone(tmp
     assert not requests.becomes_requests(source, {"template": None})
     assert requests.endpoint_of(source) == ENDPOINTS[0]
     requests.with_model(source, "echo", target)
-    report, models = Report(), {"echo": ModelSpec(name="echo", engine="echo")}
+    report, models = ValidationReport(), {"echo": ModelSpec(name="echo", engine="echo")}
     Validator(models, ENDPOINTS[0], 10).run(io.BytesIO(target.read_bytes()), None, report)
     assert [(error["line"], error["code"]) for error in report.errors] == [(1, "invalid_json_line")]

@@ -46,7 +46,7 @@ def answers(rows: int, start_timeout: float = 60, replicas: int = 2) -> Iterator
 
 
 def requests() -> list[int]:
-    return sorted(state["requests"] for state in directory.states().values())
+    return sorted(state.answered for state in directory.states().values())
 
 
 def test_a_model_runs_with_the_replicas_that_find_room(cluster: str) -> None:

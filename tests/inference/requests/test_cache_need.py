@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.requests.cache_need import CacheNeed, most_output, own_bytes
+from inference.requests.cache_need import CacheNeed, most_output, unshared_bytes
 
 
 @given(st.lists(st.text("ab", max_size=12)))
 def test_a_body_counts_without_the_beginning_it_shares_with_the_one_before(bodies: list[str]) -> None:
-    for before, body, own in zip(["", *bodies], bodies, own_bytes(bodies), strict=False):
+    for before, body, own in zip(["", *bodies], bodies, unshared_bytes(bodies), strict=False):
         shared = len(body) - own
         assert body[:shared] == before[:shared]
         assert shared in (len(body), len(before)) or body[shared] != before[shared]

@@ -40,7 +40,7 @@ def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
 def test_an_idle_engine_makes_way_for_a_model_that_finds_no_gpu_free() -> None:
     for name in ("first", "second"):
         assert sum(answers.num_rows for answers in start(name, "hi", "ho")) == 2
-    assert [state["model"] for state in directory.states().values()] == ["second"]
+    assert [state.model for state in directory.states().values()] == ["second"]
 
 
 def test_a_model_has_no_room_while_another_works_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,13 +33,13 @@ def run(name: str, *texts: str, latency_ms: int = 0) -> Iterator[int]:
 
 
 def models() -> set[str]:
-    return {state["model"] for state in directory.states().values()}
+    return {state.model for state in directory.states().values()}
 
 
 def idle(*names: str) -> bool:
     """True if these models' engines have had no work for long enough."""
     states = directory.states().values()
-    return all(state["idle_seconds"] > gpu_eviction.IDLE_SECONDS + 1.0 for state in states if state["model"] in names)
+    return all(state.idle_seconds > gpu_eviction.IDLE_SECONDS + 1.0 for state in states if state.model in names)
 
 
 def test_the_longest_idle_engine_makes_way_until_the_next_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recipes.experiment.children import ComparedChild
-from tasks.jobs.journal import SCHEMA
+from tasks.jobs.finishing.journal import SCHEMA
 
 NUMBERS = itertools.count()
 

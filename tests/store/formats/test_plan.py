@@ -19,7 +19,7 @@ from store.artifacts import Artifacts
 from store.formats import plan
 from store.formats.plan import PlanWriter, SegmentSize
 from tasks.execution.deduplication import Duplicates
-from tasks.intake.validation import Report, Validator
+from tasks.intake.validation import ValidationReport, Validator
 
 CHAT = "/v1/chat/completions"
 MODELS = {name: ModelSpec(name=name, engine="echo") for name in ("echo", "other")}
@@ -32,7 +32,7 @@ def a_line(custom_id: str, text: str, **body: Any) -> dict[str, Any]:
 
 def planned(artifacts: Artifacts, lines: list[dict[str, Any]], size: int = 1000) -> list[pa.Table]:
     """The segments of a batch."""
-    report = Report()
+    report = ValidationReport()
     with artifacts.create() as file:
         writer = PlanWriter(file, dict.fromkeys(MODELS, SegmentSize(size)), artifacts)
         source = io.BytesIO(b"\n".join(json.dumps(line).encode() for line in lines))

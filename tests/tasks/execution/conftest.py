@@ -46,6 +46,10 @@ class DirectedEngine:
         self.closed.set()
         return True
 
+    def stop(self) -> None:
+        """Stop the segment of this thread."""
+        self._threads.stopped.set()
+
     def hang(self) -> None:
         """Wait as an engine that never answers: until the segment of this thread is stopped."""
         self.hanging += 1

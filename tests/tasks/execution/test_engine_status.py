@@ -7,23 +7,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
+from inference.residents.status import ResidentStatus
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tests.support.stacks import ROOT
 
 
+def status(name: str, **fields: Any) -> ResidentStatus:
+    return ResidentStatus(**{"name": name, "model": "echo", "state": "idle", "seen_at": time.time(), **fields})
+
+
+def publish(context: AppContext, *engines: ResidentStatus) -> None:
+    engine_status.publish(context, {engine.name: engine for engine in engines})
+
+
 def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
-    engine_status.publish(
+    publish(
         connected,
-        {
-            "c": {"model": "echo", "requests": 9, "in_flight": 0, "idle_seconds": 3.0, "preemptions": 4},
-            "a": {"model": "echo"},
-            "b": {"model": "echo", "requests": 5, "in_flight": 2, "idle_seconds": 0.0, "endpoints": [{"url": "there"}]},
-        },
+        status("c", answered=9, idle_seconds=3.0, preemptions=4),
+        status("a", state="starting"),
+        status("b", state="busy", answered=5, in_flight=2, endpoints=[{"url": "there"}]),
     )
     states = engine_status.read(connected)
     assert [(state.name, state.state, state.answered, state.in_flight) for state in states] == [
@@ -39,28 +47,27 @@ def test_an_engine_that_must_have_stopped_itself_is_not_shown(
     new_context: Callable[..., AppContext], broker: str
 ) -> None:
     context = new_context(redis_url=broker, engine_idle_seconds=10)
-    idle = {"model": "echo", "requests": 1, "in_flight": 0}
-    engine_status.publish(context, {"a": idle | {"idle_seconds": 1.0}, "b": idle | {"idle_seconds": 11.0}})
+    publish(context, status("a", idle_seconds=1.0), status("b", idle_seconds=11.0))
     assert [state.name for state in engine_status.read(context)] == ["a"]
 
 
 def test_what_is_published_replaces_what_was(connected: AppContext) -> None:
-    engine_status.publish(connected, {"a": {"model": "echo"}})
-    engine_status.publish(connected, {})
+    publish(connected, status("a"))
+    publish(connected)
     assert engine_status.read(connected) == []
 
 
 def test_the_requests_in_flight_of_each_model_stand_in_redis_until_nobody_counts_them(connected: AppContext) -> None:
-    busy, idle = {"model": "echo", "requests": 9, "in_flight": 5}, {"model": "other", "requests": 1, "in_flight": 0}
-    engine_status.publish(connected, {"a": busy, "b": {**busy, "in_flight": 2}, "c": idle})
+    idle = status("c", model="other")
+    publish(connected, status("a", state="busy", in_flight=5), status("b", state="busy", in_flight=2), idle)
     assert connected.redis.hgetall("batchyard:concurrency") == {"echo": "7", "other": "0"}
     assert 0 < connected.redis.ttl("batchyard:concurrency") <= engine_status.CONCURRENCY_SECONDS
-    engine_status.publish(connected, {"c": idle})
+    publish(connected, idle)
     assert connected.redis.hgetall("batchyard:concurrency") == {"other": "0"}
 
 
 def test_a_redis_that_is_away_stops_no_work(context: AppContext) -> None:
-    engine_status.publish(context, {"a": {"model": "echo"}})
+    publish(context, status("a"))
     with pytest.raises(redis.RedisError):
         engine_status.read(context)
 
@@ -74,7 +81,7 @@ def test_a_start_is_known_until_the_engine_is_there(connected: AppContext) -> No
         with engine_status.starting(connected, "echo"):  # another segment waits for it too
             again = engine_status.known(connected)
             assert again is not None and again.starting == known.starting
-    engine_status.publish(connected, {"a": {"model": "echo", "in_flight": 0}})
+    publish(connected, status("a"))
     known = engine_status.known(connected)
     assert known is not None and not known.cold("echo")
 
@@ -91,10 +98,8 @@ def test_an_engine_whose_process_is_gone_from_this_machine_is_not_shown(connecte
     ) as running:
         assert running.stdout is not None
         identity = json.loads(running.stdout.readline())
-        idle = {"model": "echo", "requests": 1, "in_flight": 0, "idle_seconds": 0.0}
         elsewhere = {**identity, "place": "another machine"}
-        states = {"here": {**idle, "process": identity}, "there": {**idle, "process": elsewhere}, "old": idle}
-        engine_status.publish(connected, states)
+        publish(connected, status("here", process=identity), status("there", process=elsewhere), status("old"))
         assert [state.name for state in engine_status.read(connected)] == ["here", "old", "there"]
         running.kill()
         running.wait()
@@ -104,6 +109,6 @@ def test_an_engine_whose_process_is_gone_from_this_machine_is_not_shown(connecte
 def test_what_an_engine_says_of_itself_is_published_as_it_is(connected: AppContext) -> None:
     said = {"started_at": 5.0, "start_seconds": 2.0, "memory_bytes": 7, "gpus": 0.5, "cache_use": 0.25}
     counted = {"prefix_tokens": 100, "prefix_hits": 40}
-    engine_status.publish(connected, {"a": {"model": "echo", "in_flight": 0, **said, **counted}})
+    publish(connected, status("a", **said, **counted))
     (state,) = engine_status.read(connected)
     assert {name: getattr(state, name) for name in said | counted} == said | counted

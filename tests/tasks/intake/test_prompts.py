@@ -33,7 +33,7 @@ def test_prompts_are_read_back_as_they_were_written(template: RequestTemplate, k
 
 @given(TEXTS)
 def test_what_is_read_back_makes_the_same_requests(texts: list[str]) -> None:
-    made = [CHAT.request(prompts.Prompt(number, text)) for number, text in enumerate(texts, 1)]
+    made = [CHAT.request(prompts.InputPrompt(number, text)) for number, text in enumerate(texts, 1)]
     back = prompts.read_back([orjson.dumps(request) for request in made])
     if back is not None:
         again = requests(*back)

@@ -23,7 +23,7 @@ from store.records import Batch, File
 from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.intake import lines, validation
-from tasks.intake.validation import Report, Validator
+from tasks.intake.validation import ValidationReport, Validator
 from tests.support.batches import create_batch
 from tests.support.stacks import ROOT
 
@@ -52,8 +52,8 @@ def validate(
     segment_requests: int = 100,
     max_requests: int = 100_000,
     max_inputs: int = 1000,
-) -> tuple[Report, PlanWriter, str]:
-    report = Report()
+) -> tuple[ValidationReport, PlanWriter, str]:
+    report = ValidationReport()
     with artifacts.create() as file:
         planned = PlanWriter(
             file, dict.fromkeys(MODELS, plan.SegmentSize(segment_requests, plan.SEGMENT_BYTES)), artifacts
@@ -303,7 +303,7 @@ def test_a_line_longer_than_the_limit_is_one_error_with_a_code_of_its_own() -> N
     long = json.dumps(a_request("long", body={"user": "x" * 5000})).encode()
     source = b"\n".join([json.dumps(a_request("a")).encode(), long, json.dumps(a_request("b")).encode()])
     for limit, errors in ((1000, [("line_too_long", 2)]), (len(long) + 1, [])):
-        report = Report()
+        report = ValidationReport()
         Validator(MODELS, CHAT, 10, max_line_bytes=limit).run(io.BytesIO(source), None, report)
         assert [(error["code"], error["line"]) for error in report.errors] == errors
 
@@ -439,7 +439,7 @@ def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context
 
 def test_a_pattern_that_a_step_cannot_use_is_an_error_of_its_line() -> None:
     source = joined(*(a_request(text, body={"metadata": {"expected": text}}) for text in ("a+", "(?=a)")))
-    report = Report()
+    report = ValidationReport()
     Validator(MODELS, CHAT, 100, post_process=[{"step": "score", "method": "regex"}]).run(
         io.BytesIO(source), None, report
     )
@@ -473,7 +473,7 @@ def test_invalid_lines_that_are_skipped_are_refused_in_the_plan_and_the_others_r
         json.dumps(a_request("nan", body={"temperature": float("nan")})).encode(),
         a_request("other", body={"model": "other"}),
     )
-    report = Report()
+    report = ValidationReport()
     with artifacts.create() as file:
         planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(10, plan.SEGMENT_BYTES)), artifacts)
         validator = Validator(MODELS, CHAT, 1000, skip_invalid=True)
@@ -501,7 +501,7 @@ def test_invalid_lines_that_are_skipped_are_refused_in_the_plan_and_the_others_r
 def test_a_file_of_which_nothing_can_run_fails_also_where_invalid_lines_are_skipped(
     source: bytes, max_requests: int
 ) -> None:
-    report = Report()
+    report = ValidationReport()
     assert not Validator(MODELS, CHAT, max_requests, skip_invalid=True).run(io.BytesIO(source), None, report)
     assert report.errors
 
@@ -530,7 +530,7 @@ def test_many_invalid_lines_are_planned_in_little_memory(artifacts: Artifacts) -
     source = b"\n".join((bad if number % 2 else good) % number for number in range(40_000))
     with artifacts.create() as file:
         planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(2000, plan.SEGMENT_BYTES)), artifacts)
-        report = Report()
+        report = ValidationReport()
         tracemalloc.start()
         Validator(MODELS, CHAT, 10**6, skip_invalid=True).run(io.BytesIO(source), planned, report)
         planned.close()

@@ -10,16 +10,17 @@ import pytest
 
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import stages
+from tasks.jobs.running import rebuild
+from tasks.jobs.running.segments import SegmentCutter
 from tests.support.running_jobs import HEAD
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message leaves the test, and a hungry job waits for nothing."""
+    """No message leaves the test, and a starving job waits for nothing."""
     for name in ("advance_job", "finish_job", "segment"):
         monkeypatch.setattr(messages, name, lambda *_: None)
-    monkeypatch.setattr(stages, "Release", functools.partial(stages.Release, pause=0.0))
+    monkeypatch.setattr(rebuild, "SegmentCutter", functools.partial(SegmentCutter, pause=0.0))
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from store import batches, schedules, segments, speeds
 from store.keys import Principal
 from store.records import Batch, File, ResultChunk, Schedule, ScheduleRun, now
 from tasks.context import AppContext
+from tasks.recurring import definitions
 from tasks.recurring import schedules as tasks
 from tasks.recurring.schedules import LATE_SECONDS, MAX_CAUGHT_UP, PATIENCE_SECONDS, scheduled_time
 from tests.support.planned import plan_batch, reload, started
@@ -383,9 +384,8 @@ def test_pausing_forgets_the_due_time_and_resuming_goes_on_at_the_next(
     schedule = new_schedule()
 
     def set_paused(paused: bool) -> Schedule:
-        return tasks.set_paused(
-            context, Principal(schedule.project_id, False, "key", "mine"), schedule.id, paused=paused
-        )
+        by = Principal(schedule.project_id, False, "key", "mine")
+        return definitions.set_paused(context, by, schedule.id, paused=paused)
 
     assert set_paused(True).next_run_at is None
     assert set_paused(True).paused

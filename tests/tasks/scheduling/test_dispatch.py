@@ -155,7 +155,7 @@ def test_service_is_forgotten_with_time(database: Database, project: str) -> Non
 
 def test_a_model_that_holds_what_another_waits_for_begins_nothing_that_is_due_later() -> None:
     now = time.time()
-    wants = [gpu_sharing.Demand(1000, ["big"], now + 60)]
+    wants = [gpu_sharing.EngineDemand(1000, ["big"], now + 60)]
 
     def entry(model: str, due_at: float) -> PendingSegment:
         return PendingSegment(False, due_at, "batch", 0, 0, model, "project")

@@ -7,7 +7,7 @@ import pytest
 from store.segments import PendingSegment
 from tasks.context import AppContext
 from tasks.scheduling import gpu_sharing
-from tasks.scheduling.gpu_sharing import Demand
+from tasks.scheduling.gpu_sharing import EngineDemand
 
 
 def waiting(model: str, due_at: float) -> PendingSegment:
@@ -30,14 +30,14 @@ def test_a_demand_that_is_not_renewed_expires(connected: AppContext, monkeypatch
 
 
 def test_a_holder_whose_work_is_due_later_starts_nothing() -> None:
-    demands = [Demand(500, ["later", "sooner", "idle"], 0.0)]
+    demands = [EngineDemand(500, ["later", "sooner", "idle"], 0.0)]
     queue = [waiting("later", 501.0), waiting("sooner", 499.0), waiting("sooner", 900.0), waiting("free", 900.0)]
     assert gpu_sharing.blocked(demands, queue) == {"later"}
 
 
 def test_a_model_that_waits_for_gpus_tries_nothing_while_their_holders_have_work_due_sooner() -> None:
     """It would hold a slot in vain, and take the GPUs in the holder's first idle moment."""
-    demands = [Demand(500, ["holder"], 0.0, "late")]
+    demands = [EngineDemand(500, ["holder"], 0.0, "late")]
     assert gpu_sharing.blocked(demands, [waiting("late", 500.0), waiting("holder", 499.0)]) == {"late"}
     assert gpu_sharing.blocked(demands, [waiting("late", 500.0), waiting("holder", 500.0)]) == set()
     assert gpu_sharing.blocked(demands, [waiting("late", 400.0), waiting("holder", 450.0)]) == set()

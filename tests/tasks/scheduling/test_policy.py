@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from store.segments import PendingSegment
 from tasks.scheduling import policy
-from tasks.scheduling.policy import Limits, Policy, RecentUsage
+from tasks.scheduling.policy import Limits, RecentUsage, SegmentPolicy
 from tasks.scheduling.replay import Replay, SegmentCost
 
 MODELS = ["a", "b", "c"]
@@ -108,7 +108,7 @@ def test_segments_that_fill_their_engines_are_never_more_than_the_limit(
     entries: list[PendingSegment], limits: Limits, data: st.DataObject
 ) -> None:
     """Segments start, progress and end in any order."""
-    policy = Policy(limits)
+    policy = SegmentPolicy(limits)
     for entry in entries:
         policy.add(entry)
     running: dict[int, PendingSegment] = {}
@@ -165,7 +165,7 @@ def test_a_priority_orders_a_projects_own_segments_and_no_other_project_waits_fo
     ]
 
     def order(waiting: list[PendingSegment]) -> list[PendingSegment]:
-        policy = Policy(Limits(1, {"a": 1}, min_share=0.0))
+        policy = SegmentPolicy(Limits(1, {"a": 1}, min_share=0.0))
         for entry in waiting:
             policy.add(entry)
         started = []
@@ -210,7 +210,7 @@ def test_a_model_that_is_not_served_has_no_slot() -> None:
 def test_nobody_starves_beside_projects_whose_work_is_always_due_sooner(slots: int, projects: int) -> None:
     """One project's work is due last; the others have far more of it than there is time for."""
     limits = replace(all_engines(slots), min_share=0.5)
-    replay = Replay(Policy(limits), 0.0, capacity=slots)
+    replay = Replay(SegmentPolicy(limits), 0.0, capacity=slots)
     number = 0
     for project in range(projects - 1):
         for _ in range(200 * slots):
@@ -227,7 +227,7 @@ def test_nobody_starves_beside_projects_whose_work_is_always_due_sooner(slots: i
 
 
 def test_a_small_urgent_batch_starts_when_the_next_segment_of_a_big_one_ends() -> None:
-    replay = Replay(Policy(all_engines(2)), 0.0, capacity=2)
+    replay = Replay(SegmentPolicy(all_engines(2)), 0.0, capacity=2)
     for number in range(50):
         replay.submit(waiting(number, "big", due_at=86400), SegmentCost(0.0, 100.0))
     list(replay.run(until=250.0))
@@ -237,7 +237,7 @@ def test_a_small_urgent_batch_starts_when_the_next_segment_of_a_big_one_ends() -
 
 
 def test_segments_on_one_engine_take_turns_and_one_may_begin_while_another_has_it() -> None:
-    replay = Replay(Policy(all_engines(2)), 0.0)
+    replay = Replay(SegmentPolicy(all_engines(2)), 0.0)
     replay.submit(waiting(1), SegmentCost(0.0, 10.0))
     replay.submit(waiting(2), SegmentCost(5.0, 10.0))
     replay.submit(waiting(3), SegmentCost(5.0, 10.0))
@@ -245,7 +245,7 @@ def test_segments_on_one_engine_take_turns_and_one_may_begin_while_another_has_i
 
 
 def test_a_small_segment_overtakes_a_big_one_in_the_engine_and_takes_only_its_own_time() -> None:
-    replay = Replay(Policy(Limits(2, {"a": 2})), 0.0)
+    replay = Replay(SegmentPolicy(Limits(2, {"a": 2})), 0.0)
     replay.submit(waiting(1), SegmentCost(0.0, 100.0))
     list(replay.run(until=20.0))
     replay.submit(waiting(2, due_at=99), SegmentCost(0.0, 5.0))
@@ -253,7 +253,7 @@ def test_a_small_segment_overtakes_a_big_one_in_the_engine_and_takes_only_its_ow
 
 
 def test_a_segment_with_nothing_left_takes_no_time_of_the_one_it_overtakes() -> None:
-    replay = Replay(Policy(Limits(2, {"a": 2})), 0.0)
+    replay = Replay(SegmentPolicy(Limits(2, {"a": 2})), 0.0)
     replay.submit(waiting(1), SegmentCost(0.0, 10.0))
     list(replay.run(until=4.0))
     replay.submit(waiting(2, due_at=99), SegmentCost(0.0, 0.0))
@@ -330,18 +330,18 @@ def test_a_projects_limit_counts_what_its_segments_fill() -> None:
 
 
 def test_no_lead_is_counted_between_two_segments_of_a_busy_engine() -> None:
-    replay = Replay(Policy(TWO_SLOTS), 0.0)
+    replay = Replay(SegmentPolicy(TWO_SLOTS), 0.0)
     for number in range(10):
         replay.submit(waiting(number, unanswered=1000), SegmentCost(5.0, 100.0))
     assert [at for at, _ in replay.run()] == [105.0 + 100.0 * number for number in range(10)]
-    replay = Replay(Policy(replace(TWO_SLOTS, fills={})), 0.0)
+    replay = Replay(SegmentPolicy(replace(TWO_SLOTS, fills={})), 0.0)
     for number in range(3):
         replay.submit(waiting(number, unanswered=1000), SegmentCost(5.0, 100.0))
     assert [at for at, _ in replay.run()] == [105.0, 210.0, 315.0], "nothing drains"
 
 
 def test_no_model_starves_beside_others_whose_work_is_always_due_sooner() -> None:
-    replay = Replay(Policy(TWO_SLOTS), 0.0)
+    replay = Replay(SegmentPolicy(TWO_SLOTS), 0.0)
     for number in range(200):
         replay.submit(big(number, due_at=1, model="ab"[number % 2]), SegmentCost(1.0, 100.0))
     replay.submit(big(999, due_at=10**9, model="c"), SegmentCost(1.0, 100.0))

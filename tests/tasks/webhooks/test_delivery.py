@@ -27,6 +27,7 @@ from store.records import Batch, Delivery, Event, Webhook
 from tasks import messages
 from tasks.context import AppContext
 from tasks.webhooks import delivery as sender
+from tasks.webhooks import samples
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
 
@@ -253,7 +254,7 @@ def test_logs_name_the_delivery_and_hold_neither_url_nor_secret(yard: Yard, capl
 
 
 def sent(context: AppContext, webhook: Webhook, type_: str = "batch.completed") -> int:
-    return sender.send_sample(context, webhook, type_)
+    return samples.send_sample(context, webhook, type_)
 
 
 def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yard) -> None:
@@ -266,7 +267,7 @@ def test_a_sample_is_signed_with_the_old_secret_too_while_that_is_kept(yard: Yar
             newest = webhooks.rotate_secret(session, yard.project, old.id, keep_old=False)
         sent(yard.context, newest)
     both, alone = receiver.received
-    assert both.unwrap(old.secret).data.id == both.unwrap(new.secret).data.id == sender.SAMPLE_ID
+    assert both.unwrap(old.secret).data.id == both.unwrap(new.secret).data.id == samples.SAMPLE_ID
     alone.unwrap(newest.secret)
     with pytest.raises(openai.InvalidWebhookSignatureError):
         alone.unwrap(new.secret)
@@ -282,12 +283,12 @@ def test_receivers_of_samples_that_hang_leave_threads_to_answer_others(yard: Yar
     released = threading.Event()
     with listening(Receiver(stall=lambda _: released.wait())) as receiver, ThreadPoolExecutor() as pool:
         webhook = yard.hook(receiver.url())
-        hanging = [pool.submit(sent, yard.context, webhook) for _ in range(sender.SAMPLES_AT_ONCE)]
-        receiver.wait(sender.SAMPLES_AT_ONCE)
+        hanging = [pool.submit(sent, yard.context, webhook) for _ in range(samples.SAMPLES_AT_ONCE)]
+        receiver.wait(samples.SAMPLES_AT_ONCE)
         with pytest.raises(RateLimitError):
             sent(yard.context, webhook)
         released.set()
-        assert [future.result() for future in hanging] == [200] * sender.SAMPLES_AT_ONCE
+        assert [future.result() for future in hanging] == [200] * samples.SAMPLES_AT_ONCE
         assert sent(yard.context, webhook) == 200
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from batchyard.errors import RequestError
 from tasks.webhooks import outbound
-from tasks.webhooks.outbound import Answer
+from tasks.webhooks.outbound import ReceiverAnswer
 from tests.support.receivers import Receiver, listening
 
 PUBLIC = ["93.184.216.34", "2606:4700::1111", "::ffff:93.184.216.34", "64:ff9b::93.184.216.34"]
@@ -51,7 +51,7 @@ LITERALS = [
 ]
 
 
-def post(url: str, *, allow_private: bool = True, **headers: str) -> Answer:
+def post(url: str, *, allow_private: bool = True, **headers: str) -> ReceiverAnswer:
     return outbound.post(url, b"{}", headers, allow_private=allow_private)
 
 
@@ -111,7 +111,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
     with listening(Receiver()) as receiver:
-        assert post(receiver.url("receiver.example")) == Answer(200, None)
+        assert post(receiver.url("receiver.example")) == ReceiverAnswer(200, None)
     assert lookups == ["receiver.example"]
     (request,) = receiver.received
     assert request.headers["Host"] == f"receiver.example:{receiver.port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 
 import pytest
 from flask.testing import FlaskClient
@@ -16,7 +15,7 @@ from store.records import Batch, Project
 from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.execution import engine_status
-from tasks.execution.engine_status import EngineState
+from tasks.execution.engine_status import EngineStatus
 from tasks.scheduling import deadlines
 from tests.support.planned import answers, append, plan_batch, started
 from tests.webapp.pages.conftest import signed_in
@@ -90,7 +89,7 @@ def test_a_batch_of_several_models_shows_the_time_of_each(client: FlaskClient, c
 def test_only_an_administrator_sees_engines_by_name(
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = EngineState("engine:echo:0", "echo", "idle", 7, 0, 1.0, 1.0)
+    state = EngineStatus(name="engine:echo:0", model="echo", state="idle", answered=7, seen_at=1.0)
     monkeypatch.setattr("tasks.metrics._messages", lambda _context: {})
     monkeypatch.setattr("tasks.execution.progress.totals", lambda _context: {})
     monkeypatch.setattr(engine_status, "read", lambda _context: [state])
@@ -106,7 +105,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
-    engine = EngineState(
+    engine = EngineStatus(
         name="engine:echo:0",
         model="echo",
         state="busy",
@@ -149,7 +148,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     poll = re.search(r'hx-get="([^"]+)"', page)
     assert poll is not None
     assert client.get(poll[1], headers={"HX-Request": "true"}).status_code == 204
-    engines[0] = replace(engine, in_flight=0, seen_at=now - 100)
+    engines[0] = engine.model_copy(update={"in_flight": 0, "seen_at": now - 100})
     changed = client.get(poll[1], headers={"HX-Request": "true"}).text
     assert '<span class="state">was busy</span>' in changed and "<html" not in changed
     engines.clear()

@@ -84,8 +84,8 @@ def settle() -> ResponseReturnValue:
 
 
 def _read(params: UsageParams) -> Listed:
-    wanted = {"month": params.month or None, "project": params.project or None}
-    return read(UsageQuery(**wanted, by=",".join(DIMENSIONS)))
+    fields = {"month": params.month or None, "project": params.project or None}
+    return read(UsageQuery(**fields, by=",".join(DIMENSIONS)))
 
 
 def _page(problem: Problem | None = None) -> str:

@@ -18,7 +18,7 @@ from batchyard.errors import RequestError
 from store import batches, files, schedules
 from store.jobs import lifecycle
 from store.records import Batch, Job, Schedule, ScheduleRun, now
-from tasks.recurring import run_templates
+from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms
 from webapp.pages.automation import cron_words, schedule_form
@@ -76,13 +76,13 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
     """Return the variables of templates that show runs: the batches and jobs that these made, and names of jobs."""
     project_id = caller().project_id
     with current_context().database.read() as session:
-        made: list[Batch | Job] = [
-            *batches.some(session, project_id, {run.batch_id for run in runs if run.batch_id}),
-            *lifecycle.some(session, project_id, {run.job_id for run in runs if run.job_id}),
+        works: list[Batch | Job] = [
+            *batches.by_ids(session, project_id, {run.batch_id for run in runs if run.batch_id}),
+            *lifecycle.by_ids(session, project_id, {run.job_id for run in runs if run.job_id}),
         ]
     return {
-        "made": {work.id: work for work in made},
-        "names": {work.id: _name(work) for work in made},
+        "made": {work.id: work for work in works},
+        "names": {work.id: _name(work) for work in works},
         "local": _local,
         "words": cron_words.words,
     }
@@ -142,12 +142,12 @@ def look() -> ResponseReturnValue:
 
 @routes.post("/<schedule_id>/pause")
 def pause(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(recurring.set_paused(current_context(), caller(), schedule_id, paused=True))
+    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=True))
 
 
 @routes.post("/<schedule_id>/resume")
 def resume(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(recurring.set_paused(current_context(), caller(), schedule_id, paused=False))
+    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
 
 
 @routes.post("/<schedule_id>/run")

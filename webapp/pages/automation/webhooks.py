@@ -19,7 +19,7 @@ from werkzeug.datastructures import MultiDict
 from batchyard.errors import BatchyardError, RequestError
 from store import events, webhooks
 from store.records import Webhook
-from tasks.webhooks import delivery
+from tasks.webhooks import samples
 from webapp import webhooks as api
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
@@ -98,7 +98,7 @@ def test(webhook_id: str) -> ResponseReturnValue:
     webhook = get_webhook(webhook_id)
     try:
         type_ = validated(SendSample, {"event_type": flask.request.form.get("event_type")}).event_type
-        status = delivery.send_sample(current_context(), webhook, type_)
+        status = samples.send_sample(current_context(), webhook, type_)
     except BatchyardError as error:
         return _page(webhook_id, Problem(error.message, None)), error.status
     return _redirect(webhook_id, str(status))

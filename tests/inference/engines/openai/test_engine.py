@@ -575,7 +575,7 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
     finally:
         directory.stop_all("ours")
     assert versions["engine"] == "openai" and versions["version"].startswith("0.") and "model_sha256" not in versions
-    assert [(one["url"], one["health"]) for one in state["endpoints"]] == [(vllm_url, "healthy")]
+    assert [(one["url"], one["health"]) for one in state.endpoints] == [(vllm_url, "healthy")]
     refused = lines.pop(40)["response"]
     assert refused["status_code"] == 400 and refused["body"]["error"]["code"] == "context_length_exceeded"
     texts = set()

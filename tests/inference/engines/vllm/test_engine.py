@@ -19,10 +19,11 @@ import psutil
 import pytest
 import ray
 
-from batchyard.errors import EngineStartError
+from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
 from inference.engines import orphan_reaper
+from inference.engines.registry import check_arguments
 from inference.engines.vllm import internals, parameters
 from inference.engines.vllm.arguments import engine_arguments
 from inference.engines.vllm.engine import VLLM
@@ -250,10 +251,10 @@ def samples(response: dict[str, Any]) -> list[str]:
 
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
     run(spec, CHAT, chat("hi", max_tokens=1))
-    before = [state["pid"] for state in directory.states().values()]
+    before = [state.process["pid"] for state in directory.states().values()]
     versions = pipeline.start(spec, TIMEOUTS).versions
     assert versions["engine"] == "vllm" and versions["version"] and len(versions["model_sha256"]) == 64
-    assert [state["pid"] for state in directory.states().values()] == before
+    assert [state.process["pid"] for state in directory.states().values()] == before
 
 
 def marked() -> list[psutil.Process]:
@@ -294,7 +295,7 @@ def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_proces
         lines += answers.column("line").to_pylist()
         if not deaths:
             deaths = 1
-            (owner,) = (state["pid"] for state in directory.states().values())
+            (owner,) = (state.process["pid"] for state in directory.states().values())
             os.kill(owner, signal.SIGKILL)
     assert sorted(lines) == list(range(300))
     until(lambda: not any(core.is_running() and core.status() != psutil.STATUS_ZOMBIE for core in cores))
@@ -340,7 +341,7 @@ def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Pa
     bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
     lines = run(spec, CHAT, bodies, request_timeout=0.02)
     assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}
-    until(lambda: all(state["in_flight"] == 0 for state in directory.states().values()))
+    until(lambda: all(state.in_flight == 0 for state in directory.states().values()))
     directory.stop_all("tiny")
 
 
@@ -385,8 +386,8 @@ def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) 
 
 
 def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Path) -> None:
-    with pytest.raises(EngineStartError, match=r"engine_args\.max_modellen.*max_model_len"):
-        engine_arguments(model(tiny, engine_args={"max_modellen": 5}))
+    with pytest.raises(ConfigurationError, match=r"engine_args\.max_modellen.*max_model_len"):
+        check_arguments(model(tiny, engine_args={"max_modellen": 5}))
 
 
 @pytest.mark.parametrize(

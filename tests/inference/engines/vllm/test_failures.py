@@ -151,7 +151,7 @@ def death(reply: Any) -> str:
 def test_a_signal_is_named_with_the_memory_and_the_remedy(
     sign: signal.Signals, memory: str, remedy: str, engine: Any
 ) -> None:
-    pid = ray.get(engine.state.remote())["pid"]
+    pid = ray.get(engine.state.remote())["process"]["pid"]
     [core] = [child for child in psutil.Process(pid).children(recursive=True) if "EngineCore" in child.name()]
     core.suspend()
     reply = exchange(engine, "hi")

@@ -1,0 +1,45 @@
+"""The status of a resident engine: what its actor says, what is published, and what /v1/queue answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+EngineActivity = Literal["starting", "busy", "idle"]
+
+
+class EngineStatus(BaseModel):
+    """A resident engine, as it was seen last."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    name: str
+    model: str
+    state: EngineActivity
+    answered: int = 0
+    in_flight: int = 0
+    idle_seconds: float = 0.0
+    seen_at: float
+    endpoints: list[dict[str, Any]] = Field([], description="servers elsewhere that it asks, with their health")
+    preemptions: int | None = Field(
+        None,
+        description="how often it took the cache of a running request and computed it again; null: it does not count",
+    )
+    started_at: float | None = Field(None, description="since when it is up; null: nobody has heard from it yet")
+    start_seconds: float | None = Field(None, description="how long its start took")
+    capacity: int | None = Field(None, description="requests that it runs at once")
+    memory_bytes: int | None = Field(None, description="resident memory of its processes")
+    peak_memory_bytes: int | None = Field(None, description="the most of that that was seen")
+    peak_gpu_memory_bytes: int | None = Field(None, description="the most that its GPUs were seen to hold")
+    gpus: float = 0.0
+    gpu_ids: list[str] = Field([], description="those of its node that it has")
+    cache_use: float | None = Field(None, description="share of its KV cache that requests have; null: it does not say")
+    prefix_tokens: int | None = Field(None, description="tokens of prompts that it has looked for in its prefix cache")
+    prefix_hits: int | None = Field(None, description="those of them that were there")
+
+
+class ResidentStatus(EngineStatus):
+    """The status, and the process by which others on its machine see that the engine is gone."""
+
+    process: dict[str, Any] = Field({}, description="see inference.residents.process.identity")

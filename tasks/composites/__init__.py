@@ -1,1 +1,0 @@
-"""Composites: jobs whose items are other jobs, their children."""

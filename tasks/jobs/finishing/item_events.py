@@ -1,0 +1,33 @@
+"""The events of an item that has ended: those of its recipe, or one that every item has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from batchyard.recipes import Options, Recipe
+from tasks.jobs.finishing.results import FinishedItem
+
+log = logging.getLogger(__name__)
+
+MOST_NOTIFIED = 1000
+"""Items of a job with the option `notify`: each of them is an event of the project, sent to every webhook."""
+
+
+def events_of(recipe: Recipe[Any], options: Options, item: FinishedItem) -> Sequence[Mapping[str, Any]]:
+    """Return the events of an item. One whose recipe has none, or raises, has `item.<state>`."""
+    if recipe.events is not None:
+        try:
+            return recipe.events(item, options)
+        except Exception:
+            log.exception("a recipe's events failed", extra={"recipe": recipe.name, "item": item.custom_id})
+    ended_at = None if item.ended_at is None else datetime.fromtimestamp(item.ended_at, UTC).isoformat()
+    event = {"type": f"item.{item.state}", "custom_id": item.custom_id, "number": item.number, "timestamp": ended_at}
+    return [event if item.error is None else {**event, "error": item.error}]
+
+
+def notifies(options: Options) -> bool:
+    """True if each item that ends is to be an event of the project."""
+    return bool(getattr(options, "notify", False))

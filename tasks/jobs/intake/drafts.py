@@ -1,0 +1,62 @@
+"""Drafts: jobs that are to be created, and what was checked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchyard.models import ModelSpec
+from batchyard.recipes import Recipe, Stage
+from store.records import File, Job
+from tasks.context import AppContext
+from tasks.execution import engine_status
+from tasks.intake.submission import NewInput
+from tasks.jobs.intake import identity
+
+
+class Configuration(NamedTuple):
+    """What a job runs, after a check.
+
+    Attributes:
+        models: those that the job may ask, of a job whose items are jobs those of all of them.
+        stages: none for a job whose items are jobs.
+        expected: the requests of an item in each stage, None where they are not known.
+    """
+
+    recipe: Recipe[Any]
+    options: Any
+    models: Mapping[str, ModelSpec]
+    stages: Sequence[Stage] = ()
+    expected: Sequence[float | None] = ()
+
+
+@dataclass(frozen=True)
+class JobDraft:
+    """A job that is to be created: its record, which is not saved yet, its input and its stages.
+
+    `source` is None for an artifact that does not exist yet, and if the record names the input.
+    `expected` is that of a Configuration.
+    """
+
+    job: Job
+    source: File | NewInput | None
+    stages: Sequence[Stage]
+    expected: Sequence[float | None]
+
+
+def configured(context: AppContext, job: Job, source: File | NewInput | None, configuration: Configuration) -> JobDraft:
+    """Set what an unsaved job runs: its recipe, its options and its models, with the hashes over all of it."""
+    recipe, models = configuration.recipe, configuration.models
+    job.recipe, job.recipe_sha256 = recipe.name, context.recipes.sha256(recipe.name)
+    job.options = configuration.options.model_dump(mode="json")
+    job.models = {name: spec.model_dump(mode="json") for name, spec in models.items()}
+    job.simulated = any(engine_status.capabilities(spec).simulated for spec in models.values())
+    identify(job, recipe)
+    return JobDraft(job, source, configuration.stages, configuration.expected)
+
+
+def identify(job: Job, recipe: Recipe[Any]) -> None:
+    """Set the hashes over what an unsaved job runs."""
+    for name, sha256 in identity.hashes(recipe.options, identity.configuration(job)).items():
+        setattr(job, name, sha256)

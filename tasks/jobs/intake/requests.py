@@ -1,0 +1,175 @@
+"""A recipe's requests as the core runs them, and the core's answers as a recipe is sent them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from referencing.exceptions import Unresolvable
+
+from batchyard import output_lines
+from batchyard.models import ModelSpec
+from batchyard.recipes import Answer, Item
+from batchyard.recipes.program import Request
+from batchyard.wording import quoted
+from inference.engines import registry
+from recipes.gates import json_texts
+from tasks.intake.lines import LineError
+from tasks.intake.requests import Refusal, RequestChecker
+
+AGAIN = frozenset({408, 429})
+"""Statuses of answers that another attempt may better. So may 5xx."""
+NOT_AGAIN = frozenset({"engine_died", "engine_unavailable"})
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that stands in no segment yet.
+
+    `ask` is what a request recorded before must equal: a digest of stage, endpoint and body.
+    """
+
+    position: int
+    life: int
+    turn: int
+    stage: str
+    visit: int
+    sample: int
+    retry: int
+    model: str
+    custom_id: str
+    body: bytes
+    ask: bytes
+    output_tokens: int | None
+    order_key: bytes
+    fingerprint: bytes | None
+
+
+class Preparer:
+    """Makes the core's requests of a recipe's, for one job."""
+
+    def __init__(self, models: Mapping[str, ModelSpec], *, shares_answers: bool = True) -> None:
+        self._models = dict(models)
+        self._shares_answers = shares_answers
+        self._checker = RequestChecker(self._models)
+
+    def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> PreparedRequest | Answer:
+        """Return the request for a segment, or the answer that says why no engine will run it."""
+        body = dict(request.body)
+        try:
+            self._add_structure(request, body)
+            custom_id = request.custom_id(item, retry)
+            line = {"custom_id": custom_id, "method": "POST", "url": request.endpoint, "body": body}
+            self._checker.check(request.endpoint, line)
+        except LineError as error:
+            return _refused(error.message, error.code, error.param)
+        except (TypeError, ValueError) as error:  # a body that is no JSON
+            return _refused(str(error), "invalid_request", None)
+        try:
+            body_json = orjson.dumps(body)
+        except TypeError as error:
+            return _refused(f"the body is no JSON: {error}", "invalid_request", None)
+        prepared = self._checker.prepare(request.endpoint, request.model, body, body_json)
+        if isinstance(prepared, Refusal):
+            details = (prepared.body or {}).get("error", {})
+            return _refused(str(details.get("message")), details.get("code"), details.get("param"))
+        return PreparedRequest(
+            position=position,
+            life=item.life,
+            turn=request.turn,
+            stage=request.stage,
+            visit=request.visit,
+            sample=request.sample,
+            retry=retry,
+            model=request.model,
+            custom_id=custom_id,
+            body=body_json,
+            ask=_digest(request, body),
+            output_tokens=prepared.output_limit,
+            order_key=prepared.order_key,
+            fingerprint=prepared.fingerprint if self._shares_answers else None,
+        )
+
+    def _add_structure(self, request: Request, body: dict[str, Any]) -> None:
+        for kind, value in request.structure.items():
+            spec = self._models.get(request.model)
+            parameters = None if spec is None else registry.capabilities(spec.engine).structure(kind, value)
+            if spec is not None and parameters is None:
+                message = f"The engine {spec.engine!r} of model {request.model!r} has no structured output by {kind!r}."
+                raise LineError("unsupported_parameter", message, kind)
+            body.update(parameters or {})
+
+
+def _refused(message: str, code: str | None, param: str | None) -> Answer:
+    return Answer(
+        ok=False, error={"code": code or "invalid_request", "message": message, "param": param}, status_code=400
+    )
+
+
+def _digest(request: Request, body: Mapping[str, Any]) -> bytes:
+    text = orjson.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def answer_of(output_line: str, seconds: float | None, request: Request) -> Answer:
+    """Return what a recipe is sent for an output line of the core."""
+    line = orjson.loads(output_line)
+    response = line.get("response") or {}
+    status, body = response.get("status_code"), response.get("body") or {}
+    common: dict[str, Any] = {
+        "status_code": status,
+        "seconds": seconds,
+        "seed": request.seed,
+        "model": request.model,
+    }
+    if status != 200:
+        code, reason = output_lines.reason(line)
+        return Answer(ok=False, error={"code": code, "message": reason}, **common)
+    usage = body.get("usage") or {}
+    choice = (body.get("choices") or [{}])[0]
+    message = choice.get("message") or {}
+    text = message.get("content") if "message" in choice else choice.get("text")
+    extra = {
+        "logprobs": choice.get("logprobs"),
+        "token_ids": choice.get("token_ids"),
+        "tool_calls": message.get("tool_calls") or None,
+        "data": body.get("data"),
+    }
+    common |= {
+        "finish_reason": choice.get("finish_reason"),
+        "input_tokens": usage.get("prompt_tokens") or 0,
+        "output_tokens": usage.get("completion_tokens") or 0,
+        "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+    }
+    violation = _violation(request.structure, text or "")
+    if violation is not None:
+        message = f"{violation} The answer: {quoted(text or '')}, finish_reason {common['finish_reason']}."
+        return Answer(ok=False, error={"code": "structured_output_violated", "message": message}, **common)
+    return Answer(
+        ok=True, text=text or "", extra={name: value for name, value in extra.items() if value is not None}, **common
+    )
+
+
+def _violation(structure: Mapping[str, Any], text: str) -> str | None:
+    """Return how a text breaks the `json` or the `choice` that it was asked for; None if it does not."""
+    if "choice" in structure and text not in structure["choice"]:
+        return "The answer is none of the choices."
+    if "json" in structure:
+        item = Item(0, "", {})
+        try:
+            failure = json_texts.is_json(text, item, structure["json"])
+        except (ValueError, Unresolvable):  # a schema that an engine may take, and the gate does not
+            failure = json_texts.is_json(text, item)
+        return None if failure is None else failure.message
+    return None
+
+
+def may_better(answer: Answer) -> bool:
+    """True if the same request may have another outcome in another attempt."""
+    if answer.ok or answer.error is None or answer.error.get("code") in NOT_AGAIN:
+        return False
+    status = answer.status_code
+    return answer.error.get("code") == "request_timeout" or (status is not None and (status in AGAIN or status >= 500))

@@ -1,0 +1,1 @@
+"""The kinds of recipes: what a job of each checks, does in a tick and leaves behind."""

@@ -1,0 +1,257 @@
+"""The kind of recipes whose items are jobs: those that have ended are recorded, and those whose turn has come start.
+
+A child is found again by its composite and its key, which are unique together, so nothing starts twice, whatever is
+killed. All that a tick decides is committed in one transaction, which the epoch of the composite's lease guards.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from batchyard.errors import ArtifactMissing, RequestError, UnavailableError
+from batchyard.models import ModelSpec
+from batchyard.recipes import Child, CompositeOptions, CompositeRecipe
+from batchyard.statuses import TERMINAL
+from store.formats import items as items_file
+from store.jobs import composites, lifecycle
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.intake.validation import ValidationReport
+from tasks.jobs.finishing.results import NEVER_ENDED
+from tasks.jobs.intake import identity, rows
+from tasks.jobs.intake import options as job_options
+from tasks.jobs.intake.drafts import Configuration, JobDraft
+from tasks.jobs.kinds import child_drafts
+from tasks.jobs.kinds.child_drafts import ChildInput
+from tasks.jobs.kinds.commit import commit
+from tasks.jobs.kinds.ends import RecordedEnd, recorded
+from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
+from tasks.jobs.kinds.plan import ChildStart, plan
+
+ENDED_BY_THE_PARENT = ("expired", "cancelled")
+"""Statuses of children that a composite has ended: they have no end of their own, and get that of the composite."""
+UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
+
+
+class CompositeKind(OfJobs[CompositeRecipe[Any]]):
+    """Jobs whose items are jobs."""
+
+    def check(
+        self,
+        context: AppContext,
+        recipe: CompositeRecipe[Any],
+        values: Mapping[str, Any],
+        completion_window: str,
+        *,
+        admin: bool = False,
+    ) -> Configuration:
+        options: Any = job_options.parse(recipe, values)
+        models = _check_children(context, recipe.children(options), options, completion_window)
+        return Configuration(recipe, options, models)
+
+    def estimate(self, context: AppContext, recipe: CompositeRecipe[Any], draft: JobDraft) -> JobEstimate:
+        children = recipe.children(recipe.options.model_validate(draft.job.options))
+        return JobEstimate(len(children), warnings=UNKNOWN_END)
+
+    def write_items(
+        self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: ValidationReport
+    ) -> tuple[str, int]:
+        with context.artifacts.create() as target:
+            writer = items_file.ItemsWriter(target)
+            for number, child in enumerate(recipe.children(recipe.options.model_validate(job.options))):
+                columns = {name: getattr(child, name) for name in ("variant", "repeat", "round", "recipe", "options")}
+                writer.add(number, child.key, orjson.dumps(columns))
+            writer.close()
+        return target.sha256, writer.total
+
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        recipe: Any = context.recipes.recipe(job.recipe)
+        _tick(context, recipe, lease, job)
+
+    def children(self, context: AppContext, recipe: CompositeRecipe[Any], job: Job) -> list[ChildRow]:
+        with context.database.read() as session:
+            jobs = composites.children(session, job.id)
+        try:
+            ends = recorded(context, job.id)
+        except ArtifactMissing:  # the composite has ended long ago, and only its artifacts have them
+            ends = {}
+        unended = NEVER_ENDED[job.status] if job.status in TERMINAL else "pending"
+        rows = []
+        for child in recipe.children(recipe.options.model_validate(job.options)):
+            child_job, end = jobs.get(child.key), ends.get(child.key)
+            if child_job is None and end is None and job.status == "completed":
+                continue
+            result = end.result if end is not None else {}
+            rows.append(
+                ChildRow(
+                    *(child.key, child.variant, child.repeat, child.round),
+                    status=child_job.status if child_job is not None else result.get("status", unended),
+                    job_id=child_job.id if child_job is not None else result.get("job_id"),
+                    taken=bool(result.get("taken")),
+                    metrics=(child_job.metrics if child_job is not None else result.get("metrics")) or {},
+                    problem=(end.error or {}).get("message") if end is not None else None,
+                )
+            )
+        return rows
+
+
+def _check_children(
+    context: AppContext, children: Sequence[Child], options: Any, completion_window: str
+) -> dict[str, ModelSpec]:
+    """Check each variant of a composite as a job. Return the models of all. Raises RequestError."""
+    variants: dict[bytes, str] = {}
+    models: dict[str, ModelSpec] = {}
+    for child in {child.variant: child for child in children}.values():
+        if child.recipe in context.recipes.recipes:
+            child_drafts.flow_recipe(context.recipes.recipes[child.recipe])
+        try:
+            configuration = child_drafts.check(context, child.recipe, child.options, completion_window)
+        except RequestError as error:
+            param = options.place(child.variant, error.param or "")
+            raise RequestError(f"Variant '{child.variant}': {error.message}", code=error.code, param=param) from None
+        if child.artifact is not None:
+            rows.check_name(child.artifact, "options.round_input")
+        other = variants.setdefault(identity.canonical(configuration.options.model_dump(mode="json")), child.variant)
+        if other != child.variant:
+            raise RequestError(
+                f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out.",
+                code="same_configuration",
+                param=f"options.variants.{child.variant}",
+            )
+        models |= configuration.models
+    return models
+
+
+def _tick(context: AppContext, recipe: CompositeRecipe[Any], lease: Lease, job: Job) -> None:
+    options = recipe.options.model_validate(job.options)
+    children = list(recipe.children(options))
+    with context.database.read() as session:
+        jobs = composites.children(session, job.id)
+    ends = recorded(context, job.id)
+    ending = job.status == "cancelling" or job.outcome is not None
+    if ending and any(child.status not in TERMINAL for child in jobs.values()):
+        return  # the last of them wakes it
+    rows = [
+        _row(children, key, child.status, _error(child), child)
+        for key, child in jobs.items()
+        if child.status in TERMINAL and key not in ends and not (ending and child.status in ENDED_BY_THE_PARENT)
+    ]
+    drafts: list[JobDraft] = []
+    problem = None
+    if not ending and job.paused_at is None:
+        statuses = {key: child.status for key, child in jobs.items()} | {key: end.state for key, end in ends.items()}
+        try:
+            chosen = plan(children, statuses, _works(context, children), options.parallel)
+        except RequestError as error:
+            raise UnavailableError(error.message) from error
+        for key in chosen.hopeless:
+            message = "the job of the round before has not completed, so it has no input"
+            rows.append(_row(children, key, "failed", {"code": "no_input", "message": message}))
+        for start in chosen.starts:
+            try:
+                prepared = _prepared(context, job, options, start, jobs, ends)
+            except RequestError as error:
+                problem = f"child '{start.child.key}' cannot start: {error.message}"
+                continue
+            if isinstance(prepared, JobDraft):
+                drafts.append(prepared)
+            elif isinstance(prepared, Job):
+                rows.append(_row(children, start.child.key, prepared.status, None, prepared, taken=True))
+            else:
+                rows.append(_row(children, start.child.key, "failed", prepared))
+    if ending or rows or drafts:
+        commit(context, lease, job, rows, drafts, ending=ending, begun=jobs.keys() | ends.keys())
+    if problem is not None:
+        raise UnavailableError(problem)
+
+
+def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:
+    """Return what identifies the requests of each child among those of its composite."""
+    works = {}
+    by_options: dict[int, str] = {}
+    for child in children:
+        if id(child.options) not in by_options:
+            schema = context.recipes.recipe(child.recipe).options
+            values = schema.model_validate(child.options).model_dump(mode="json")
+            by_options[id(child.options)] = identity.canonical(identity.working(schema, values)).decode()
+        works[child.key] = f"{by_options[id(child.options)]}/{child.repeat}/{child.round}"
+    return works
+
+
+def _prepared(
+    context: AppContext,
+    job: Job,
+    options: CompositeOptions,
+    start: ChildStart,
+    jobs: Mapping[str, Job],
+    ends: Mapping[str, RecordedEnd],
+) -> JobDraft | Job | dict[str, Any]:
+    """Return the job that a child would be; or a completed one of the same configuration; or why it can never start.
+
+    Raises:
+        RequestError: it cannot start as things are.
+    """
+    child = start.child
+    source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
+    with context.database.read() as session:
+        if child.before is not None and child.artifact is not None:
+            before = _job_id(child.before, jobs, ends)
+            file = lifecycle.find_artifact(session, job.project_id, before, child.artifact)
+            if file is None:
+                return {"code": "no_input", "message": f"job '{before}' has no artifact '{child.artifact}'"}
+            source = ChildInput(file.id, file.sha256, child.artifact)
+        draft = child_drafts.draft(context, job, child, source)
+        if options.reuse:
+            same = composites.completed(session, job.project_id, draft.job.config_sha256)
+            if same is not None:
+                return same
+        if start.source is not None:
+            earlier = session.get(Job, _job_id(start.source, jobs, ends))
+            if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
+                draft.job.answers_from = earlier.id
+    return draft
+
+
+def _job_id(key: str, jobs: Mapping[str, Job], ends: Mapping[str, RecordedEnd]) -> str:
+    return jobs[key].id if key in jobs else str(ends[key].result["job_id"])
+
+
+def _error(child: Job) -> dict[str, Any] | None:
+    """Return why a child has not completed."""
+    if child.status == "completed":
+        return None
+    first = next(iter(child.errors or []), {"message": f"job '{child.id}' is {child.status}"})
+    return {"code": f"job_{child.status}", "message": first["message"]}
+
+
+def _row(
+    children: Sequence[Child],
+    key: str,
+    status: str,
+    error: Mapping[str, Any] | None = None,
+    job: Job | None = None,
+    *,
+    taken: bool = False,
+) -> dict[str, Any]:
+    """Return the row of results of an ended child; `job` is its job if it has one."""
+    number, child = next((number, child) for number, child in enumerate(children) if child.key == key)
+    result: dict[str, Any] = {
+        **{"text": None, "variant": child.variant, "repeat": child.repeat, "round": child.round},
+        **{"job_id": job and job.id, "status": status, "taken": taken},
+        **{"config_sha256": job and job.config_sha256, "metrics": job and job.metrics},
+    }
+    at = time.time()
+    return {
+        **{"position": number, "number": number, "custom_id": key, "life": 1, "turns": 1},
+        "state": "completed" if status == "completed" else "failed",
+        "result": json.dumps(result),
+        "error": None if error is None else json.dumps(error),
+        "started_at": float(job.in_progress_at or job.created_at) if job else at,
+        "ended_at": float(job.finalizing_at or job.failed_at or at) if job else at,
+    }

@@ -1,0 +1,37 @@
+"""The items of a job of jobs that are recorded as ended."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from store.artifacts import Artifacts
+from store.formats import job_chunks
+from store.jobs import chunk_records
+from tasks.context import AppContext
+
+
+class RecordedEnd(NamedTuple):
+    """The end of a child or a cell. `result` has its `job_id`, null if it never started, and its `metrics`."""
+
+    state: str
+    result: Mapping[str, Any]
+    error: Mapping[str, Any] | None
+
+
+def recorded(context: AppContext, job_id: str) -> dict[str, RecordedEnd]:
+    """Return the ends of the items of a job, by the key of a child or the name of a cell. Raises UnavailableError."""
+    with context.database.read() as session:
+        stored = chunk_records.of_job(session, job_id, "result")
+    return {key: end for chunk in stored for key, end in _entries(context.artifacts, chunk.sha256)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _entries(artifacts: Artifacts, sha256: str) -> list[tuple[str, RecordedEnd]]:
+    rows = job_chunks.read(artifacts, sha256, ["custom_id", "state", "result", "error"]).to_pylist()
+    return [
+        (row["custom_id"], RecordedEnd(row["state"], json.loads(row["result"]), json.loads(row["error"] or "null")))
+        for row in rows
+    ]

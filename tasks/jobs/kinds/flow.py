@@ -1,0 +1,64 @@
+"""The kind of recipes whose items are rows of an input, each answered by a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.errors import RequestError
+from batchyard.recipes import FlowRecipe
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.intake.validation import ValidationReport
+from tasks.jobs.intake import options as job_options
+from tasks.jobs.intake.drafts import Configuration, JobDraft
+from tasks.jobs.kinds import flow_estimate, item_checks
+from tasks.jobs.kinds.kind import JobEstimate, RecipeKind
+from tasks.jobs.running import tick
+from tasks.jobs.running.memory import LiveJobs
+
+
+class FlowKind(RecipeKind[FlowRecipe[Any]]):
+    """Jobs whose items are rows."""
+
+    has_journal = True
+
+    def __init__(self) -> None:
+        self.jobs = LiveJobs()
+
+    def check(
+        self,
+        context: AppContext,
+        recipe: FlowRecipe[Any],
+        values: Mapping[str, Any],
+        completion_window: str,
+        *,
+        admin: bool = False,
+    ) -> Configuration:
+        options = job_options.parse(recipe, values)
+        stages = job_options.stages(recipe, options)
+        models = job_options.models(context, context.recipes, recipe, options, stages)
+        return Configuration(recipe, options, models, stages, job_options.expected(recipe, options, stages))
+
+    def estimate(self, context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
+        return flow_estimate.estimate(context, recipe, draft)
+
+    def write_items(
+        self, context: AppContext, recipe: FlowRecipe[Any], job: Job, report: ValidationReport
+    ) -> tuple[str, int]:
+        return item_checks.write(context, recipe, job, report)
+
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        tick.run(context, lease, job, self.jobs)
+
+    def expected(self, context: AppContext, recipe: FlowRecipe[Any], job: Job) -> dict[int, int | None]:
+        try:
+            options = job_options.parse(recipe, job.options)
+            by_stage = job_options.expected(recipe, options, job_options.stages(recipe, options))
+        except RequestError:  # of another version of the recipe
+            return {}
+        return {number: None if each is None else round(each * job.total) for number, each in enumerate(by_stage)}
+
+
+FLOW = FlowKind()

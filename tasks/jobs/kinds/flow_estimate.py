@@ -1,0 +1,123 @@
+"""The estimate of a job whose items are rows: its items, the requests of its stages, and when it would be done."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchyard import durations
+from batchyard.errors import RequestError
+from batchyard.recipes import FlowRecipe
+from store.queue import BacklogEntry
+from store.records import File
+from store.speeds import Throughput
+from tasks.context import AppContext
+from tasks.execution import engine_status
+from tasks.jobs.intake import options as job_options
+from tasks.jobs.intake import rows
+from tasks.jobs.intake.drafts import JobDraft
+from tasks.jobs.kinds.kind import JobEstimate, StageOutlook, Warnings
+from tasks.scheduling import deadlines, dispatch, forecast
+from tasks.scheduling.states import Engines
+from tasks.scheduling.throughput import expected_finish, measured_throughputs
+
+_JOB = "dry run"
+"""The id of the job in its forecast."""
+
+
+def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
+    """Return what a job would do. Raises RequestError."""
+    items = _count(context, draft)
+    stages = [
+        StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
+        for stage, each in zip(draft.stages, draft.expected, strict=True)
+    ]
+    seconds, warnings = (None, []) if items is None else _seconds(context, recipe, draft, stages)
+    return JobEstimate(items, stages, seconds, warnings)
+
+
+def _count(context: AppContext, new: JobDraft) -> int | None:
+    source = new.source
+    if source is None:
+        return None
+    name, sha256 = (
+        (source.filename, source.sha256) if isinstance(source, File) else (source.name, source.content.sha256)
+    )
+    with context.artifacts.open(sha256) as file:
+        try:
+            count = sum(1 for _ in rows.rows(file, name, context.settings))
+        except RequestError:
+            return None
+    limit = new.job.options.get("limit")
+    return count if limit is None else min(count, limit)
+
+
+def _seconds(
+    context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, stages: Sequence[StageOutlook]
+) -> tuple[float | None, Warnings]:
+    """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
+    options = recipe.options.model_validate(new.job.options)
+    if new.job.answers_from:
+        return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
+    shares = job_options.shares(recipe, options, new.stages, new.job.models)
+    for stage, by_model in zip(stages, shares, strict=True):
+        if stage.expected is None or not by_model:
+            depends = "which model it asks" if stage.expected is not None else "how many requests it makes"
+            message = f"No ETA: recipe {recipe.name!r} cannot say of stage {stage.name!r} {depends}."
+            return None, [("eta_unknown", message)]
+    with context.database.read() as session:
+        throughputs = measured_throughputs(context, session)
+        limits = dispatch.limits(context, session)
+        recent_usage = dispatch.recent_usage(session, {new.job.project_id}, now := time.time())
+        finish = expected_finish(session, [], sum(stage.expected or 0 for stage in stages))
+    speeds = {
+        model: forecast.throughput_of(model, "decode", throughputs) for stage_shares in shares for model in stage_shares
+    }
+    unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
+    if unmeasured:
+        return None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]
+    due_at = math.ceil(now) + durations.seconds(new.job.completion_window)
+    lanes = [_lanes(new, stage, stage_shares, due_at) for stage, stage_shares in zip(stages, shares, strict=True)]
+    engines = engine_status.known(context) or Engines(frozenset(context.models), {})
+
+    def duration(entries: Sequence[BacklogEntry]) -> float:
+        ends = forecast.forecast(entries, {}, throughputs, limits, recent_usage, now)
+        return forecast.with_ends(ends, entries, throughputs, engines, now)[_JOB].at - now if entries else 0.0
+
+    by_stage = [duration(entries) for entries in lanes]
+    seconds = sum(by_stage)
+    if options.streaming:  # all engines are busy at once; but every item passes all stages one after the other
+        latencies = [max(_latency(speeds[model]) for model in stage_shares) for stage_shares in shares]
+        passage = sum(map(min, by_stage, latencies))
+        seconds = max(passage, duration([entry for entries in lanes for entry in entries]))
+    before = [at for model in speeds for due, at in deadlines.work_due(context, model) if due <= due_at]
+    return max(before, default=0.0) + seconds + finish.seconds, []
+
+
+def _lanes(new: JobDraft, stage: StageOutlook, shares: Mapping[str, float], due_at: int) -> list[BacklogEntry]:
+    """Return the requests of a stage as pending segments, for each model."""
+    counts = {model: math.ceil(share * (stage.expected or 0)) for model, share in shares.items()}
+    return [
+        BacklogEntry(
+            batch_id=_JOB,
+            project_id=new.job.project_id,
+            infeasible=False,
+            due_at=due_at,
+            model=model,
+            request_class="decode",
+            active=False,
+            segments=math.ceil(requests / deadlines.JOB_SEGMENT),
+            requests=requests,
+            bytes=0,
+            answered=0,
+        )
+        for model, requests in counts.items()
+        if requests
+    ]
+
+
+def _latency(speed: Throughput | None) -> float:
+    """Return how long a request takes in a full engine, by Little's law."""
+    return 0.0 if speed is None else speed.limit * speed.work_per_request / speed.speed(speed.limit)[0]

@@ -1,0 +1,58 @@
+"""Which children of a composite start now: a pure function of the children and how they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from batchyard.recipes import Child
+from batchyard.statuses import TERMINAL
+
+
+class ChildStart(NamedTuple):
+    """A child that starts now. `source` is the key of an ended one that has made the same requests, if one has."""
+
+    child: Child
+    source: str | None
+
+
+@dataclass
+class Plan:
+    """What to do now. `hopeless` are the keys of children whose round before has not completed, so they never start."""
+
+    starts: list[ChildStart] = field(default_factory=list)
+    hopeless: list[str] = field(default_factory=list)
+
+
+def plan(
+    children: Sequence[Child], statuses: Mapping[str, str], works: Mapping[str, str], parallel: int | None = None
+) -> Plan:
+    """Return the children that start now, in their order, and those that never will.
+
+    Of children that make the same requests one runs at a time, so that the next one can take its answers.
+
+    Args:
+        children: all of the composite, those of a round behind those of the round before.
+        statuses: of the job of each child that has begun, by key; `failed` for one that never will.
+        works: what identifies the requests of each child, by key.
+        parallel: most children at once; None for no limit.
+    """
+    ended = {key: status for key, status in statuses.items() if status in TERMINAL}
+    busy = {works[key] for key in statuses.keys() - ended.keys()}
+    capacity = len(children) if parallel is None else parallel - (len(statuses) - len(ended))
+    chosen = Plan()
+    answered: dict[str, str] = {}
+    for child in children:
+        key, work = child.key, works[child.key]
+        if key in statuses:
+            if ended.get(key) == "completed":
+                answered.setdefault(work, key)
+        elif child.before is not None and ended.get(child.before) != "completed":
+            if child.before in ended:
+                chosen.hopeless.append(key)
+                ended[key] = "failed"
+        elif capacity > len(chosen.starts) and work not in busy:
+            chosen.starts.append(ChildStart(child, answered.get(work)))
+            busy.add(work)
+    return chosen

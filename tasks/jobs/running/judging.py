@@ -1,0 +1,130 @@
+"""Judging: rewards and gates run in processes of their own, which can be killed.
+
+A chunk of calls that overruns or dies is judged again call by call, so a bad call harms its own sample alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import multiprocessing
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from pebble import ProcessExpired, ProcessPool
+
+from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
+from recipes import gates, registry, rewards
+from recipes.registry import Catalogue
+from tasks.jobs.running.live import Call
+
+log = logging.getLogger(__name__)
+
+CHUNK_CALLS = 64
+Verdict: TypeAlias = Scored | Checked
+Work: TypeAlias = tuple[Call, Item]
+
+
+def judge(catalogue: Catalogue, call: Call, item: Item) -> Verdict:
+    """Return the outcome of a call. What a reward or a gate raises becomes the outcome's error."""
+    try:
+        if isinstance(call, Score):
+            reward = catalogue.reward(call.reward)
+            return scored(reward(call.data_source, call.solution_str, call.ground_truth, call.extra_info))
+        failure = catalogue.gate(call.gate)(call.text, item, call.value)
+    except Exception as error:  # noqa: BLE001  it harms its own sample alone
+        return failed(call, f"{type(error).__name__}: {error}")
+    return Checked(True) if failure is None else Checked(False, failure.category, failure.message)
+
+
+def is_quick(catalogue: Catalogue, call: Call) -> bool:
+    """True for a call of a built-in reward or gate whose time is linear in the text: it needs no process of its own."""
+    if isinstance(call, Check):
+        return call.gate in gates.LINEAR and catalogue.gates.get(call.gate) is gates.BUILT_IN[call.gate]
+    return call.reward in rewards.LINEAR
+
+
+def failed(call: Call, reason: str) -> Verdict:
+    """Return the outcome of a call whose reward or gate failed."""
+    if isinstance(call, Score):
+        return Scored(0.0, error=reason)
+    return Checked(False, "gate_error", reason)
+
+
+def has_failed(verdict: Verdict) -> bool:
+    """True for the outcome of a call whose reward or gate raised, hung or died."""
+    return verdict.error is not None if isinstance(verdict, Scored) else verdict.category == "gate_error"
+
+
+class Judges:
+    """A pool of processes that judge calls."""
+
+    def __init__(self, folder: str, processes: int, seconds: float) -> None:
+        """
+        Args:
+            folder: the deployment's own recipes, rewards and gates; empty for none.
+            seconds: the longest that one call may take.
+        """
+        self._folder = folder
+        self._seconds = seconds
+        self._processes = processes
+        self._lock = threading.Lock()
+        self._pool: ProcessPool | None = None
+
+    def submit(self, calls: Sequence[Work], done: Callable[[int, Verdict], None]) -> None:
+        """Judge calls. `done` gets the index and the outcome of each, in another thread."""
+        for start in range(0, len(calls), CHUNK_CALLS):
+            self._submit(calls, range(start, min(start + CHUNK_CALLS, len(calls))), done)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+
+    def _submit(self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None]) -> None:
+        future = self._running().schedule(
+            _judge, args=[self._folder, [calls[index] for index in indices]], timeout=self._seconds
+        )
+        future.add_done_callback(functools.partial(self._ended, calls, indices, done))
+
+    def _running(self) -> ProcessPool:
+        with self._lock:
+            if self._pool is None or not self._pool.active:
+                context = multiprocessing.get_context("spawn")  # this process has threads and connections
+                self._pool = ProcessPool(max_workers=self._processes, context=context)
+            return self._pool
+
+    def _ended(
+        self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None], future: Future[list[Verdict]]
+    ) -> None:
+        try:
+            outcomes = future.result()
+        except Exception as error:  # noqa: BLE001  whatever ended the process, or the pool
+            if len(indices) > 1:
+                log.warning("judging again, call by call: %s", type(error).__name__, extra={"calls": len(indices)})
+                for index in indices:
+                    self._submit(calls, range(index, index + 1), done)
+                return
+            outcomes = [failed(calls[indices[0]][0], self._reason(error))]
+        for index, outcome in zip(indices, outcomes, strict=True):
+            done(index, outcome)
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"ran longer than {self._seconds:g} seconds"
+        if isinstance(error, ProcessExpired):
+            return f"its process ended with exit code {error.exitcode}"
+        return f"{type(error).__name__}: {error}"
+
+
+def _judge(folder: str, calls: list[tuple[Call, Any]]) -> list[Verdict]:
+    catalogue = _catalogue(folder)
+    return [judge(catalogue, call, item) for call, item in calls]
+
+
+@functools.cache
+def _catalogue(folder: str) -> Catalogue:
+    return registry.load(folder or None)

@@ -1,0 +1,414 @@
+"""The items of a job that have begun and not ended: their programs in memory, without a database.
+
+Each item's program says what it wants, and waits here until that has come. What a program is sent is noted at the same
+time as what follows from it. So whoever writes both in one transaction can build the same state again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import orjson
+
+from batchyard.recipes import Answer, Check, Checked, Item, Reply, Score, Scored, Wait
+from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
+from store.formats.job_chunks import LIVE, RECIPE, WAITING
+from tasks.jobs.intake.requests import PreparedRequest, answer_of
+from tasks.jobs.running.programs import Outcome, Programs, recorded_outcome
+from tasks.jobs.running.records import NO_RECORDS, Change, Life, RecordedOutcome, Records, Uncommitted
+from tasks.jobs.running.turns import Turns, outlook
+
+Call: TypeAlias = Score | Check
+PEERS = 64
+"""The texts of completed items that a Peer may get."""
+WAITING_BYTES = 4096
+"""The memory of an item that waits for a verdict, beside its texts: a small program was measured at half of that."""
+
+
+_KINDS = {Scored: "score", Checked: "check", Reply: "verdict", Chosen: "peer"}
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A Score or a Check that is to be judged."""
+
+    position: int
+    turn: int
+    index: int
+    call: Call
+    item: Item
+
+
+@dataclass(slots=True)
+class _LiveItem:
+    position: int
+    program: Program
+    started_at: float
+    bytes: int
+    outcomes: list[Outcome | None] = field(default_factory=list)
+    retries: list[int] = field(default_factory=list)
+    missing: int = 0
+    history: list[tuple[Wants, list[Any]]] | None = None
+
+
+class LiveItems:
+    """The live items of one job.
+
+    Attributes:
+        buffers: requests that stand in no segment yet, by stage and model.
+        out: position and index of each request that has no answer yet, by stage and line.
+        unanswered, answered: number of requests out, and of answers taken, by model.
+        waiting: what items wait for that nobody has replied to, by position.
+        uncommitted: what the records have to take up, see `clear_committed`.
+        turns: how far items have gone, for the outlook.
+        bytes: approximate size of the texts in memory.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        *,
+        inline: Callable[[Call, Item], Scored | Checked | None] = lambda call, item: None,
+        reuse: Callable[[Item, PreparedRequest], Answer | None] = lambda item, request: None,
+        turns: Turns | None = None,
+    ) -> None:
+        """
+        Args:
+            inline: judges a call at once, or returns None for one that takes its time.
+            reuse: returns the answer that another job has to a request, None if it has none.
+        """
+        self.programs = programs
+        self._inline = inline
+        self._reuse = reuse
+        self._items: dict[int, _LiveItem] = {}
+        self.buffers: dict[tuple[str, str], deque[PreparedRequest]] = defaultdict(deque)
+        self.out: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self.unanswered: dict[str, int] = defaultdict(int)
+        self.answered: dict[str, int] = defaultdict(int)
+        self._calls: list[PendingCall] = []
+        self._judging = 0
+        self.waiting: dict[int, Wait] = {}
+        self._accepted: deque[tuple[int, str]] = deque(maxlen=PEERS)
+        self.uncommitted = Uncommitted()
+        self.turns = turns or Turns()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def positions(self) -> Iterator[int]:
+        return iter(self._items)
+
+    def item(self, position: int) -> Item:
+        """Return a live item."""
+        return self._items[position].program.item
+
+    def where(self, position: int) -> tuple[int, str | None]:
+        """Return the turn of a live item, and the stage of the requests that it waits for."""
+        program = self._items[position].program
+        first = program.wants[0] if program.wants else None
+        return program.turn, first.stage if isinstance(first, Request) else None
+
+    def begin(self, position: int, item: Item, size: int, records: Records = NO_RECORDS) -> None:
+        """Begin an item, or resume it: its program is sent what was recorded.
+
+        If the recipe's file has changed, and the program does not ask what was recorded, the item begins its next life.
+
+        Raises:
+            NotDeterministic: the program asks something else than it did before, and the file is the same.
+        """
+        started_at = time.time()
+        life = Life(item.life, self.programs.created_sha256)
+        if records is not NO_RECORDS:
+            life = records.life(position)
+            item = replace(item, life=life.number, hint=life.hint)
+        waited, restarts = records.waits(position) is not None, life.restarts
+        if life.recipe_sha256 != self.programs.recipe_sha256 and (position, item.life) not in self.programs.hung:
+            if records is not NO_RECORDS and not self.programs.asks_the_same(position, item, records):
+                item, records, restarts = self.programs.next_life(item, restarts), NO_RECORDS, restarts + 1
+                self.uncommitted.restarted += 1
+            self._note_life(position, item, restarts, started_at)
+        self._start(position, item, size, started_at, records)
+        if waited and position not in self.waiting:
+            self._move(position, item, LIVE, 0, {}, started_at)
+
+    def put_back(self, position: int, item: Item, size: int, state: str) -> None:
+        """Begin the next life, that of `item`, of an item that has ended in this state. Raises as `begin`."""
+        started_at = time.time()
+        self.uncommitted.reopened[state] += 1
+        self._move(position, item, LIVE, 0, {}, started_at)
+        self._note_life(position, item, 0, started_at)
+        self._start(position, item, size, started_at, NO_RECORDS)
+
+    def _start(self, position: int, item: Item, size: int, started_at: float, records: Records) -> None:
+        if (position, item.life) in self.programs.hung:
+            turn, message = self.programs.hung[position, item.life]
+            self._fail(position, item, turn, started_at, RecipeError(message, "recipe_hangs"))
+            return
+        try:
+            program = self.programs.start(position, item)
+        except RecipeError as error:
+            self._fail(position, item, 0, started_at, error)
+            return
+        live = _LiveItem(position, program, started_at, size)
+        if self.programs.is_sampled(item):
+            live.history = []
+        self._items[position] = live
+        self.bytes += live.bytes
+        self._continue(live, records)
+
+    def issue(self, requests: list[PreparedRequest], first_line: int) -> None:
+        """Note that these requests stand in a segment, with lines from `first_line` on."""
+        for line, request in enumerate(requests, first_line):
+            self._note_out(request.stage, line, request.position, request.sample, request.model)
+
+    def answer(self, stage: str, line: int, output_line: str, seconds: float | None) -> None:
+        """Take the answer of a request. One that is not out is ignored: it was taken before.
+
+        Raises:
+            NotDeterministic: as `begin`.
+        """
+        place = self.out[stage].pop(line, None)
+        if place is None:
+            return
+        position, index = place
+        live = self._items[position]
+        request = live.program.wants[index]
+        assert isinstance(request, Request)
+        self.unanswered[request.model] -= 1
+        self.answered[request.model] += 1
+        answer = answer_of(output_line, seconds, request)
+        if self._ask_again(live, index, request, answer):
+            return
+        self._grow(live, len(answer.text))
+        self._set_outcome(live, index, answer)
+        self._continue(live)
+
+    def judge(self, position: int, turn: int, index: int, outcome: Scored | Checked) -> None:
+        """Take the outcome of a call. Raises NotDeterministic as `begin` does."""
+        self._judging -= 1
+        live = self._items.get(position)
+        if live is None or live.program.turn != turn or live.outcomes[index] is not None:
+            return
+        self._note(live, index, outcome)
+        self._set_outcome(live, index, outcome)
+        self._continue(live)
+
+    def reply(self, position: int, life: int, turn: int, reply: Reply) -> None:
+        """Take a verdict. One for a turn that waits for none is ignored. Raises NotDeterministic as `begin` does."""
+        live = self._items.get(position)
+        if live is None or position not in self.waiting or (live.program.item.life, live.program.turn) != (life, turn):
+            return
+        del self.waiting[position]
+        self._grow(live, -WAITING_BYTES)
+        self._note(live, 0, reply)
+        self._set_outcome(live, 0, reply)
+        self._move(position, live.program.item, LIVE, turn, {}, live.started_at)
+        self._continue(live)
+
+    def take_calls(self) -> list[PendingCall]:
+        """Return the Scores and Checks that are to be judged. The outcome of each is to come, by `judge`."""
+        calls, self._calls = self._calls, []
+        self._judging += len(calls)
+        return calls
+
+    def clear_committed(self) -> None:
+        """Forget what the records have taken up."""
+        self.uncommitted = Uncommitted()
+
+    def pending(self) -> int:
+        """Return the requests that stand in no segment yet."""
+        return sum(map(len, self.buffers.values()))
+
+    def outlook(self, unbegun: int) -> dict[str, Any]:
+        """Return what the job's record keeps for its forecast, with `unbegun` items that have not begun."""
+        live = Counter(item.program.turn for item in self._items.values())
+        pending: Counter[str] = Counter()
+        for (_, model), buffer in self.buffers.items():
+            pending[model] += len(buffer)
+        return outlook(self.turns, sorted(live.items()), pending, unbegun)
+
+    def waits(self) -> bool:
+        """True if an item waits for an answer or a judgement."""
+        return any(self.out.values()) or self._judging > 0 or bool(self._calls)
+
+    def _continue(self, live: _LiveItem, records: Records = NO_RECORDS) -> None:
+        """Send what a turn has got, once it is complete, and go on to where the item has to wait, or to its end."""
+        program = live.program
+        while True:
+            if program.result is not None:
+                self._end(live)
+                return
+            if not live.outcomes:
+                self._enter(live, records)
+            if live.missing:
+                return
+            outcomes: list[Any] = live.outcomes
+            if live.history is not None:
+                live.history.append((program.wants, outcomes))
+            self.turns[program.turn].complete += 1
+            live.outcomes = []
+            try:
+                self.programs.send(live.position, program, outcomes)
+            except RecipeError as error:
+                self._drop(live)
+                self._fail(live.position, program.item, program.turn, live.started_at, error)
+                return
+
+    def _enter(self, live: _LiveItem, records: Records) -> None:
+        wants = live.program.wants
+        if records is NO_RECORDS:  # others were counted before
+            self.turns[live.program.turn].begun += 1
+            self.turns[live.program.turn].requests.update(want.model for want in wants if isinstance(want, Request))
+        live.outcomes, live.retries, live.missing = [None] * len(wants), [0] * len(wants), len(wants)
+        for index, want in enumerate(wants):
+            if isinstance(want, Request):
+                self._ask(live, index, want, records)
+            elif isinstance(want, Score | Check):
+                self._call(live, index, want, records)
+            elif isinstance(want, Wait):
+                self._wait(live, want, records)
+            else:
+                self._look_at_peer(live, records)
+
+    def _ask(self, live: _LiveItem, index: int, request: Request, records: Records) -> None:
+        item = live.program.item
+        outcome = recorded_outcome(live.program, live.position, index, records)
+        if outcome is not None:
+            self._set_outcome(live, index, outcome)
+            return
+        issued = self.programs.issued(live.position, item, request, records)
+        if issued is not None:
+            live.retries[index] = issued.retry
+            if issued.answer is None:
+                self._note_out(request.stage, issued.line, live.position, index, request.model)
+                return
+            answer = answer_of(*issued.answer, request)
+            if not self._ask_again(live, index, request, answer):
+                self._set_outcome(live, index, answer)
+            return
+        prepared = self.programs.prepare(item, live.position, request, 0)
+        if isinstance(prepared, Answer):
+            self._note(live, index, prepared, "refused")
+            self._set_outcome(live, index, prepared)
+        elif (reused := self._reuse(item, prepared)) is not None:
+            self.uncommitted.reused += 1
+            self._note(live, index, reused, "reused")
+            self._set_outcome(live, index, reused)
+        else:
+            self.buffers[request.stage, request.model].append(prepared)
+
+    def _ask_again(self, live: _LiveItem, index: int, request: Request, answer: Answer) -> bool:
+        """Put a request that failed for now into its buffer again, if it may be. Return True if it is there."""
+        if not self.programs.asks_again(answer, live.retries[index]):
+            return False
+        live.retries[index] += 1
+        prepared = self.programs.prepare(live.program.item, live.position, request, live.retries[index])
+        if isinstance(prepared, Answer):
+            return False
+        self.buffers[request.stage, request.model].append(prepared)
+        return True
+
+    def _call(self, live: _LiveItem, index: int, call: Call, records: Records) -> None:
+        recorded = recorded_outcome(live.program, live.position, index, records)
+        if recorded is not None:
+            self._set_outcome(live, index, recorded)
+            return
+        outcome = self._inline(call, live.program.item)
+        if outcome is None:
+            self._calls.append(PendingCall(live.position, live.program.turn, index, call, live.program.item))
+            return
+        self._note(live, index, outcome)
+        self._set_outcome(live, index, outcome)
+
+    def _wait(self, live: _LiveItem, wait: Wait, records: Records) -> None:
+        recorded = recorded_outcome(live.program, live.position, 0, records)
+        if recorded is not None:
+            self._set_outcome(live, 0, recorded)
+            return
+        self.waiting[live.position] = wait
+        self._grow(live, WAITING_BYTES)
+        program = live.program
+        if records.waits(live.position) != program.turn:
+            self._move(live.position, program.item, WAITING, program.turn, wait.data, live.started_at)
+
+    def _look_at_peer(self, live: _LiveItem, records: Records) -> None:
+        program = live.program
+        outcome = recorded_outcome(program, live.position, 0, records)
+        if outcome is None:
+            texts = [text for position, text in self._accepted if position != live.position]
+            outcome = Chosen(program.item.random("peer", program.turn).choice(texts) if texts else None)
+            self._note(live, 0, outcome)
+        self._set_outcome(live, 0, outcome)
+
+    def _note_out(self, stage: str, line: int, position: int, index: int, model: str) -> None:
+        self.out[stage][line] = (position, index)
+        self.unanswered[model] += 1
+
+    def _note(self, live: _LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
+        program = live.program
+        value = orjson.dumps(outcome, default=str)
+        kind = kind or _KINDS[type(outcome)]
+        self.uncommitted.outcomes.append(
+            RecordedOutcome(live.position, program.item.life, program.turn, index, kind, value)
+        )
+
+    def _note_life(self, position: int, item: Item, restarts: int, at: float) -> None:
+        values = {"recipe_sha256": self.programs.recipe_sha256, "hint": item.hint, "restarts": restarts, "at": at}
+        self.uncommitted.outcomes.append(RecordedOutcome(position, item.life, 0, 0, RECIPE, orjson.dumps(values)))
+
+    def _grow(self, live: _LiveItem, size: int) -> None:
+        live.bytes += size
+        self.bytes += size
+
+    @staticmethod
+    def _set_outcome(live: _LiveItem, index: int, outcome: Outcome) -> None:
+        live.outcomes[index] = outcome
+        live.missing -= 1
+
+    def _end(self, live: _LiveItem) -> None:
+        self._drop(live)
+        program, result = live.program, live.program.result
+        assert result is not None
+        if live.history is not None:
+            self.programs.check(live.position, program, live.history)
+        try:
+            value = orjson.dumps({"text": result.text, **result.values}, option=orjson.OPT_SERIALIZE_NUMPY)
+        except TypeError as error:
+            self._fail(live.position, program.item, program.turn, live.started_at, RecipeError(f"no JSON: {error}"))
+            return
+        for name, number in result.counters.items():
+            self.uncommitted.counters[name] += number
+        if result.state == "completed" and result.text is not None:
+            self._accepted.append((live.position, result.text))
+        error_json = None if result.error is None else orjson.dumps(result.error, default=str)
+        self._record(live.position, program.item, result.state, program.turn, value, error_json, live.started_at)
+
+    def _fail(self, position: int, item: Item, turn: int, started_at: float, error: RecipeError) -> None:
+        details = orjson.dumps({"code": error.code, "message": error.message})
+        self._record(position, item, "failed", turn, b'{"text":null}', details, started_at)
+
+    def _record(
+        self, position: int, item: Item, state: str, turns: int, result: bytes, error: bytes | None, started_at: float
+    ) -> None:
+        number, custom_id = item.number, item.custom_id
+        ended = Change(position, number, custom_id, state, item.life, turns, result, error, started_at, time.time())
+        self.uncommitted.ended.append(ended)
+
+    def _move(
+        self, position: int, item: Item, state: str, turns: int, values: Mapping[str, Any], started_at: float
+    ) -> None:
+        result = json.dumps(values, ensure_ascii=False).encode()
+        number, custom_id = item.number, item.custom_id
+        self.uncommitted.moved.append(
+            Change(position, number, custom_id, state, item.life, turns, result, None, started_at, None)
+        )
+
+    def _drop(self, live: _LiveItem) -> None:
+        del self._items[live.position]
+        self.bytes -= live.bytes

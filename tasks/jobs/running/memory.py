@@ -1,0 +1,97 @@
+"""The jobs whose items are in the memory of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchyard.recipes import FlowRecipe, Options
+from store.formats import items as items_file
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.jobs.running.judging import Judges, Verdict
+from tasks.jobs.running.live import LiveItems
+from tasks.jobs.running.notices import Notices
+from tasks.jobs.running.segments import SegmentCutter
+
+LIVE_BYTES = 512 * 1024 * 1024
+"""Texts of all jobs in this process; the job that was advanced longest ago is dropped first."""
+
+
+@dataclass
+class LiveJob:
+    """A job in memory. It is exact as long as `epoch` is that of the last lease on the job.
+
+    Attributes:
+        admitted: items that have begun.
+        lines: the next line of each stage's batch.
+        cursors: by stage, the id of the last result chunk that was read; `reply_id` likewise.
+        at: when its last tick began, by time.monotonic().
+        starving: models that wait for requests of it.
+        verdicts: outcomes that are to be sent: of position, turn and index.
+    """
+
+    epoch: int
+    job: Job
+    recipe: FlowRecipe[Any]
+    options: Options
+    items: LiveItems
+    reader: items_file.Reader
+    cutter: SegmentCutter
+    admitted: int
+    lines: dict[str, int]
+    cursors: dict[str, int]
+    reply_id: int = 0
+    at: float = 0.0
+    starving: list[str] = field(default_factory=list)
+    verdicts: deque[tuple[int, int, int, Verdict]] = field(default_factory=deque)
+    notices: Notices = field(default_factory=Notices)
+
+
+class LiveJobs:
+    """The jobs in memory, and the processes that judge their answers."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, LiveJob] = {}
+        self._lock = threading.Lock()
+        self._judges: Judges | None = None
+
+    def get(self, job_id: str, lease: Lease) -> LiveJob | None:
+        """Return a job, None if it is not here or another process has advanced it since."""
+        live = self._jobs.get(job_id)
+        return None if live is None or live.epoch + 1 != lease.epoch else live
+
+    def keep(self, live: LiveJob) -> None:
+        """Take in a job."""
+        self._jobs[live.job.id] = live
+
+    def drop(self, job_id: str) -> None:
+        """Forget a job: its next tick builds it again from its records."""
+        self._jobs.pop(job_id, None)
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._jobs.clear()
+
+    def evict_others(self, job_id: str) -> None:
+        """Drop other jobs while all of them hold more than LIVE_BYTES."""
+        with self._lock:
+            jobs = [*self._jobs.values()]
+            excess = sum(live.items.bytes for live in jobs) - LIVE_BYTES
+            for live in sorted(jobs, key=lambda live: live.at):
+                if excess <= 0:
+                    return
+                if live.job.id != job_id:
+                    excess -= live.items.bytes
+                    self.drop(live.job.id)
+
+    def judges(self, context: AppContext) -> Judges:
+        """Return the processes that judge, which start with the first call."""
+        with self._lock:
+            if self._judges is None:
+                settings = context.settings
+                self._judges = Judges(settings.recipes, settings.judge_processes, settings.judge_seconds)
+            return self._judges

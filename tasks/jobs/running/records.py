@@ -1,0 +1,121 @@
+"""What was recorded of items before their programs were lost, and what a tick adds to it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOutcome:
+    """An outcome that no batch keeps, for the records: of all that is no request, or of one that no engine will run."""
+
+    position: int
+    life: int
+    turn: int
+    index: int
+    kind: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The state that an item has come to, for the records (store.formats.job_chunks). `result`, `error` are JSON."""
+
+    position: int
+    number: int
+    custom_id: str
+    state: str
+    life: int
+    turns: int
+    result: bytes
+    error: bytes | None
+    started_at: float
+    ended_at: float | None
+
+
+class Life(NamedTuple):
+    """A life of an item, and the SHA-256 of the recipe's file that it went on with last.
+
+    `hint` is that of who has put the item back, `restarts` counts the lives since then that a change of the recipe's
+    file began.
+    """
+
+    number: int
+    recipe_sha256: str
+    hint: str | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A request in the records. `answer` is None while it has none."""
+
+    retry: int
+    line: int
+    ask: bytes
+    answer: tuple[str, float | None] | None
+
+
+class Records(Protocol):
+    """What was recorded of items before their programs were lost, each in its present life."""
+
+    def life(self, position: int) -> Life:
+        """Return the present life of an item."""
+
+    def waits(self, position: int) -> int | None:
+        """Return the turn in which an item waits for a verdict, None if it waits for none or has it."""
+
+    def count(self, position: int) -> int:
+        """Return how many requests and judgements of an item there are."""
+
+    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        """Return the last attempt at a request."""
+
+    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        """Return kind and value of an outcome."""
+
+
+class NoRecords:
+    """The records of an item that begins."""
+
+    def life(self, position: int) -> Life:
+        return Life(1, "")
+
+    def waits(self, position: int) -> int | None:
+        return None
+
+    def count(self, position: int) -> int:
+        return 0
+
+    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        return None
+
+    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        return None
+
+
+NO_RECORDS = NoRecords()
+
+
+@dataclass
+class Uncommitted:
+    """What has happened to items since the last commit.
+
+    Attributes:
+        ended, moved: the ends of items, and their other changes of state, which come before these.
+        outcomes: those that no batch keeps.
+        reopened: items that were put back, by the state in which they had ended.
+        counters: what results have counted.
+        reused, restarted: requests that another job had answered, and items that began a new life.
+    """
+
+    ended: list[Change] = field(default_factory=list)
+    moved: list[Change] = field(default_factory=list)
+    outcomes: list[RecordedOutcome] = field(default_factory=list)
+    reopened: Counter[str] = field(default_factory=Counter)
+    counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    reused: int = 0
+    restarted: int = 0

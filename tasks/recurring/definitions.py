@@ -1,0 +1,83 @@
+"""What clients may change of schedules: their definition, and whether they are paused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard import cron
+from batchyard.errors import RequestError
+from store import events, schedules
+from store.keys import Principal
+from store.records import Schedule, now
+from tasks.context import AppContext
+from tasks.intake import submission
+from tasks.jobs.kinds import registry as kinds
+from tasks.recurring import run_templates
+
+
+def define(
+    context: AppContext, project_id: str, fields: Mapping[str, Any], old: Schedule | None = None
+) -> dict[str, Any]:
+    """Return a schedule's values for the fields of a request; fields it omits stay as in `old`.
+
+    Args:
+        fields: those of the create body that the client sent.
+
+    Raises:
+        RequestError: a value is not usable.
+    """
+
+    def field(name: str) -> Any:
+        return fields[name] if name in fields else getattr(old, name)
+
+    values = dict(fields)
+    times = cron.parse(field("cron"), field("timezone"))
+    if fields.keys() & {"cron", "timezone"}:
+        values["next_run_at"] = None if field("paused") else times.next(now())
+    of_job = "job" in fields if old is None else old.job is not None
+    other = "batch" if of_job else "job"
+    if other in fields:
+        message = f"A schedule makes either batches or jobs, and this one does not make what '{other}' describes."
+        raise RequestError(message, code="invalid_value", param=other)
+    if "batch" in fields:
+        submission.check_window(context.settings, fields["batch"]["completion_window"])
+    if "job" in fields:
+        values |= {"batch": {}} if old is None else {}
+        _check_job(context, fields["job"])
+    text = None
+    if "input" in fields:
+        text = fields["input"]["template"]
+    elif "batch" in fields and old is not None:
+        text = run_templates.template(context, old)
+    if text is not None and of_job:
+        run_templates.check_rows(text, times)
+    elif text is not None:
+        run_templates.check_template(context, field("batch")["endpoint"], text, times)
+    if "input" in fields:
+        pinned = run_templates.pin(context, project_id, fields["input"], of_job=of_job)
+        values["input"], values["input_sha256"] = pinned
+    return values
+
+
+def _check_job(context: AppContext, job: Mapping[str, Any]) -> None:
+    """Raise RequestError for a job that could not be created, with the place in the schedule."""
+    try:
+        kinds.check(context, job["recipe"], job["options"], job["completion_window"])
+    except RequestError as error:
+        raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None
+
+
+def set_paused(context: AppContext, by: Principal, schedule_id: str, *, paused: bool) -> Schedule:
+    """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
+
+    Raises:
+        NotFoundError.
+    """
+    with context.database.write() as session:
+        schedule = schedules.get(session, by.project_id, schedule_id, lock=True)
+        if schedule.paused == paused:
+            return schedule
+        events.act(session, by, "schedule.changed", schedule.id, paused=paused)
+        next_run_at = None if paused else cron.parse(schedule.cron, schedule.timezone).next(now())
+        return schedules.change(session, schedule, paused=paused, next_run_at=next_run_at)

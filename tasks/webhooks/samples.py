@@ -1,0 +1,35 @@
+"""Sample events, which a client sends to a webhook to try it."""
+
+from __future__ import annotations
+
+import threading
+
+from batchyard.errors import RateLimitError, RequestError
+from store import webhooks
+from store.records import Event, Webhook, new_id, now
+from tasks.context import AppContext
+from tasks.webhooks import delivery
+
+# A web server's thread sends a sample, and the receiver may hang: most threads must stay free for other requests.
+SAMPLES_AT_ONCE = 4
+SAMPLE_ID = "batch_sample"
+_samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
+
+
+def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
+    """Send a sample event about batch SAMPLE_ID now, without retries; return the status of the response.
+
+    Raises:
+        RateLimitError: SAMPLES_AT_ONCE samples are being sent.
+        RequestError: the receiver did not respond.
+    """
+    if not _samples.acquire(blocking=False):
+        raise RateLimitError(f"{SAMPLES_AT_ONCE} samples are being sent; wait for their receivers.", retry_after=5.0)
+    try:
+        sample = Event(id=new_id("evt_"), type=type_, data={"id": SAMPLE_ID}, created_at=now())
+        status, _, error = delivery.send(context, webhook.url, webhooks.secrets_of(webhook), sample)
+    finally:
+        _samples.release()
+    if status is None:
+        raise RequestError(f"The sample could not be delivered: {error}", code="webhook_endpoint_unreachable")
+    return status
