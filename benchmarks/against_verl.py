@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from batchyard.recipes import Item  # noqa: E402
 from recipes import registry  # noqa: E402
-from recipes.measures.tally import Prompt, Sample, Tally  # noqa: E402
+from recipes.measures.tally import Sample, SampledPrompt, Tally  # noqa: E402
 from tests.support.played import finished, played  # noqa: E402
 
 PIECES = ["#### ", "####", "#", " ", "$", ",", ".", "-", "1", "42", "1,234", "0.5", "The answer is ", "\n", "é", "٣"]
@@ -76,7 +76,7 @@ def compare_metrics(source: random.Random) -> str:
                 for name, value in (("score", score), ("pred", pred), ("form", form)):
                     columns[name].append(value)
                 rows.append(Sample(True, score, score if binary else None, pred, {"form": form}))
-            tallies[data_source].add(Prompt(rows, samples))
+            tallies[data_source].add(SampledPrompt(rows, samples))
         for data_source, variables in process_validation_metrics(sources, prompts, dict(columns)).items():
             ours = tallies[data_source].metrics()
             for variable, metrics in variables.items():

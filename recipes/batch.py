@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from batchyard.recipes import Answer, Ask, Flow, Item, Options, Result, recipe
 from recipes.rollout.options import Sampling
@@ -12,8 +12,10 @@ from recipes.rollout.options import Sampling
 STAGE = "answer"
 
 
-class Batch(Options):
+class FlatBatchOptions(Options):
     """Options of `batch`."""
+
+    model_config = ConfigDict(title="Batch")
 
     model: str = Field(description="Model that answers")
     sampling: Sampling = Field(default_factory=Sampling, description="Temperature, top_p, max_tokens and the like")
@@ -25,18 +27,18 @@ class Batch(Options):
         return not self.fresh
 
 
-def _ask(options: Batch, content: object) -> Ask:
+def _ask(options: FlatBatchOptions, content: object) -> Ask:
     return Ask(STAGE, content, model=options.model, **options.sampling.model_dump(exclude_none=True))
 
 
 @recipe(
     "batch",
-    Batch,
+    FlatBatchOptions,
     stages=(STAGE,),
     probe=lambda options: [_ask(options, "1 + 1 =")],
     expected=lambda _: [1.0],
 )
-def batch(item: Item, options: Batch) -> Flow:
+def batch(item: Item, options: FlatBatchOptions) -> Flow:
     """Answer each row once, as one flat batch."""
     answers: list[Answer] = yield [_ask(options, item.chat())]
     (answer,) = answers

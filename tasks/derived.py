@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from batchyard.models import ModelSpec
 from inference import catalog
 from inference.engines import registry
-from recipes.tune.cells import Base, Cell
+from recipes.tune.cells import Cell, TunedModel
 from store.jobs import composites
 from tasks.context import AppContext
 
@@ -30,16 +30,16 @@ def running(context: AppContext, session: Session) -> dict[str, ModelSpec]:
     return {**context.models, **{name: ModelSpec.model_validate(spec) for name, spec in specs.items()}}
 
 
-def bases(models: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> list[Base]:
+def bases(models: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> list[TunedModel]:
     """Return the models of these names, as cells are derived from them. `models`: their configurations."""
     return [_base(ModelSpec.model_validate(models[name])) for name in names]
 
 
-def _base(spec: ModelSpec) -> Base:
+def _base(spec: ModelSpec) -> TunedModel:
     entry = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
     engine = registry.capabilities(spec.engine)
     field = engine.arguments.model_fields.get(engine.batch_argument or "") if engine.arguments else None
-    return Base(
+    return TunedModel(
         spec.name,
         entry,
         batch_argument=engine.batch_argument,
@@ -56,7 +56,7 @@ def _bytes(folder: Path) -> int | None:
     return next((size for size in sizes if size), None)
 
 
-def spec_of(cell: Cell, base: Base) -> ModelSpec:
+def spec_of(cell: Cell, base: TunedModel) -> ModelSpec:
     """Return the derived model of a cell. Raises ConfigurationError for a key or a value that its engine refuses."""
     return catalog.derived(base.name, cell.entry(base))
 

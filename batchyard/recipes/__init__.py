@@ -13,6 +13,7 @@ must then take the same way: no clock, no I/O, no global state, no random number
 """
 
 from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
+from batchyard.recipes.blocks import Bars, Block, Histogram, Lines, Matrix, Series, Table
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
 from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
 from batchyard.recipes.kinds import (
@@ -26,7 +27,7 @@ from batchyard.recipes.kinds import (
     composite,
     recipe,
 )
-from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, Options, is_judgement
+from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, NestedOptions, Options, is_judgement
 from batchyard.recipes.outcomes import Answer, Checked, Failure, Reply, Result, Scored, State
 from batchyard.recipes.program import RecipeError, play
 
@@ -36,6 +37,8 @@ __all__ = [
     "Answer",
     "Ask",
     "BareOptions",
+    "Bars",
+    "Block",
     "Check",
     "Checked",
     "Child",
@@ -46,10 +49,14 @@ __all__ = [
     "Flow",
     "FlowRecipe",
     "Gate",
+    "Histogram",
     "InvalidItem",
     "Item",
     "Judgement",
+    "Lines",
+    "Matrix",
     "Messages",
+    "NestedOptions",
     "Options",
     "Peer",
     "Recipe",
@@ -61,9 +68,11 @@ __all__ = [
     "Reward",
     "Score",
     "Scored",
+    "Series",
     "Stage",
     "Stages",
     "State",
+    "Table",
     "Turn",
     "Wait",
     "composite",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Protocol, TypeVar, cast
 
 from batchyard.recipes.asks import Ask, Check, Flow, Score, Stage, Stages
+from batchyard.recipes.blocks import Block
 from batchyard.recipes.item import Item
 from batchyard.recipes.options import BareOptions
 
@@ -56,17 +57,14 @@ class Results(Protocol):
 class Report:
     """What a finish hook returns: metrics by name, and blocks for the job's page.
 
-    A block is {"kind": "table" | "bars" | "lines" | "histogram" | "matrix", "title": …, …}:
-        table: "columns" (names) and "rows" (lists of values).
-        bars, histogram: "labels" and "values".
-        lines: "x" (numbers) and "series" [{"name", "y", "low", "high"}], low and high may be missing.
-        matrix: "rows", "columns" (names) and "values" (a list for each row).
+    A block is one of `batchyard.recipes.blocks`, or a mapping with its fields:
+    {"kind": "bars", "title": "Wins", "labels": ["a", "b"], "values": [1, 2]}.
 
     `warnings` are codes and messages of what people should know before they use the results.
     """
 
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    view: Sequence[Mapping[str, Any]] = ()
+    view: Sequence[Block | Mapping[str, Any]] = ()
     warnings: Sequence[tuple[str, str]] = ()
 
 

@@ -23,10 +23,14 @@ def is_judgement(metadata: Sequence[object]) -> bool:
     return any(isinstance(mark, _Judged) for mark in metadata)
 
 
-class BareOptions(BaseModel):
-    """What the options of recipes and of composites have in common."""
+class NestedOptions(BaseModel):
+    """An option that has fields: a subclass adds them. Other names are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class BareOptions(NestedOptions):
+    """What the options of recipes and of composites have in common."""
 
     def judging(self) -> set[str]:
         """Return the names of the fields that only judge answers. A subclass may take out those that here do more."""

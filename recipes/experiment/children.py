@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Child:
+class ComparedChild:
     """A job or a batch of an experiment that has ended.
 
     Attributes:

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from batchyard.recipes import Block
 from batchyard.wording import quoted
 from recipes.experiment import plots, reports, statistics, verdicts
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from recipes.experiment.expressions import Expression, parse
-from recipes.experiment.statistics import Estimate
+from recipes.experiment.statistics import MetricEstimate
 from recipes.experiment.values import MOST_COLUMNS, MOST_LEFT_OUT, read
 from recipes.experiment.variants import Variant
-from recipes.experiment.verdicts import HELD, NOT_DECIDABLE, Verdict
+from recipes.experiment.verdicts import HELD, NOT_DECIDABLE, ExpectationVerdict
 from recipes.measures import intervals
 from recipes.measures.paired import Difference
 
@@ -81,13 +82,13 @@ class Comparison:
         """Return plots as SVG by name, without `plots/` and `.svg`."""
         return plots.of(self._document)
 
-    def view(self) -> list[dict[str, Any]]:
-        """Return the blocks of view.json (batchyard.recipes.Report)."""
+    def view(self) -> list[Block]:
+        """Return the blocks of the job's page."""
         return reports.view(self._document)
 
 
 def compare(
-    children: Sequence[Child], baseline: str | None, expect: Sequence[str], passes: Sequence[str]
+    children: Sequence[ComparedChild], baseline: str | None, expect: Sequence[str], passes: Sequence[str]
 ) -> Comparison:
     """Compare children that have ended.
 
@@ -104,7 +105,7 @@ def compare(
 
 def _compared(
     variants: Mapping[str, Variant],
-    children: Sequence[Child],
+    children: Sequence[ComparedChild],
     last: int,
     baseline: str | None,
     expect: Sequence[str],
@@ -144,14 +145,14 @@ def _warnings(variants: Iterable[Variant]) -> Iterator[dict[str, str]]:
             yield {"code": "metrics_left_out", "message": message}
 
 
-def _variant(name: str, children: Iterable[Child], number: int, file: IO[bytes]) -> Variant:
-    own = [
+def _variant(name: str, children: Iterable[ComparedChild], number: int, file: IO[bytes]) -> Variant:
+    compared = [
         child for child in children if child.variant == name and child.round == number and child.status == "completed"
     ]
-    return Variant(name, own, [read(child, file) for child in own])
+    return Variant(name, compared, [read(child, file) for child in compared])
 
 
-def _child(child: Child) -> dict[str, Any]:
+def _child(child: ComparedChild) -> dict[str, Any]:
     manifest = {name: child.manifest[name] for name in OF_MANIFEST if name in child.manifest}
     started, ended = manifest.get("started_at"), manifest.get("ended_at")
     return {
@@ -168,15 +169,15 @@ def _child(child: Child) -> dict[str, Any]:
     }
 
 
-def _judge(texts: Iterable[str], variants: Mapping[str, Variant]) -> Iterable[Verdict]:
+def _judge(texts: Iterable[str], variants: Mapping[str, Variant]) -> Iterable[ExpectationVerdict]:
     for text in texts:
         try:
             expressions: list[Expression] = parse(text, list(variants))
         except ValueError as error:
-            yield Verdict(text, text, NOT_DECIDABLE, reason=str(error))
+            yield ExpectationVerdict(text, text, NOT_DECIDABLE, reason=str(error))
             continue
         if not expressions:
-            yield Verdict(text, text, NOT_DECIDABLE, reason="there is no other variant")
+            yield ExpectationVerdict(text, text, NOT_DECIDABLE, reason="there is no other variant")
         for expression in expressions:
             yield verdicts.judge(expression, variants)
 
@@ -189,13 +190,13 @@ def _metrics(variants: Mapping[str, Variant], baseline: str | None) -> dict[str,
     differences = {name: _differences(variant, base) for name, variant in variants.items() if variant is not base}
     document: dict[str, Any] = {}
     for metric in by_item:
-        own = {name: each[metric] for name, each in differences.items() if metric in each}
-        p = statistics.adjusted(own)
+        by_variant = {name: each[metric] for name, each in differences.items() if metric in each}
+        p = statistics.adjusted(by_variant)
         entries = {}
         for name, estimate in ((name, each[metric]) for name, each in estimates.items() if metric in each):
             entries[name] = _estimate(estimate)
             if base is not None and name != baseline:
-                entries[name]["difference"] = _difference(own.get(name), p.get(name), base, variants[name])
+                entries[name]["difference"] = _difference(by_variant.get(name), p.get(name), base, variants[name])
         document[metric] = {"by_item": True, "variants": entries}
     for metric in dict.fromkeys(metric for variant in variants.values() for metric in variant.as_a_whole):
         if metric not in document:
@@ -205,7 +206,7 @@ def _metrics(variants: Mapping[str, Variant], baseline: str | None) -> dict[str,
     return document
 
 
-def _estimate(estimate: Estimate) -> dict[str, Any]:
+def _estimate(estimate: MetricEstimate) -> dict[str, Any]:
     interval = None if estimate.interval is None else list(estimate.interval)
     return {"n": estimate.n, "mean": estimate.mean, "interval": interval}
 
@@ -240,17 +241,22 @@ def _difference(difference: Difference | None, p: float | None, base: Variant, v
     }
 
 
-def _rounds(children: Sequence[Child], names: Sequence[str]) -> list[dict[str, Any]]:
+def _rounds(children: Sequence[ComparedChild], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the metrics of each variant in each round, by metrics.json."""
     rounds = []
     for number in sorted({child.round for child in children}):
         for name in names:
-            own = [
+            completed = [
                 child for child in children if (child.variant, child.round, child.status) == (name, number, "completed")
             ]
-            if own:
-                metrics = Variant(name, own, []).as_a_whole
+            if completed:
+                metrics = Variant(name, completed, []).as_a_whole
                 rounds.append(
-                    {"round": number, "variant": name, "jobs": [child.job_id for child in own], "metrics": metrics}
+                    {
+                        "round": number,
+                        "variant": name,
+                        "jobs": [child.job_id for child in completed],
+                        "metrics": metrics,
+                    }
                 )
     return rounds

@@ -1,4 +1,4 @@
-"""Plots of a comparison as SVG files of their own: means and percentiles of variants, with intervals."""
+"""Plots of a comparison as SVG files: means and percentiles of variants, with intervals."""
 
 from __future__ import annotations
 
@@ -9,27 +9,16 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from recipes.experiment.reports import headline
-from recipes.experiment.tables import number
+from recipes.reports.markdown import number
+from recipes.reports.svg import CHARACTER, TOP, WIDTH, drawing, shortened
 
-WIDTH = 640
 ROW = 28
-TOP = 44
-CHARACTER = 7.2
-"""Approximate width of a character."""
-LABEL = 32
-"""Most characters of a label."""
 MOST_PLOTS = 12
-STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#1a1a1a}.title{font-weight:600}.end{text-anchor:end}"
-    ".middle{text-anchor:middle}line{stroke:#1a56a8;stroke-width:2}.rule{stroke:#ccc;stroke-width:1}"
-    "circle,rect{fill:#1a56a8}@media(prefers-color-scheme:dark){text{fill:#eee}.rule{stroke:#555}"
-    "line:not(.rule){stroke:#8ab4f8}circle,rect{fill:#8ab4f8}}"
-)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A value in a row of its own, and its interval."""
+    """A row of a plot: a value and its interval."""
 
     label: str
     value: float
@@ -72,7 +61,7 @@ def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
     low, high = min(reach), max(reach)
     if low == high:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
-    labels = [point.label if len(point.label) <= LABEL else f"{point.label[: LABEL - 1]}…" for point in points]
+    labels = [shortened(point.label) for point in points]
     left = 24 + CHARACTER * max(map(len, labels), default=0)
     right = WIDTH - 24 - CHARACTER * 10
     bottom = TOP + ROW * len(points)
@@ -80,7 +69,7 @@ def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
     def place(value: float) -> str:
         return f"{left + (right - left) * ((value - low) / (high - low)):.1f}"
 
-    shapes = [f'<text class="title" x="12" y="24">{escape(title)}</text>']
+    shapes = []
     ends = [low, high] if not zero or 0 in (low, high) else [low, 0.0, high]
     for end in ends:
         shapes.append(f'<line class="rule" x1="{place(end)}" x2="{place(end)}" y1="{TOP - 8}" y2="{bottom}"/>')
@@ -94,11 +83,3 @@ def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
         shapes.append(f'<circle cx="{place(point.value)}" cy="{y:g}" r="4"/>')
         shapes.append(f'<text class="end" x="{WIDTH - 12}" y="{y + 4:g}">{number(point.value)}</text>')
     return drawing(title, shapes, bottom + 30)
-
-
-def drawing(title: str, shapes: Sequence[str], height: float) -> str:
-    """Return shapes as an SVG file of WIDTH, with the colours of a light or a dark page."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img" aria-label="{escape(title, {chr(34): "&quot;"})}"><style>{STYLE}</style>{"".join(shapes)}</svg>\n'
-    )

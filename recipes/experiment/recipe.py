@@ -52,8 +52,8 @@ class _Experiment(CompositeOptions):
         name = path.removeprefix("options").removeprefix(".")
         if path == "recipe":
             return "options.recipe"
-        own = [".".join(config.path(key)) for key in self.variants[variant]]
-        related = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in own)
+        keys = [".".join(config.path(key)) for key in self.variants[variant]]
+        related = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in keys)
         return ".".join(["options", *(("variants", variant) if related else ("options",)), *([name] if name else [])])
 
 
@@ -102,8 +102,8 @@ def check(options: _Experiment) -> None:
 
 def options_of(options: _Experiment, variant: str) -> Values:
     """Return the options of a variant's children: those of all, those of the variant over them, tiers as models."""
-    own: Values = nested(options.options, options.variants[variant])
-    served: Values = _served(own, options.tiers, is_model=False)
+    values: Values = nested(options.options, options.variants[variant])
+    served: Values = _served(values, options.tiers, is_model=False)
     return served
 
 
@@ -155,7 +155,7 @@ def finish(results: Results, options: _Experiment) -> Report:
     return Report(metrics, compared.view(), compared.warnings())
 
 
-def _compared(results: Results, item: EndedItem) -> children.Child:
+def _compared(results: Results, item: EndedItem) -> children.ComparedChild:
     """Return a child with what it has left behind."""
     job_id, error = item.result.get("job_id"), item.error or {}
 
@@ -167,7 +167,7 @@ def _compared(results: Results, item: EndedItem) -> children.Child:
         values: Values = {} if path is None else json.loads(path.read_bytes())
         return values
 
-    return children.Child(
+    return children.ComparedChild(
         variant=item.columns["variant"],
         repeat=item.columns["repeat"],
         round=item.columns["round"],

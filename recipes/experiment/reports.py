@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from recipes.experiment.tables import NOTHING, escaped, interval, number, table
+from batchyard.recipes import Bars, Block, Lines, Series, Table
 from recipes.experiment.values import OF_ITEMS
+from recipes.reports import csv_files
+from recipes.reports.markdown import NOTHING, escaped, interval, number, section, table
 
 Document = Mapping[str, Any]
 
@@ -46,10 +46,11 @@ def _rows(document: Document, metrics: Iterable[str]) -> Iterator[tuple[str, str
 
 
 def csv_of(document: Document) -> str:
-    """Return a row for each metric of each variant, with all digits."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*COLUMNS, *DIFFERENCE_COLUMNS])
+    """Return comparison.csv: a row for each metric of each variant, with all digits."""
+    return csv_files.text_of([*COLUMNS, *DIFFERENCE_COLUMNS], _all_digits(document))
+
+
+def _all_digits(document: Document) -> Iterator[list[Any]]:
     for metric, variant, entry, difference in _rows(document, document["metrics"]):
         low, high = entry["interval"] or (None, None)
         difference_low, difference_high = difference.get("interval") or (None, None)
@@ -60,11 +61,15 @@ def csv_of(document: Document) -> str:
             difference_high,
             *(difference.get(name) for name in ("test", "p", "p_holm", "words")),
         ]
-        writer.writerow([metric, variant, entry["n"], entry["mean"], low, high, *of_difference])
-    return file.getvalue()
+        yield [metric, variant, entry["n"], entry["mean"], low, high, *of_difference]
 
 
 _COMPARED = ["metric", "variant", "n", "mean", "interval", "difference", "its interval", "p", "p (Holm)", "verdict"]
+
+
+def _metrics(document: Document) -> Table:
+    rows = list(_compared(document, headline(document)))
+    return Table(title="Metrics by variant", columns=_COMPARED, rows=rows)
 
 
 def _compared(document: Document, metrics: Iterable[str]) -> Iterator[list[Any]]:
@@ -86,13 +91,23 @@ def _compared(document: Document, metrics: Iterable[str]) -> Iterator[list[Any]]
         ]
 
 
-_JUDGED = ["expression", "verdict", "n", "difference", "its interval", "p"]
-
-
-def _judged(verdicts: Iterable[Mapping[str, Any]]) -> Iterator[list[str]]:
-    for verdict in verdicts:
-        figures = [number(verdict["n"]), number(verdict["difference"]), interval(verdict["interval"])]
-        yield [verdict["expression"], verdict["words"], *figures, number(verdict["p"])]
+def _expectations(document: Document) -> Iterator[Table]:
+    """Yield what became of the expectations, those that have to hold last."""
+    columns = ["expression", "verdict", "n", "difference", "its interval", "p"]
+    for title, kind in (("Expected", "expect"), ("To pass", "pass")):
+        rows = [
+            [
+                verdict["expression"],
+                verdict["words"],
+                number(verdict["n"]),
+                number(verdict["difference"]),
+                interval(verdict["interval"]),
+                number(verdict["p"]),
+            ]
+            for verdict in document[kind]
+        ]
+        if rows:
+            yield Table(title=title, columns=columns, rows=rows)
 
 
 def _method(document: Document) -> str:
@@ -110,10 +125,7 @@ def _warnings(document: Document) -> list[str]:
 
 
 def _verdicts(document: Document) -> list[str]:
-    lines = []
-    for title, kind in (("Expected", "expect"), ("To pass", "pass")):
-        if document[kind]:
-            lines += [f"## {title}", "", *table(_JUDGED, _judged(document[kind]))]
+    lines = [line for block in _expectations(document) for line in section(block)]
     if document["passed"] is not None:
         lines += [f"The experiment has {'passed' if document['passed'] else 'not passed'}.", ""]
     return lines
@@ -122,11 +134,12 @@ def _verdicts(document: Document) -> list[str]:
 def comparison(document: Document) -> str:
     """Return comparison.md."""
     shown = headline(document)
-    lines = ["# Comparison", "", *_warnings(document), _method(document), "", *_verdicts(document), "## Metrics", ""]
-    lines += table(_COMPARED, _compared(document, shown))
+    lines = ["# Comparison", "", *_warnings(document), _method(document), "", *_verdicts(document)]
+    lines += section(_metrics(document), "Metrics")
     whole = [name for name, metric in document["metrics"].items() if not metric["by_item"] and name not in shown]
     if whole:
-        lines += ["## Metrics without values by item", "", *table(_COMPARED[:4], _whole(document, whole))]
+        rows = list(_whole(document, whole))
+        lines += section(Table(title="Metrics without values by item", columns=_COMPARED[:4], rows=rows))
     lines += ["comparison.csv has all metrics.", ""]
     return "\n".join(lines)
 
@@ -153,6 +166,7 @@ _RAN = [
     "input tokens",
     "output tokens",
 ]
+_HASHES = ["child", "configuration", "recipe", "input", "Batchyard", "started (UTC)", "seconds"]
 
 
 def _ran(document: Document) -> Iterator[list[Any]]:
@@ -193,68 +207,61 @@ def final(document: Document) -> str:
     lines = ["# Report of the experiment", ""]
     lines += [f"{counts['completed']} of {counts['children']} children completed.", ""]
     lines += _warnings(document)
-    if failed := [child for child in document["children"] if child["status"] != "completed"]:
-        rows = [[child["key"], child["job_id"], child["status"], child["error"]] for child in failed]
-        lines += ["## Failed", "", "Nothing of these is in the comparison.", ""]
-        lines += table(["child", "job", "status", "error"], rows)
+    if failed := _failed(document):
+        lines += section(failed, "Failed", remark="Nothing of these is in the comparison.")
     lines += _verdicts(document)
-    lines += ["## Metrics", "", _method(document), "", *table(_COMPARED, _compared(document, headline(document)))]
-    lines += ["## Seconds of requests", "", *table(_LATENCY, _latency(document))]
-    if errors := list(_errors(document)):
-        lines += ["## Requests that failed", "", *table(["variant", "error", "requests"], errors)]
-    lines += ["## What ran", "", *table(_RAN, _ran(document))]
-    columns = ["child", "configuration", "recipe", "input", "Batchyard", "started (UTC)", "seconds"]
-    lines += [*table(columns, _hashes(document))]
+    lines += section(_metrics(document), "Metrics", remark=_method(document))
+    lines += section(_latency(document))
+    if errors := _errors(document):
+        lines += section(errors)
+    lines += section(Table(title="What ran", columns=_RAN, rows=list(_ran(document))))
+    lines += table(Table(columns=_HASHES, rows=list(_hashes(document))))
     lines += ["Every number is from the children's manifests, metrics, results and journals.", ""]
     return "\n".join(lines)
 
 
-_LATENCY = ["variant", "requests", "mean", "p50", "p90", "p95", "p99"]
+def _failed(document: Document) -> Table | None:
+    failed = [child for child in document["children"] if child["status"] != "completed"]
+    columns = ["child", "job", "status", "error"]
+    rows = [[child["key"], child["job_id"], child["status"], child["error"]] for child in failed]
+    return Table(title="Failed children", columns=columns, rows=rows) if rows else None
 
 
-def _latency(document: Document) -> Iterator[list[str]]:
-    for name, variant in document["variants"].items():
-        latency = variant["latency"] or {}
-        yield [name, *(number(latency.get(column)) for column in _LATENCY[1:])]
+def _latency(document: Document) -> Table:
+    quantiles = ["requests", "mean", "p50", "p90", "p95", "p99"]
+    rows = [
+        [name, *(number((variant["latency"] or {}).get(column)) for column in quantiles)]
+        for name, variant in document["variants"].items()
+    ]
+    return Table(title="Seconds of requests", columns=["variant", *quantiles], rows=rows)
 
 
-def _errors(document: Document) -> Iterator[list[str]]:
-    for name, variant in document["variants"].items():
-        for code, requests in variant["errors"].items():
-            yield [name, code, number(requests)]
+def _errors(document: Document) -> Table | None:
+    rows = [
+        [name, code, number(requests)]
+        for name, variant in document["variants"].items()
+        for code, requests in variant["errors"].items()
+    ]
+    return Table(title="Requests that failed", columns=["variant", "error", "requests"], rows=rows) if rows else None
 
 
 # The page
 
 
-def view(document: Document) -> list[dict[str, Any]]:
+def view(document: Document) -> list[Block]:
     """Return tables of verdicts and metrics, bars of the first metrics, lines over rounds, and what failed."""
     shown = headline(document)
-    blocks: list[dict[str, Any]] = []
-    for title, kind in (("Expected", "expect"), ("To pass", "pass")):
-        if document[kind]:
-            rows = list(_judged(document[kind]))
-            blocks.append({"kind": "table", "title": title, "columns": _JUDGED, "rows": rows})
-    rows = list(_compared(document, shown))
-    blocks.append({"kind": "table", "title": "Metrics by variant", "columns": _COMPARED, "rows": rows})
+    blocks: list[Block | None] = [*_expectations(document), _metrics(document)]
     for metric in shown[:2]:
         entries = document["metrics"][metric]["variants"]
         values = [entry["mean"] for entry in entries.values()]
-        blocks.append({"kind": "bars", "title": metric, "labels": list(entries), "values": values})
+        blocks.append(Bars(title=metric, labels=list(entries), values=values))
     blocks += _of_rounds(document, shown)
-    rows = list(_latency(document))
-    blocks.append({"kind": "table", "title": "Seconds of requests", "columns": _LATENCY, "rows": rows})
-    if errors := list(_errors(document)):
-        columns = ["variant", "error", "requests"]
-        blocks.append({"kind": "table", "title": "Requests that failed", "columns": columns, "rows": errors})
-    if failed := [child for child in document["children"] if child["status"] != "completed"]:
-        rows = [[child["key"], child["job_id"], child["status"], child["error"]] for child in failed]
-        columns = ["child", "job", "status", "error"]
-        blocks.append({"kind": "table", "title": "Failed children", "columns": columns, "rows": rows})
-    return blocks
+    blocks += [_latency(document), _errors(document), _failed(document)]
+    return [block for block in blocks if block is not None]
 
 
-def _of_rounds(document: Document, metrics: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _of_rounds(document: Document, metrics: Iterable[str]) -> Iterator[Lines]:
     rounds = document["rounds"]
     numbers = sorted({entry["round"] for entry in rounds})
     values = {(entry["round"], entry["variant"]): entry["metrics"] for entry in rounds}
@@ -262,5 +269,5 @@ def _of_rounds(document: Document, metrics: Iterable[str]) -> Iterator[dict[str,
     present = [name for name in metrics if any(name in entry["metrics"] for entry in rounds)]
     for metric in present[:1]:
         lines = [[values.get((each, name), {}).get(metric) for each in numbers] for name in names]
-        series = [{"name": name, "y": line} for name, line in zip(names, lines, strict=True)]
-        yield {"kind": "lines", "title": f"{metric} by round", "x": numbers, "series": series}
+        series = [Series(name=name, y=line) for name, line in zip(names, lines, strict=True)]
+        yield Lines(title=f"{metric} by round", x=numbers, series=series)

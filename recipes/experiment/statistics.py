@@ -15,7 +15,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MetricEstimate:
     """The mean of a metric over items, and its interval of 95 %: Wilson's if every value is 0 or 1."""
 
     n: int
@@ -23,13 +23,13 @@ class Estimate:
     interval: tuple[float, float] | None
 
 
-def estimates(variant: Variant, metrics: Sequence[str]) -> dict[str, Estimate]:
+def estimates(variant: Variant, metrics: Sequence[str]) -> dict[str, MetricEstimate]:
     """Return the estimates of those metrics that have values."""
     columns = {metric: _there(variant.column(metric)) for metric in metrics}
     drawn = [metric for metric, column in columns.items() if _is_drawn(column)]
     ends = dict(zip(drawn, intervals.draws([columns[metric] for metric in drawn]), strict=True))
     return {
-        metric: Estimate(
+        metric: MetricEstimate(
             len(column),
             float(column.mean()),
             intervals.of_draws(ends[metric], len(column)) if metric in ends else _interval(column),

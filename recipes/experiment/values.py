@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from recipes.measures import tally
 from recipes.measures.paired import Values
 
@@ -38,7 +38,7 @@ OF_ITEMS = ("completed", "requests", "errors", "input_tokens", "output_tokens", 
 _READ = ("number", "kind", "ok", "error", "input_tokens", "output_tokens", "seconds")
 
 
-class Table:
+class ItemValues:
     """Columns of numbers by item, at the end of a local file, so memory holds those in use. NaN is no value."""
 
     def __init__(self, file: IO[bytes], rows: int) -> None:
@@ -111,15 +111,15 @@ class Measured:
         errors: requests that failed, by error code.
     """
 
-    table: Table
+    table: ItemValues
     seconds: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     errors: Counter[str] = field(default_factory=Counter)
 
 
-def read(child: Child, file: IO[bytes]) -> Measured:
+def read(child: ComparedChild, file: IO[bytes]) -> Measured:
     """Read a child's files. Memory holds 50 bytes an item and 4 bytes a request, the rest is in `file`."""
     journal = None if child.journal is None else pq.ParquetFile(child.journal)
-    table = Table(file, 1 + max(_last_number(child.results), _last_number_of(journal), 0))
+    table = ItemValues(file, 1 + max(_last_number(child.results), _last_number_of(journal), 0))
     if child.results is not None:
         _read_results(table, child.results)
         if of_recipe := _OF_RECIPES.get(str(child.manifest.get("recipe"))):
@@ -156,7 +156,7 @@ def _last_number_of(journal: pq.ParquetFile | None) -> int:
     return max((group.column(place).statistics.max for group in groups if group.num_rows), default=-1)
 
 
-def _read_results(table: Table, path: Path) -> None:
+def _read_results(table: ItemValues, path: Path) -> None:
     for item in _items(path):
         table.set("completed", item["number"], item["state"] == "completed")
         for name, value in (item["result"] or {}).items():
@@ -167,7 +167,7 @@ def _read_results(table: Table, path: Path) -> None:
 # Requests
 
 
-def _read_journal(table: Table, journal: pq.ParquetFile) -> Measured:
+def _read_journal(table: ItemValues, journal: pq.ParquetFile) -> Measured:
     completed = table.get("completed")
     sums = {
         name: np.zeros(table.rows)
@@ -214,7 +214,7 @@ def _numbers(column: pa.Array) -> Values:
 # Recipes
 
 
-def _of_rollout(table: Table, path: Path, options: Mapping[str, Any]) -> None:
+def _of_rollout(table: ItemValues, path: Path, options: Mapping[str, Any]) -> None:
     """Set the metrics of each prompt, as recipe `rollout` averages them."""
     binary = tally.all_binary(_kept(item) for item in _items(path))
     n = options.get("n") or max((len(_kept(item)) for item in _items(path)), default=1)
@@ -223,7 +223,7 @@ def _of_rollout(table: Table, path: Path, options: Mapping[str, Any]) -> None:
     variables: set[str] = set()
     unjudged: list[tuple[int, int]] = []
     for item in _items(path):
-        prompt = tally.Prompt(
+        prompt = tally.SampledPrompt(
             list(tally.samples_of(_kept(item), n, binary=binary)),
             n,
             skip_unanswered=bool(options.get("skip_unanswered")),
@@ -249,7 +249,7 @@ def _kept(item: Mapping[str, Any]) -> list[dict[str, Any]]:
     return (item["result"] or {}).get("samples") or []
 
 
-def _of_panel(table: Table, path: Path, options: Mapping[str, Any]) -> None:
+def _of_panel(table: ItemValues, path: Path, options: Mapping[str, Any]) -> None:
     """Set the score of each task's winner, 0 where all agents failed, as recipe `panel` averages it."""
     for item in _items(path):
         results = (item["result"] or {}).get("results") or []
@@ -257,14 +257,14 @@ def _of_panel(table: Table, path: Path, options: Mapping[str, Any]) -> None:
             table.set("best_of", item["number"], results[0]["score"] if results else 0.0)
 
 
-def _of_refine(table: Table, path: Path, options: Mapping[str, Any]) -> None:
+def _of_refine(table: ItemValues, path: Path, options: Mapping[str, Any]) -> None:
     """Set whether an item was accepted, as recipe `refine` counts it, and its attempts."""
     for item in _items(path):
         table.set("pass_rate", item["number"], item["state"] == "completed")
         table.set("attempts", item["number"], len((item["result"] or {}).get("history") or []))
 
 
-_OF_RECIPES: Mapping[str, Callable[[Table, Path, Mapping[str, Any]], None]] = {
+_OF_RECIPES: Mapping[str, Callable[[ItemValues, Path, Mapping[str, Any]], None]] = {
     "rollout": _of_rollout,
     "panel": _of_panel,
     "refine": _of_refine,

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from recipes.experiment.values import Measured
 from recipes.measures.paired import Values
 
 PERCENTILES = (50, 90, 95, 99)
 NOT_METRICS = ("intervals", "data_sources")
-"""Parts of metrics.json that are no metrics of their own."""
+"""Parts of metrics.json that are no metrics."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Variant:
     """
 
     name: str
-    children: Sequence[Child]
+    children: Sequence[ComparedChild]
     measured: Sequence[Measured]
 
     @property

@@ -17,7 +17,7 @@ HELD, NOT_HELD, NOT_DECIDABLE = "held", "not held", "not decidable"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExpectationVerdict:
     """What became of an expression.
 
     Attributes:
@@ -57,28 +57,28 @@ class Verdict:
         }
 
 
-def judge(expression: Expression, variants: Mapping[str, Variant]) -> Verdict:
+def judge(expression: Expression, variants: Mapping[str, Variant]) -> ExpectationVerdict:
     """Return what becomes of an expression."""
     left, right = expression.left, expression.right
     operands = [left, right] if isinstance(right, Operand) else [left]
     if reason := next(filter(None, (_missing(operand, variants) for operand in operands)), None):
-        return Verdict(expression.text, str(expression), NOT_DECIDABLE, reason=reason)
+        return ExpectationVerdict(expression.text, str(expression), NOT_DECIDABLE, reason=reason)
     if isinstance(right, Operand):
         return _between(expression, left, variants[left.variant], right, variants[right.variant])
     estimate = statistics.estimates(variants[left.variant], [left.metric])[left.metric]
     interval = None if estimate.interval is None else (estimate.interval[0] - right, estimate.interval[1] - right)
     verdict = _verdict(expression.operator, interval, None)
-    return Verdict(expression.text, str(expression), verdict, estimate.n, estimate.mean - right, interval)
+    return ExpectationVerdict(expression.text, str(expression), verdict, estimate.n, estimate.mean - right, interval)
 
 
 def _between(
     expression: Expression, left: Operand, left_variant: Variant, right: Operand, right_variant: Variant
-) -> Verdict:
+) -> ExpectationVerdict:
     if not statistics.is_paired(left_variant, right_variant):
         reason = f"'{left.variant}' and '{right.variant}' have different inputs"
-        return Verdict(expression.text, str(expression), NOT_DECIDABLE, reason=reason)
+        return ExpectationVerdict(expression.text, str(expression), NOT_DECIDABLE, reason=reason)
     [difference] = statistics.differences([(left_variant, left.metric, right_variant, right.metric)])
-    return Verdict(
+    return ExpectationVerdict(
         expression.text,
         str(expression),
         _verdict(expression.operator, difference.interval, difference.p),

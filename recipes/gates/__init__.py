@@ -87,7 +87,7 @@ LINEAR = frozenset(
     if gate is not texts.levenshtein
     for prefix in ("", "not-")
 )
-"""Those whose time grows with the text's length alone, so that they need no process of their own."""
+"""Those whose time grows with the text's length alone, so that no other process has to judge them."""
 OF_ANSWERS = frozenset(f"{prefix}{gate.name}" for gate in answers.GATES for prefix in ("", "not-")) | {
     verdicts.external.name
 }

@@ -69,7 +69,7 @@ def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) 
             yield Sample(True, kept["score"], acc, kept["pred"], kept["values"])
 
 
-class Prompt:
+class SampledPrompt:
     """The metrics of one prompt by name.
 
     Attributes:
@@ -184,7 +184,7 @@ class Tally:
         self._variables: set[str] = set()
         self._unjudged: Counter[int] = Counter()
 
-    def add(self, prompt: Prompt) -> None:
+    def add(self, prompt: SampledPrompt) -> None:
         """Count a prompt."""
         self.prompts += 1
         self.samples += len(prompt.samples)

@@ -47,7 +47,7 @@ class CheckOutcome(BaseModel):
     message: str | None
 
 
-class Judgement(BaseModel):
+class JudgeMark(BaseModel):
     """The judge's mark, and whether the proposal won or lost when the two best were compared in both orders."""
 
     mark: int | None
@@ -60,7 +60,7 @@ class RankedProposal(BaseModel):
     proposal: Proposal
     checks: list[CheckOutcome]
     score: float | None
-    judge: Judgement | None
+    judge: JudgeMark | None
     rank: int
 
 
@@ -158,12 +158,12 @@ def events_of(item: EndedItem, agents: Sequence[Agent]) -> list[dict[str, Any]]:
             seconds.setdefault(message["author"], []).append(message["duration_seconds"])
     made: list[BaseModel] = []
     for agent in agents:
-        own = seconds.get(agent.id)
+        durations = seconds.get(agent.id)
         common: dict[str, Any] = {
             "task_id": task.task_id,
             "agent_id": agent.id,
             "role": agent.role,
-            "duration_ms": round(sum(own) * 1000, 3) if own else None,
+            "duration_ms": round(sum(durations) * 1000, 3) if durations else None,
             "timestamp": timestamp,
         }
         if proposal := proposals.get(agent.id):

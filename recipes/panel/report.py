@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from rapidfuzz.distance import Levenshtein
 
 from batchyard import histogram
-from batchyard.recipes import EndedItem, Report, Results
+from batchyard.recipes import Block, EndedItem, Lines, Matrix, Report, Results, Series, Table
 from recipes import extracts
 from recipes.measures import intervals
 from recipes.panel.events import Agent, deliberation, events_of
+from recipes.reports.json_lines import line
 
 
 @dataclass
@@ -85,7 +85,7 @@ def _equal(best: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     )
 
 
-class _Tally:
+class _TaskTally:
     """Sums over the tasks of a panel. `ties` are tasks whose winner is no better than the second."""
 
     def __init__(self, agents: Sequence[Agent], rounds: int, extract: str | None, scored: bool) -> None:
@@ -186,7 +186,7 @@ class _Tally:
         verdict = "gain" if ends[-1][0] > 0 else "none"
         return {"best_of": best, "best_agent": {"agent": name, **alone}, "gain": {**gain, "verdict": verdict}}
 
-    def view(self) -> list[dict[str, Any]]:
+    def view(self) -> list[Block]:
         names = list(self.agents)
         columns = ["agent", "model", "proposals", "wins", "mean score", "tokens", "p50 s", "p95 s", "p99 s"]
         rows = []
@@ -194,21 +194,18 @@ class _Tally:
             latency = agent.latency()
             quantiles = [latency[quantile] for quantile in ("p50", "p95", "p99")]
             rows.append([name, agent.model, agent.proposals, agent.wins, agent.score.value, agent.tokens, *quantiles])
-        blocks: list[dict[str, Any]] = [
-            {"kind": "table", "title": "Agents", "columns": columns, "rows": rows},
-            {
-                "kind": "matrix",
-                "title": "Share of tasks in which the agent of the row ranks before that of the column",
-                "rows": names,
-                "columns": names,
-                "values": [[self.before.get((row, column), Mean()).value for column in names] for row in names],
-            },
+        blocks: list[Block] = [
+            Table(title="Agents", columns=columns, rows=rows),
+            Matrix(
+                title="Share of tasks in which the agent of the row ranks before that of the column",
+                rows=names,
+                columns=names,
+                values=[[self.before.get((row, column), Mean()).value for column in names] for row in names],
+            ),
         ]
         if self.revision_gain.n:
-            series = [{"name": name, "y": [mean.value for mean in self.agents[name].rounds]} for name in names]
-            blocks.append(
-                {"kind": "lines", "title": "Mean score by round", "x": list(range(self._rounds + 1)), "series": series}
-            )
+            series = [Series(name=name, y=[mean.value for mean in self.agents[name].rounds]) for name in names]
+            blocks.append(Lines(title="Mean score by round", x=list(range(self._rounds + 1)), series=series))
         return blocks
 
 
@@ -218,19 +215,15 @@ def report(results: Results, agents: Sequence[Agent], rounds: int, extract: str 
     Args:
         scored: the proposals were checked.
     """
-    tally = _Tally(agents, rounds, extract, scored)
+    tally = _TaskTally(agents, rounds, extract, scored)
     with ExitStack() as stack:
         names = ("panel.jsonl", "dialogue.jsonl", "events.jsonl")
         tasks, messages, told = (stack.enter_context(results.create(name)) for name in names)
         for item in results.items():
             tally.add(item)
-            tasks.write(_line(deliberation(item).model_dump(mode="json")))
+            tasks.write(line(deliberation(item).model_dump(mode="json")))
             for message in item.result.get("dialogue", []):
-                messages.write(_line({"task_id": item.custom_id, **message}))
+                messages.write(line({"task_id": item.custom_id, **message}))
             for event in events_of(item, agents):
-                told.write(_line(event))
+                told.write(line(event))
     return Report(tally.metrics(), tally.view())
-
-
-def _line(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,6 +1,6 @@
 """Recipe `refine`: an answer passes gates, votes and a blind review, or is asked for again, on higher tiers too.
 
-What follows a failure is decided in `refine_policy`; what the recipe leaves behind is in `refine_report`.
+What follows a failure is decided in `refine.policy`; what the recipe leaves behind is in `refine.report`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from batchyard.recipes import (
 )
 from batchyard.wording import PLACE, cut, fill, nearest, quoted
 from recipes import extracts
+from recipes.answers import failure_of
 from recipes.gates import BUILT_IN, columns, json_texts, subject, verdicts
 from recipes.refine import report as refine_report
 from recipes.refine.options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
@@ -236,7 +237,7 @@ class _Refinement:
         """Ask for an answer and look at it. Its text and its failures are left in the attempt."""
         (answer,) = yield [_answer_ask(self._options, attempt.tier, content)]
         attempt.count([answer])
-        if failure := _failure(answer):
+        if failure := failure_of(answer):
             attempt.failures.append(failure)
             return
         attempt.text = answer.text
@@ -286,7 +287,7 @@ class _Refinement:
         ballots = [
             (
                 Vote(
-                    None if _failure(given) else extracts.extract(votes.extract, given.text),
+                    None if failure_of(given) else extracts.extract(votes.extract, given.text),
                     votes.weights.get(voter, 1.0),
                 ),
                 voter,
@@ -342,7 +343,7 @@ class _Refinement:
     def _try_reviewer(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[None]:
         """After some of the reviews, put another item's answer before the reviewer, if there is one that differs.
 
-        Not together with the item's own: where all items are reviewed at once, none has been accepted yet.
+        Not together with that of the item's answer: where all items are reviewed at once, none has been accepted yet.
         """
         options = self._options
         share = max(options.probes, min(MOST_PROBED, LEAST_PROBES / self._item.total)) if options.probes else 0.0
@@ -410,14 +411,6 @@ class _Refinement:
 
 def _first_line(review: Answer) -> str:
     return review.text.partition("\n")[0]
-
-
-def _failure(answer: Answer) -> Failure | None:
-    """Return why there is no answer, None if there is one. A text of blanks is none."""
-    if answer.ok:
-        return None if answer.text.strip() else Failure("empty_answer", "The answer has no text.")
-    error = answer.error or {}
-    return Failure(str(error.get("code") or "no_answer"), str(error.get("message") or "There is no answer."))
 
 
 @recipe(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from batchyard.recipes import Options
+from batchyard.recipes import NestedOptions, Options
 from recipes.gates import parse
-from recipes.refine.policy import Policy
+from recipes.refine.policy import Rules
 from recipes.refine.votes import Strategy
 from recipes.rollout.options import Sampling
 
@@ -18,10 +18,6 @@ REVIEW = (
     "else on that line. After FAIL, say what is wrong."
 )
 ARBITRATE = "These answers were given:\n\n{candidates}\n\nWhich of them is right? Answer with its number alone."
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 def _as(name: str) -> Callable[[Any], Any]:
@@ -36,7 +32,7 @@ def _gate(value: Any) -> Any:
     return {"gate": name, "value": parameter}
 
 
-class TierOptions(_Settings):
+class TierOptions(NestedOptions):
     """A model that answers, with its own number of attempts and its own sampling."""
 
     model: str
@@ -44,7 +40,7 @@ class TierOptions(_Settings):
     sampling: Sampling | None = None
 
 
-class GateOptions(_Settings):
+class GateOptions(NestedOptions):
     """A gate that an answer has to pass. The category of its failures is the gate's own unless it stands here."""
 
     gate: str
@@ -52,7 +48,7 @@ class GateOptions(_Settings):
     category: str | None = None
 
 
-class ReviewerOptions(_Settings):
+class ReviewerOptions(NestedOptions):
     """A model that sees the task and the answer, and says PASS or FAIL."""
 
     model: str
@@ -60,7 +56,7 @@ class ReviewerOptions(_Settings):
     sampling: Sampling = Sampling(temperature=0)
 
 
-class ArbiterOptions(_Settings):
+class ArbiterOptions(NestedOptions):
     """A model that decides a tie of votes."""
 
     model: str
@@ -68,7 +64,7 @@ class ArbiterOptions(_Settings):
     structured: bool = Field(True, description="Hold it to the form of its answer; false: where no engine can")
 
 
-class VoteOptions(_Settings):
+class VoteOptions(NestedOptions):
     """Models that answer the task, too: what is extracted of all answers is counted."""
 
     models: list[str] = Field(min_length=1, max_length=16)
@@ -84,7 +80,7 @@ class VoteOptions(_Settings):
     sampling: Sampling | None = None
 
 
-class PolicyOptions(_Settings):
+class PolicyOptions(NestedOptions):
     """When an item goes to the next tier, or to a person."""
 
     unchanged: int = Field(3, ge=2, description="Equal answers in a row after which a person is needed")
@@ -97,7 +93,7 @@ class PolicyOptions(_Settings):
     categories: int = Field(3, ge=1, description="More categories than these are no progress then")
 
 
-class Prompts(_Settings):
+class Prompts(NestedOptions):
     """What follows the task after a failure. Place {feedback} has a line for each failure, {answer} the answer."""
 
     retry: str = (
@@ -134,10 +130,10 @@ class Refine(Options):
         None, min_length=1, max_length=1, description="Hold answers to a form: one of json, regex, choice, grammar"
     )
 
-    def rules(self) -> Policy:
+    def rules(self) -> Rules:
         """Return the policy with the budget of each tier."""
         budgets = tuple(
             tier.budget or (self.policy.later_budget if number else self.policy.budget)
             for number, tier in enumerate(self.tiers)
         )
-        return Policy(budgets, **self.policy.model_dump(exclude={"budget", "later_budget"}))
+        return Rules(budgets, **self.policy.model_dump(exclude={"budget", "later_budget"}))

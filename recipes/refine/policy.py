@@ -25,7 +25,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Policy:
+class Rules:
     """The numbers of the rules.
 
     Attributes:
@@ -55,33 +55,33 @@ class Decision:
     reason: str | None = None
 
 
-def decide(history: Sequence[Attempt], policy: Policy) -> Decision:
+def decide(history: Sequence[Attempt], rules: Rules) -> Decision:
     """Return what follows the last attempt of a history. Its attempts are on tiers that never go down.
 
     An item is stuck if its last answers are equal, whichever tiers have written them. Otherwise the attempts on the
     present tier alone count: the first rule that holds gives the tier up, for the next one, or for a person after the
     last one.
     """
-    texts = [attempt.text for attempt in history[-policy.unchanged :]]
-    if len(texts) == policy.unchanged and texts[0] is not None and len(set(texts)) == 1:
+    texts = [attempt.text for attempt in history[-rules.unchanged :]]
+    if len(texts) == rules.unchanged and texts[0] is not None and len(set(texts)) == 1:
         return Decision("stuck", "no_change")
     tier = history[-1].tier
-    reason = _given_up([attempt for attempt in history if attempt.tier == tier], policy.budgets[tier], policy)
+    reason = _given_up([attempt for attempt in history if attempt.tier == tier], rules.budgets[tier], rules)
     if reason is None:
         return Decision("retry")
-    return Decision("escalate" if tier + 1 < len(policy.budgets) else "stuck", reason)
+    return Decision("escalate" if tier + 1 < len(rules.budgets) else "stuck", reason)
 
 
-def _given_up(attempts: Sequence[Attempt], budget: int, policy: Policy) -> str | None:
+def _given_up(attempts: Sequence[Attempt], budget: int, rules: Rules) -> str | None:
     """Return the rule by which a tier is given up after these attempts on it."""
-    last = [attempt.category for attempt in attempts[-policy.repeat :]]
-    if len(last) == policy.repeat and len(set(last)) == 1:
+    last = [attempt.category for attempt in attempts[-rules.repeat :]]
+    if len(last) == rules.repeat and len(set(last)) == 1:
         return "repeat"
-    if attempts[-1].failures > policy.failures:
+    if attempts[-1].failures > rules.failures:
         return "failures"
     if len(attempts) >= budget:
         return "budget"
-    if len(attempts) >= policy.friction and not _fell(attempts) and _rubs(attempts, policy):
+    if len(attempts) >= rules.friction and not _fell(attempts) and _rubs(attempts, rules):
         return "friction"
     return None
 
@@ -91,10 +91,10 @@ def _fell(attempts: Sequence[Attempt]) -> bool:
     return len(attempts) > 1 and attempts[-1].failures < attempts[-2].failures
 
 
-def _rubs(attempts: Sequence[Attempt], policy: Policy) -> bool:
+def _rubs(attempts: Sequence[Attempt], rules: Rules) -> bool:
     """True if a category went and came back, failures did not fall over the last attempts, or categories are many."""
     categories = [attempt.category for attempt in attempts]
     runs = [category for at, category in enumerate(categories) if at == 0 or categories[at - 1] != category]
-    window = attempts[-policy.stalled :]
-    stalled = len(window) == policy.stalled and window[-1].failures >= window[0].failures
-    return len(set(runs)) < len(runs) or stalled or len(set(categories)) > policy.categories
+    window = attempts[-rules.stalled :]
+    stalled = len(window) == rules.stalled and window[-1].failures >= window[0].failures
+    return len(set(runs)) < len(runs) or stalled or len(set(categories)) > rules.categories

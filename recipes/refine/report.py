@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
-from batchyard.recipes import EndedItem, Report, Results
+from batchyard.recipes import Bars, Block, EndedItem, Matrix, Report, Results, Table
 from recipes.measures import intervals
 from recipes.refine.options import Refine
+from recipes.reports.json_lines import line
 
 MAIN = "done.jsonl"
 STUCK = "stuck.jsonl"
@@ -59,7 +57,7 @@ def share(successes: int, count: int) -> dict[str, Any]:
     }
 
 
-class _Tally:
+class _ItemTally:
     """Sums over the items of a job."""
 
     def __init__(self, options: Refine) -> None:
@@ -130,7 +128,7 @@ class _Tally:
             )
         return [("reviewer_agrees", message)]
 
-    def view(self) -> list[dict[str, Any]]:
+    def view(self) -> list[Block]:
         names = [f"{number} {tier.model}" for number, tier in enumerate(self._tiers, 1)]
         most = max((attempt for tier in self._tiers for attempt in tier.begun), default=0)
         rates = [
@@ -147,29 +145,28 @@ class _Tally:
                 [name, tier.items, tier.accepted, metrics["requests_per_accepted"], metrics["tokens_per_accepted"]]
             )
         columns = ["tier", "items", "accepted", "requests per accepted item", "tokens per accepted item"]
-        blocks: list[dict[str, Any]] = [{"kind": "table", "title": "Tiers", "columns": columns, "rows": rows}]
+        blocks: list[Block] = [Table(title="Tiers", columns=columns, rows=rows)]
         if most:
             attempts = [str(attempt) for attempt in range(1, most + 1)]
             title = "Share of the attempts that were accepted, by tier and number of the attempt"
-            blocks.append({"kind": "matrix", "title": title, "rows": names, "columns": attempts, "values": rates})
+            blocks.append(Matrix(title=title, rows=names, columns=attempts, values=rates))
         if self._categories:
             labels, values = zip(*self._categories.most_common(), strict=True)
-            bars = {"kind": "bars", "title": "Failures by category", "labels": list(labels), "values": list(values)}
-            blocks.append(bars)
+            blocks.append(Bars(title="Failures by category", labels=list(labels), values=list(values)))
         return blocks
 
 
 def report(results: Results, options: Refine) -> Report:
     """Write `done.jsonl` and `stuck.jsonl`, in the order of the input."""
-    tally = _Tally(options)
+    tally = _ItemTally(options)
     with ExitStack() as stack:
         done, stuck = (stack.enter_context(results.create(name)) for name in (MAIN, STUCK))
         for item in results.items():
             tally.add(item)
             if item.state == "completed":
-                done.write(_line(_done(item)))
+                done.write(line(_done(item)))
             elif item.state == "stuck":
-                stuck.write(_line(_of_stuck(item)))
+                stuck.write(line(_of_stuck(item)))
     return Report(tally.metrics(), tally.view(), tally.warnings())
 
 
@@ -196,7 +193,3 @@ def _of_stuck(item: EndedItem) -> dict[str, Any]:
         "text": texts[-1] if texts else None,
         "history": history,
     }
-
-
-def _line(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)

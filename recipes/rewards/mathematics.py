@@ -29,7 +29,7 @@ def math(
     require()
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify  # sympy takes a second
 
-    # Its own time limits are signals, which a process with threads has no use for. The caller limits a call.
+    # The library's time limits are signals, which do not work in threads. The caller limits a call.
     gold = parse(f"\\boxed{{{ground_truth}}}", [LatexExtractionConfig()], parsing_timeout=None)
     answer = parse(solution_str, [ExprExtractionConfig(), LatexExtractionConfig()], parsing_timeout=None)
     if not gold:

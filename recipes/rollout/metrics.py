@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from batchyard.recipes import Report
+from batchyard.recipes import Block, Histogram, Lines, Report, Series, Table
 from recipes.measures import intervals, passing, verl
-from recipes.measures.tally import Prompt, Sample, Tally
+from recipes.measures.tally import Sample, SampledPrompt, Tally
 from recipes.rollout.options import Rollout
 
 MOST_SOURCES = 100
-"""Data sources that have metrics of their own. Others count in those over all."""
+"""Data sources with metrics for each. Others count in those over all."""
 MOST_BARS = 32
 
 
@@ -31,7 +31,7 @@ class Summary:
 
     def add(self, data_source: str, samples: Sequence[Sample]) -> None:
         """Count a prompt."""
-        prompt = Prompt(
+        prompt = SampledPrompt(
             samples,
             self._options.n,
             skip_unanswered=self._options.skip_unanswered,
@@ -55,15 +55,15 @@ class Summary:
             solved = self._solved / self._all.prompts if self._all.prompts else None
             interval = intervals.wilson(self._solved, self._all.prompts)
             metrics = {**metrics, "solved": solved, "intervals": {**metrics["intervals"], "solved": interval}}
-        view = [
-            *self._curve(metrics),
-            *self._correct(),
-            *self._rewards(),
+        view: list[Block | None] = [
+            self._curve(metrics),
+            self._correct(),
+            self._rewards(),
             self._table({**sources, "all": metrics} if len(sources) > 1 else sources),
         ]
-        return Report({**metrics, "data_sources": sources}, view)
+        return Report({**metrics, "data_sources": sources}, [block for block in view if block is not None])
 
-    def _curve(self, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _curve(self, metrics: Mapping[str, Any]) -> Lines | None:
         """Return what more samples gain: pass@k, or where that is unknown best@k and worst@k."""
         n = self._options.n
         if "pass@1" in metrics:
@@ -71,46 +71,47 @@ class Summary:
         else:
             title, sizes, names = "best@k and worst@k", verl.sizes(n), ["best@{}/mean", "worst@{}/mean"]
         sizes = [size for size in sizes if all(name.format(size) in metrics for name in names)]
+        if len(sizes) < 2:
+            return None
         series = []
         for name in names:
-            line = {"name": name.format("k"), "y": [metrics[name.format(size)] for size in sizes]}
+            line = Series(name=name.format("k"), y=[metrics[name.format(size)] for size in sizes])
             ends = [metrics["intervals"].get(name.format(size)) for size in sizes]
             if all(ends):
-                line |= {"low": [end[0] for end in ends], "high": [end[1] for end in ends]}
+                line.low, line.high = [end[0] for end in ends], [end[1] for end in ends]
             series.append(line)
-        return [{"kind": "lines", "title": title, "x": sizes, "series": series}] if len(sizes) > 1 else []
+        return Lines(title=title, x=sizes, series=series)
 
-    def _correct(self) -> list[dict[str, Any]]:
+    def _correct(self) -> Histogram | None:
         if not self._all.correct:
-            return []
+            return None
         n = self._options.n
         width = n // MOST_BARS + 1
         values = [0] * (n // width + 1)
         for (correct, _), prompts in self._all.correct.items():
             values[correct // width] += prompts
         labels = [_range(first, min(first + width - 1, n)) for first in range(0, n + 1, width)]
-        title = f"Prompts by right samples of {n}"
-        return [{"kind": "histogram", "title": title, "labels": labels, "values": values}]
+        return Histogram(title=f"Prompts by right samples of {n}", labels=labels, values=values)
 
-    def _rewards(self) -> list[dict[str, Any]]:
+    def _rewards(self) -> Histogram | None:
         scores = np.asarray(self._scores)
         if not len(scores):
-            return []
+            return None
         values, counts = np.unique(scores, return_counts=True)
         labels = [f"{value:g}" for value in values]
         if len(values) > MOST_BARS:
             counts, edges = np.histogram(scores, bins=MOST_BARS)
             labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
-        return [{"kind": "histogram", "title": "Samples by reward", "labels": labels, "values": counts.tolist()}]
+        return Histogram(title="Samples by reward", labels=labels, values=counts.tolist())
 
-    def _table(self, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _table(self, metrics: Mapping[str, Mapping[str, Any]]) -> Table:
         n = self._options.n
         names = [f"mean@{n}", "pass@1", f"pass@{n}", f"majority@{n}", "no_answer"]
         names = [name for name in dict.fromkeys(names) if any(name in entry for entry in metrics.values())]
         counts = ["prompts", "samples", "unanswered", "reward_errors"]
         rows = [[source, *(entry.get(name) for name in counts + names)] for source, entry in metrics.items()]
         columns = ["data source", *(name.replace("_", " ") for name in counts), *names]
-        return {"kind": "table", "title": "Data sources", "columns": columns, "rows": rows}
+        return Table(title="Data sources", columns=columns, rows=rows)
 
 
 def _range(first: int, last: int) -> str:

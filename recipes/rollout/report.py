@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from batchyard.recipes import EndedItem, Messages, Report, Results, messages_of
 from recipes.measures.tally import Sample, all_binary, is_judged, samples_of
+from recipes.reports import json_lines
 from recipes.rollout.metrics import Summary
 from recipes.rollout.options import Rollout, data_source_of, ground_truth_of
 
@@ -62,11 +63,11 @@ def write(results: Results, options: Rollout) -> Report:
             summary.add(data_source_of(item.columns), samples)
             messages = _messages(item, options)
             for line in _sample_lines(item, samples, messages, options):
-                samples_file.write(orjson.dumps(line) + b"\n")
+                samples_file.write(json_lines.line(line))
             line_of = _best if options.keep == "best" else _preference
             for file in more:
                 if chosen := line_of(messages, [sample for sample in _samples(item) if is_judged(sample)]):
-                    file.write(orjson.dumps(chosen) + b"\n")
+                    file.write(json_lines.line(chosen))
 
         with results.create("rollouts.parquet") as file:
             _write_rollouts(file, results, options, add)

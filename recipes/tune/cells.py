@@ -1,4 +1,4 @@
-"""The options of `tune`, and the cells that they ask for: configurations of models, each measured on its own."""
+"""The options of `tune`, and the cells that they ask for: configurations of models, each measured alone."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def check_key(key: str) -> None:
 
 
 @dataclass(frozen=True)
-class Base:
+class TunedModel:
     """A model that cells are derived from.
 
     Attributes:
@@ -165,7 +165,7 @@ class Cell(BaseModel):
     preset: str | None = None
     repair_of: str | None = None
 
-    def entry(self, base: Base) -> dict[str, Any]:
+    def entry(self, base: TunedModel) -> dict[str, Any]:
         """Return the entry of the derived model: the base's under the overrides. A value of None takes a key out."""
         entry = {**base.entry, "engine_args": dict(base.entry.get("engine_args") or {})}
         for key, value in self.overrides.items():
@@ -182,19 +182,19 @@ class Cell(BaseModel):
             del entry["engine_args"]
         return entry
 
-    def value(self, base: Base, key: str) -> Any:
+    def value(self, base: TunedModel, key: str) -> Any:
         """Return the value of a dotted key in the derived model's entry, None without one."""
         value: Any = self.entry(base)
         for name in config.path(key):
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
-    def identity(self, base: Base) -> str:
+    def identity(self, base: TunedModel) -> str:
         """Return what is equal for cells that measure the same."""
         return json.dumps([self.model, self.entry(base), self.concurrency], sort_keys=True)
 
 
-def cells(options: TuneOptions, bases: Sequence[Base]) -> list[Cell]:
+def cells(options: TuneOptions, bases: Sequence[TunedModel]) -> list[Cell]:
     """Return the cells of a matrix: the product of its dimensions, models first.
 
     Args:
@@ -219,20 +219,20 @@ def cells(options: TuneOptions, bases: Sequence[Base]) -> list[Cell]:
 
 
 def named(cell: Cell, taken: Sequence[str]) -> Cell:
-    """Return a cell with its own name, or one with a number if that is taken."""
+    """Return a cell whose name is not taken: with a number if need be."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", cell.name)[:NAME]
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     return cell.model_copy(update={"name": name if name not in taken else next(n for n in numbered if n not in taken)})
 
 
-def largest(bases: Sequence[Base]) -> Base:
+def largest(bases: Sequence[TunedModel]) -> TunedModel:
     """Return the base with the most bytes of weights; the last one unless the sizes of all are known."""
     sizes = [base.size for base in bases]
     known = [size for size in sizes if size is not None]
     return bases[sizes.index(max(known))] if len(known) == len(bases) else bases[-1]
 
 
-def _check(options: TuneOptions, bases: Sequence[Base]) -> None:
+def _check(options: TuneOptions, bases: Sequence[TunedModel]) -> None:
     if options.search == "optuna":
         if options.matrix:
             raise ValueError(
@@ -265,18 +265,18 @@ def _check(options: TuneOptions, bases: Sequence[Base]) -> None:
             raise ValueError(f"models.{index}: matrix '{options.matrix}' runs on {names}; leave out {base.name!r}")
 
 
-def defaults(options: TuneOptions, bases: Sequence[Base]) -> int:
+def defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> int:
     """Return how many cells are models as they are: the first ones."""
     return len(bases) if options.default and (options.matrix or options.batch or options.set) else 0
 
 
-def _defaults(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
+def _defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> Iterator[Cell]:
     """Yield the models as they are, with as many batches side by side as the first of the cells that they are not."""
     for base in bases[: defaults(options, bases)]:
         yield made(base, {}, None, (options.concurrency or [1])[0])
 
 
-def _product(options: TuneOptions, bases: Sequence[Base]) -> Iterator[Cell]:
+def _product(options: TuneOptions, bases: Sequence[TunedModel]) -> Iterator[Cell]:
     if options.matrix is not None:
         for preset in SEED:
             base = largest(bases) if preset.kind == "large" else bases[0]
@@ -297,7 +297,7 @@ def _overrides(dimensions: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, An
 
 
 def made(
-    base: Base, overrides: Mapping[str, Any], batch: int | None, concurrency: int, preset: str | None = None
+    base: TunedModel, overrides: Mapping[str, Any], batch: int | None, concurrency: int, preset: str | None = None
 ) -> Cell:
     """Return a cell, named by its model and by what it is made of: `mini-64x2`, `mini-64x2+replicas-2`."""
     of_name = base.name

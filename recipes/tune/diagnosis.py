@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from batchyard.failures.causes import CAUSES, SYMPTOMS, Category, Match, Rule, Severity, find
 from batchyard.failures.reasons import cause_of
 from batchyard.wording import MAX_MESSAGE, cut, nearest
-from recipes.tune.cells import Base, Cell, named
+from recipes.tune.cells import Cell, TunedModel, named
 from recipes.tune.results import CellResult, batch_of
 
 SHARE = 0.95
@@ -55,7 +55,7 @@ class _Failed(NamedTuple):
     """A cell that failed, and its base."""
 
     result: CellResult
-    base: Base
+    base: TunedModel
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key in the cell's entry, None without one."""
@@ -150,7 +150,7 @@ def _remedy(failed: _Failed, known: Match) -> Remedy:
     return Remedy(known.remedy, _OVERRIDES[name](known.match) if name in _OVERRIDES else {})
 
 
-def diagnose(result: CellResult, base: Base) -> Diagnosis | None:
+def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
     """Return why a cell failed; None if it did not. One whose requests all failed did."""
     silent = result.state == "completed" and not any(repeat.ok for repeat in result.repeats)
     if result.state not in ("failed", "over_budget") and not silent:
@@ -166,7 +166,7 @@ def diagnose(result: CellResult, base: Base) -> Diagnosis | None:
     return Diagnosis("timeout", "warning", _line(result), text, smaller.overrides)
 
 
-def repair(result: CellResult, base: Base, taken: Sequence[str]) -> Cell | None:
+def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell | None:
     """Return the cell that tries the remedy of a failed one; None if no cell can, or the failed one is a repair itself.
 
     Args:
@@ -190,7 +190,7 @@ def repair(result: CellResult, base: Base, taken: Sequence[str]) -> Cell | None:
     )
 
 
-def _found(rules: Sequence[Rule], result: CellResult, base: Base) -> Diagnosis | None:
+def _found(rules: Sequence[Rule], result: CellResult, base: TunedModel) -> Diagnosis | None:
     """Return the diagnosis by the first line that a rule knows."""
     for line in _lines(result):
         if known := find(line, rules):

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape
 
-from recipes.experiment.plots import CHARACTER, LABEL, TOP, WIDTH, drawing
-from recipes.experiment.tables import number
+from batchyard.recipes import Matrix
+from recipes.reports.markdown import number
+from recipes.reports.svg import CHARACTER, TOP, WIDTH, drawing, shortened
 from recipes.tune import report
 
 LEFT = 84.0
@@ -44,7 +45,7 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
         x = LEFT + (RIGHT - LEFT) * medians["p95"] / most_x
         return f"{x:.1f}", f"{BOTTOM - (BOTTOM - TOP) * medians['tokens'] / most_y:.1f}"
 
-    shapes = [_title(title)]
+    shapes = []
     for share in (0.0, 0.5, 1.0):
         right, up = LEFT + (RIGHT - LEFT) * share, BOTTOM - (BOTTOM - TOP) * share
         shapes.append(f'<line class="rule" x1="{LEFT:g}" x2="{RIGHT:g}" y1="{up:g}" y2="{up:g}"/>')
@@ -76,7 +77,7 @@ class _Labels:
 
     def of(self, name: str, x: float, y: float, kind: str) -> str:
         """Return a name beside its dot, on the first side on which it covers no other; empty without such a side."""
-        text = name if len(name) <= LABEL else f"{name[: LABEL - 1]}…"
+        text = shortened(name)
         width = CHARACTER * len(text)
         for left, line in ((x - 8 - width, y - 6), (x + 8, y + 14), (x + 8, y - 6), (x - 8 - width, y + 14)):
             right = left + width
@@ -88,16 +89,16 @@ class _Labels:
         return ""
 
 
-def _heat_map(block: Mapping[str, Any]) -> str:
+def _heat_map(block: Matrix) -> str:
     """Return a box for each value, the darker the higher."""
-    values = [value for row in block["values"] for value in row if value is not None]
+    values = [value for row in block.values for value in row if value is not None]
     low, high = min(values), max(values)
-    left = 24 + CHARACTER * max(map(len, block["rows"]))
-    step = (WIDTH - 12 - left) / len(block["columns"])
-    shapes = [_title(block["title"])]
-    for index, name in enumerate(block["columns"]):
+    left = 24 + CHARACTER * max(map(len, block.rows))
+    step = (WIDTH - 12 - left) / len(block.columns)
+    shapes = []
+    for index, name in enumerate(block.columns):
         shapes.append(f'<text class="middle" x="{left + (index + 0.5) * step:.1f}" y="{TOP + 8}">{escape(name)}</text>')
-    for index, (name, row) in enumerate(zip(block["rows"], block["values"], strict=True)):
+    for index, (name, row) in enumerate(zip(block.rows, block.values, strict=True)):
         y = TOP + 18 + CELL * index
         shapes.append(f'<text class="end" x="{left - 10:.1f}" y="{y + CELL / 2 + 4:g}">{escape(name)}</text>')
         for column, value in enumerate(row):
@@ -109,8 +110,4 @@ def _heat_map(block: Mapping[str, Any]) -> str:
             shapes.append(
                 f'<text class="middle" x="{x + step / 2:.1f}" y="{y + CELL / 2 + 4:g}">{number(value)}</text>'
             )
-    return drawing(block["title"], shapes, TOP + 30 + CELL * len(block["rows"]))
-
-
-def _title(title: str) -> str:
-    return f'<text class="title" x="12" y="24">{escape(title)}</text>'
+    return drawing(block.title, shapes, TOP + 30 + CELL * len(block.rows))

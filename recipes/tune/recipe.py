@@ -17,7 +17,7 @@ from batchyard import config
 from batchyard.recipes import Child, Recipe, Report, Results
 from recipes.experiment.recipe import nested
 from recipes.tune import plots, report
-from recipes.tune.cells import Base, Cell, TuneOptions, cells
+from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
 from recipes.tune.results import CellResult
 
 RECIPE = "batch"
@@ -43,10 +43,10 @@ class Tune(TuneOptions):
 
 def requests(options: Tune, model: str, *, warm_up: bool = False) -> dict[str, Any]:
     """Return the options of a job that measures a model: each of its requests is computed, once."""
-    own = nested(options.options)
+    values = nested(options.options)
     if warm_up:
-        own["limit"] = min(options.warm_up, own.get("limit") or options.warm_up)
-    return {**own, "model": model, "fresh": True, "retries": 0}
+        values["limit"] = min(options.warm_up, values.get("limit") or options.warm_up)
+    return {**values, "model": model, "fresh": True, "retries": 0}
 
 
 def job(options: Tune, cell: Cell, model: str, repeat: int, copy: int) -> Child:
@@ -57,16 +57,16 @@ def job(options: Tune, cell: Cell, model: str, repeat: int, copy: int) -> Child:
 def finish(results: Results, options: Tune) -> Report:
     """Write the reports and plots of the cells that have ended, and return the metrics."""
     measured: list[tuple[int, CellResult]] = []
-    bases: dict[str, Base] = {}
+    bases: dict[str, TunedModel] = {}
     for item in results.items():
         if "cell" in item.result:
             cell = CellResult.model_validate(item.result["cell"])
             measured.append((item.result["run"], cell))
-            bases[cell.cell.model] = Base(**item.result["base"])
+            bases[cell.cell.model] = TunedModel(**item.result["base"])
     if not measured:
         return Report()
-    own = [bases[name] for name in options.models if name in bases]
-    document = report.document(options, own, [cell for _, cell in sorted(measured, key=lambda entry: entry[0])])
+    ordered = [bases[name] for name in options.models if name in bases]
+    document = report.document(options, ordered, [cell for _, cell in sorted(measured, key=lambda entry: entry[0])])
     for name, text in _artifacts(document):
         with results.create(name) as file:
             file.write(text.encode())
@@ -91,14 +91,14 @@ class TuneRecipe(Recipe[Tune]):
         cells: those that are known before it begins, by its options and its models.
     """
 
-    cells: Callable[[Tune, Sequence[Base]], Sequence[Cell]]
+    cells: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]
 
     @property
     def function(self) -> Callable[..., Any]:
         return self.cells
 
 
-def known_cells(options: Tune, bases: Sequence[Base]) -> Sequence[Cell]:
+def known_cells(options: Tune, bases: Sequence[TunedModel]) -> Sequence[Cell]:
     """Return the cells that are known before a tune begins."""
     return cells(options, bases)
 

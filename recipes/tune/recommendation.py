@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from batchyard import durations, models
-from recipes.tune.cells import Base, TuneOptions
+from recipes.tune.cells import TunedModel, TuneOptions
 from recipes.tune.results import STEADY, CellResult, Medians, is_steady
 from recipes.tune.slo import METRICS, SLO, parse
 
@@ -84,7 +84,7 @@ def best(results: Sequence[CellResult], slo: SLO | None) -> CellResult | None:
     return results[min(within, key=order)]
 
 
-def recommend(options: TuneOptions, bases: Sequence[Base], results: Sequence[CellResult]) -> Recommendation:
+def recommend(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> Recommendation:
     """Return what to run with, and why."""
     slo = objective(options)
     chosen = best(results, slo)
@@ -124,7 +124,7 @@ def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
 def _reasons(
     slo: SLO | None,
     chosen: CellResult,
-    bases: Mapping[str, Base],
+    bases: Mapping[str, TunedModel],
     results: Sequence[CellResult],
     window: str,
     rows: int,
@@ -194,10 +194,15 @@ def _plain(results: Sequence[CellResult], chosen: CellResult) -> CellResult | No
 def _ratio(chosen: CellResult, plain: CellResult) -> str:
     """Return how many times as fast a cell is, and the least and the most of any two repeats."""
     ratio = f"{_tokens(chosen) / _tokens(plain):.3g} times"
-    own, other = chosen.tokens_range, plain.tokens_range
-    if min(len(chosen.repeats), len(plain.repeats)) < 2 or own is None or other is None or not other[0]:
+    tokens, plain_tokens = chosen.tokens_range, plain.tokens_range
+    if (
+        min(len(chosen.repeats), len(plain.repeats)) < 2
+        or tokens is None
+        or plain_tokens is None
+        or not plain_tokens[0]
+    ):
         return ratio
-    low, high = own[0] / other[1], own[1] / other[0]
+    low, high = tokens[0] / plain_tokens[1], tokens[1] / plain_tokens[0]
     apart = "" if low > 1 or high < 1 else ", which does not tell them apart"
     return f"{ratio} ({low:.3g} to {high:.3g} by the repeats{apart})"
 

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from recipes.experiment.tables import interval, number, table
-from recipes.tune.cells import Base, TuneOptions
+from batchyard.recipes import Bars, Block, Lines, Matrix, Series, Table
+from recipes.reports import csv_files
+from recipes.reports.markdown import interval, number, section
+from recipes.tune.cells import TunedModel, TuneOptions
 from recipes.tune.diagnosis import diagnose
 from recipes.tune.recommendation import measured, meets, objective, pareto, recommend
 from recipes.tune.results import STEADY, CellResult, at_once, is_steady
@@ -23,6 +23,9 @@ Document = Mapping[str, Any]
 MIB = 2**20
 MOST_NAMED = 8
 """Cells that reports name beside a sentence. tune.json has all."""
+HASH = 12
+"""Characters of a hash that are printed."""
+OTHER_VALUES = "Cells that ran with other values"
 COLUMNS = (
     "cell",
     "model",
@@ -53,7 +56,7 @@ COLUMNS = (
 )
 
 
-def document(options: TuneOptions, bases: Sequence[Base], results: Sequence[CellResult]) -> dict[str, Any]:
+def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
     """Return tune.json.
 
     Args:
@@ -89,7 +92,7 @@ def document(options: TuneOptions, bases: Sequence[Base], results: Sequence[Cell
     }
 
 
-def _cell(result: CellResult, base: Base, slo: SLO | None, front: Sequence[str]) -> dict[str, Any]:
+def _cell(result: CellResult, base: TunedModel, slo: SLO | None, front: Sequence[str]) -> dict[str, Any]:
     medians, diagnosis = result.medians, diagnose(result, base)
     whole = measured(result)
     return {
@@ -126,35 +129,33 @@ def metrics(document: Document) -> dict[str, Any]:
 
 def csv_of(document: Document) -> str:
     """Return summary.csv: a row for each cell, with all digits."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    return csv_files.text_of(COLUMNS, _all_digits(document))
+
+
+def _all_digits(document: Document) -> Iterator[list[Any]]:
     for row in document["cells"]:
         cell, medians, diagnosis = row["cell"], row["medians"] or {}, row["diagnosis"] or {}
-        writer.writerow(
-            [
-                cell["name"],
-                cell["model"],
-                cell["preset"],
-                cell["repair_of"],
-                cell["batch"],
-                cell["concurrency"],
-                _overrides(cell["overrides"]),
-                row["state"],
-                len(row["repeats"]),
-                medians.get("rows"),
-                medians.get("tokens"),
-                *(row["tokens_range"] or (None, None)),
-                *(medians.get(name) for name in ("p50", "p95", "p99", "errors")),
-                *(row[name] for name in ("steady", "meets_slo", "pareto", "start_seconds")),
-                row["peak_memory"],
-                row["peak_gpu_memory"],
-                diagnosis.get("category"),
-                row["error"],
-                row["config_sha256"],
-            ]
-        )
-    return file.getvalue()
+        yield [
+            cell["name"],
+            cell["model"],
+            cell["preset"],
+            cell["repair_of"],
+            cell["batch"],
+            cell["concurrency"],
+            _overrides(cell["overrides"]),
+            row["state"],
+            len(row["repeats"]),
+            medians.get("rows"),
+            medians.get("tokens"),
+            *(row["tokens_range"] or (None, None)),
+            *(medians.get(name) for name in ("p50", "p95", "p99", "errors")),
+            *(row[name] for name in ("steady", "meets_slo", "pareto", "start_seconds")),
+            row["peak_memory"],
+            row["peak_gpu_memory"],
+            diagnosis.get("category"),
+            row["error"],
+            row["config_sha256"],
+        ]
 
 
 def markdown(document: Document) -> str:
@@ -172,22 +173,10 @@ def markdown(document: Document) -> str:
     lines += [""]
     if recommendation["entry"]:
         lines += ["```toml", *recommendation["entry"].splitlines(), "```", ""]
-    lines += ["## Cells", "", _method(document), "", *table(_MEASURED, _measured(document))]
-    if memory := list(_memory(document)):
-        lines += ["## Starts and memory", "", *table(_MEMORY, memory)]
-    if failures := list(_failures(document)):
-        lines += ["## Cells that failed", "", *table(_FAILURES, failures)]
-    if errors := list(_errors(document)):
-        lines += ["## Requests that failed", "", *table(_ERRORS, errors)]
-    if differing := list(_differing(document)):
-        lines += [
-            "## Cells that ran with other values",
-            "",
-            "They are not recommended.",
-            "",
-            *table(_DIFFERING, differing),
-        ]
-    lines += ["## What ran", "", *table(_RAN, _ran(document))]
+    lines += section(_measured(document), remark=_method(document))
+    for block in _troubles(document):
+        lines += section(block, remark="They are not recommended." if block.title == OTHER_VALUES else "")
+    lines += section(_ran(document))
     lines += ["Every number is from the cells' manifests and batches; tune.json has every repeat.", ""]
     return "\n".join(lines)
 
@@ -215,38 +204,30 @@ def _overrides(overrides: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} = {json.dumps(value)}" for key, value in overrides.items())
 
 
-_MEASURED = [
-    "cell",
-    "overrides",
-    "side by side",
-    "rows/s",
-    "tokens/s",
-    "range",
-    "p50",
-    "p95",
-    "p99",
-    "errors",
-    "steady",
-    "SLO",
-]
+# Tables
 
 
-def _measured(document: Document) -> Iterator[list[str]]:
+def _measured(document: Document) -> Table:
+    columns = ["cell", "overrides", "side by side", "rows/s", "tokens/s", "range", "p50", "p95", "p99", "errors"]
+    rows = []
     for row in document["cells"]:
         cell, medians = row["cell"], row["medians"] or {}
         errors = medians.get("errors")
-        yield [
-            _marked(document, row),
-            _overrides(cell["overrides"]),
-            number(cell["concurrency"]),
-            number(medians.get("rows")),
-            number(medians.get("tokens")),
-            interval(row["tokens_range"]),
-            *(number(medians.get(name)) for name in ("p50", "p95", "p99")),
-            number(None) if errors is None else f"{100 * errors:.3g} %",
-            _yes(row["steady"]),
-            "; ".join(row["broken"]) or (_yes(row["meets_slo"]) if row["state"] == "completed" else row["state"]),
-        ]
+        rows.append(
+            [
+                _marked(document, row),
+                _overrides(cell["overrides"]),
+                number(cell["concurrency"]),
+                number(medians.get("rows")),
+                number(medians.get("tokens")),
+                interval(row["tokens_range"]),
+                *(number(medians.get(name)) for name in ("p50", "p95", "p99")),
+                number(None) if errors is None else f"{100 * errors:.3g} %",
+                _yes(row["steady"]),
+                "; ".join(row["broken"]) or (_yes(row["meets_slo"]) if row["state"] == "completed" else row["state"]),
+            ]
+        )
+    return Table(title="Cells", columns=[*columns, "steady", "SLO"], rows=rows)
 
 
 def _marked(document: Document, row: Document) -> str:
@@ -258,60 +239,64 @@ def _yes(value: bool | None) -> str:
     return number(None) if value is None else "yes" if value else "no"
 
 
-_MEMORY = ["cell", "start, s", "memory, MiB", "GPU memory, MiB", "requests at once"]
+def _troubles(document: Document) -> list[Table]:
+    """Return the tables that say what a cell needs and what went wrong; one without rows is missing."""
+    blocks = (_memory(document), _failures(document), _errors(document), _differing(document))
+    return [block for block in blocks if block.rows]
 
 
-def _memory(document: Document) -> Iterator[list[str]]:
+def _memory(document: Document) -> Table:
+    rows = []
     for row in document["cells"]:
         sizes = [row["peak_memory"], row["peak_gpu_memory"]]
         if any(value is not None for value in (row["start_seconds"], *sizes)):
             mib = [number(None if size is None else round(size / MIB)) for size in sizes]
-            yield [row["cell"]["name"], number(row["start_seconds"]), *mib, number(row["at_once"])]
+            rows.append([row["cell"]["name"], number(row["start_seconds"]), *mib, number(row["at_once"])])
+    columns = ["cell", "start, s", "memory, MiB", "GPU memory, MiB", "requests at once"]
+    return Table(title="Starts and memory", columns=columns, rows=rows)
 
 
-_FAILURES = ["cell", "category", "severity", "evidence", "remedy", "tried as"]
-
-
-def _failures(document: Document) -> Iterator[list[str]]:
+def _failures(document: Document) -> Table:
     repairs = {row["cell"]["repair_of"]: row["cell"]["name"] for row in document["cells"]}
+    parts = ["category", "severity", "evidence", "remedy"]
+    rows = []
     for row in document["cells"]:
         if diagnosis := row["diagnosis"]:
             name = row["cell"]["name"]
-            parts = [diagnosis[part] for part in ("category", "severity", "evidence", "remedy")]
-            yield [name, *parts, repairs.get(name, "")]
+            rows.append([name, *(diagnosis[part] for part in parts), repairs.get(name, "")])
+    return Table(title="Cells that failed", columns=["cell", *parts, "tried as"], rows=rows)
 
 
-_ERRORS = ["cell", "error", "requests"]
-
-
-def _errors(document: Document) -> Iterator[list[Any]]:
+def _errors(document: Document) -> Table:
+    rows = []
     for row in document["cells"]:
         codes = dict.fromkeys(code for repeat in row["repeats"] for code in repeat["errors"])
         for code in codes:
-            yield [row["cell"]["name"], code, sum(repeat["errors"].get(code, 0) for repeat in row["repeats"])]
+            rows.append([row["cell"]["name"], code, sum(repeat["errors"].get(code, 0) for repeat in row["repeats"])])
+    return Table(title="Requests that failed", columns=["cell", "error", "requests"], rows=rows)
 
 
-_DIFFERING = ["cell", "key", "value of the cell", "value by the manifest"]
-
-
-def _differing(document: Document) -> Iterator[list[str]]:
+def _differing(document: Document) -> Table:
+    rows = []
     for row in document["cells"]:
         for key in row["differing"]:
             values = row["cell"]["overrides"].get(key), row["overrides"].get(key)
-            yield [row["cell"]["name"], key, *map(json.dumps, values)]
+            rows.append([row["cell"]["name"], key, *map(json.dumps, values)])
+    columns = ["cell", "key", "value of the cell", "value by the manifest"]
+    return Table(title=OTHER_VALUES, columns=columns, rows=rows)
 
 
-_RAN = ["cell", "state", "derived model", "configuration", "repeats", "batches"]
-HASH = 12
-"""Characters of a hash that are printed."""
-
-
-def _ran(document: Document) -> Iterator[list[Any]]:
+def _ran(document: Document) -> Table:
+    rows = []
     for row in document["cells"]:
         batches = [job for repeat in row["repeats"] for job in repeat["jobs"]]
         sha256 = row["config_sha256"]
         hashed = f"`{sha256[:HASH]}`" if sha256 else number(None)
-        yield [row["cell"]["name"], row["state"], row["derived"], hashed, len(row["repeats"]), ", ".join(batches)]
+        rows.append(
+            [row["cell"]["name"], row["state"], row["derived"], hashed, len(row["repeats"]), ", ".join(batches)]
+        )
+    columns = ["cell", "state", "derived model", "configuration", "repeats", "batches"]
+    return Table(title="What ran", columns=columns, rows=rows)
 
 
 def _recommended(document: Document) -> Document | None:
@@ -322,7 +307,7 @@ def _recommended(document: Document) -> Document | None:
 # Two dimensions
 
 
-def heat_map(document: Document) -> dict[str, Any] | None:
+def heat_map(document: Document) -> Matrix | None:
     """Return tokens/s over the first two dimensions of which there are several values, None without two.
 
     Of several cells at one place the fastest counts. `batch` and `concurrency` come first.
@@ -347,7 +332,7 @@ def heat_map(document: Document) -> dict[str, Any] | None:
         place[0][place[1]] = max(place[0][place[1]] or 0, row["medians"]["tokens"] or 0)
     named = [[f"{name} {value}" for value in each] for name, each in zip(varied, (down, across), strict=True)]
     title = f"Tokens/s by {varied[0]} and {varied[1]}"
-    return {"kind": "matrix", "title": title, "rows": named[0], "columns": named[1], "values": values}
+    return Matrix(title=title, rows=named[0], columns=named[1], values=values)
 
 
 def _distinct(values: Iterable[Any]) -> list[str]:
@@ -365,36 +350,24 @@ def _text(value: Any) -> str:
 # The page
 
 
-def view(document: Document) -> list[dict[str, Any]]:
+def view(document: Document) -> list[Block]:
     """Return the recommendation, the cells, tokens/s by cell, the Pareto front, a heat map, and what failed."""
-    blocks: list[dict[str, Any]] = []
     rows: list[list[Any]] = [[text, _names(cells)] for text, cells in _sentences(document)]
-    blocks.append(_block("Recommendation", ["", "cells"], rows))
+    blocks: list[Block] = [Table(title="Recommendation", columns=["", "cells"], rows=rows)]
     if entry := document["recommendation"]["entry"]:
-        blocks.append(_block("Entry of models.toml", ["models.toml"], [[line] for line in entry.splitlines()]))
-    blocks.append(_block("Cells", _MEASURED, _measured(document)))
+        lines = [[line] for line in entry.splitlines()]
+        blocks.append(Table(title="Entry of models.toml", columns=["models.toml"], rows=lines))
+    blocks.append(_measured(document))
     there = [row for row in document["cells"] if row["medians"]]
     if there:
         names, values = [row["cell"]["name"] for row in there], [row["medians"]["tokens"] for row in there]
-        blocks.append({"kind": "bars", "title": "Tokens/s by cell", "labels": names, "values": values})
+        blocks.append(Bars(title="Tokens/s by cell", labels=names, values=values))
     front = [row["medians"] for row in there if row["pareto"]]
     if len(front) > 1:
         front.sort(key=lambda medians: medians["p95"])
-        series = [{"name": "tokens/s", "y": [medians["tokens"] for medians in front]}]
+        series = [Series(name="tokens/s", y=[medians["tokens"] for medians in front])]
         title = "Tokens/s over p95: cells that no other beats in both"
-        blocks.append({"kind": "lines", "title": title, "x": [medians["p95"] for medians in front], "series": series})
+        blocks.append(Lines(title=title, x=[medians["p95"] for medians in front], series=series))
     if heat := heat_map(document):
         blocks.append(heat)
-    for title, columns, lines in (
-        ("Starts and memory", _MEMORY, list(_memory(document))),
-        ("Cells that failed", _FAILURES, list(_failures(document))),
-        ("Requests that failed", _ERRORS, list(_errors(document))),
-        ("Cells that ran with other values", _DIFFERING, list(_differing(document))),
-    ):
-        if lines:
-            blocks.append(_block(title, columns, lines))
-    return blocks
-
-
-def _block(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
-    return {"kind": "table", "title": title, "columns": list(columns), "rows": [list(row) for row in rows]}
+    return [*blocks, *_troubles(document)]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from recipes.tune.cells import IN_FLIGHT, Base, Cell
+from recipes.tune.cells import IN_FLIGHT, Cell, TunedModel
 
 STEADY = 5
 """Rows for each request at once, below which a repeat is mostly filling and draining the engine: it is not steady."""
@@ -142,13 +142,13 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def batch_of(result: CellResult, base: Base) -> int | None:
-    """Return the value of `batch` that a cell had: its own, the entry's, the engine's. None if nobody knows."""
+def batch_of(result: CellResult, base: TunedModel) -> int | None:
+    """Return the value of `batch` that a cell had: the cell's, the entry's, the engine's. None if nobody knows."""
     value = result.cell.value(base, base.batch_key)
     return value if isinstance(value, int) else base.batch_default or result.capacity
 
 
-def at_once(result: CellResult, base: Base) -> int | None:
+def at_once(result: CellResult, base: TunedModel) -> int | None:
     """Return the requests that all replicas of a cell ran at once, None if nobody knows."""
     replicas, most = result.cell.value(base, "replicas") or 1, result.cell.value(base, IN_FLIGHT)
     batch = result.cell.value(base, base.batch_key) or base.batch_default
@@ -156,7 +156,7 @@ def at_once(result: CellResult, base: Base) -> int | None:
     return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
-def is_steady(result: CellResult, base: Base) -> bool | None:
+def is_steady(result: CellResult, base: TunedModel) -> bool | None:
     """True if each repeat had STEADY rows for each request at once. None without repeats, or if that is unknown."""
     requests = at_once(result, base)
     if not result.repeats or requests is None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from recipes.tune import proposals, slo
-from recipes.tune.cells import Base, Cell, TuneOptions, cells, defaults, made, named
+from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells, defaults, made, named
 from recipes.tune.diagnosis import repair
 from recipes.tune.results import CellResult, batch_of
 
@@ -19,7 +19,7 @@ FIRST_BATCH = 32
 
 def next_cell(
     options: TuneOptions,
-    bases: Sequence[Base],
+    bases: Sequence[TunedModel],
     results: Sequence[CellResult],
     *,
     max_concurrency: int | None = None,
@@ -61,7 +61,7 @@ def next_cell(
     return None
 
 
-def _higher(options: TuneOptions, bases: Mapping[str, Base], results: Sequence[CellResult]) -> Iterator[Cell]:
+def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequence[CellResult]) -> Iterator[Cell]:
     """Yield the next cell of each series that goes on: its highest with twice the `batch`, or the `concurrency`.
 
     A series is of cells that differ in that alone.
@@ -74,12 +74,12 @@ def _higher(options: TuneOptions, bases: Mapping[str, Base], results: Sequence[C
         if cell.repair_of is None and not (options.batch and cell.batch is None):
             fixed = {"overrides": _without_batch(cell, base)} if raises_batch else {"concurrency": 0}
             series.setdefault(cell.model_copy(update=fixed).identity(base), []).append(result)
-    for own in series.values():
-        base = bases[own[0].cell.model]
-        own.sort(key=lambda result: _height(result, base, raises_batch=raises_batch))
-        top = own[-1].cell
-        height = _height(own[-1], base, raises_batch=raises_batch)
-        if not _goes_on(own, objective) or (raises_batch and _has_all_rows_at_once(own[-1], height)):
+    for measured in series.values():
+        base = bases[measured[0].cell.model]
+        measured.sort(key=lambda result: _height(result, base, raises_batch=raises_batch))
+        top = measured[-1].cell
+        height = _height(measured[-1], base, raises_batch=raises_batch)
+        if not _goes_on(measured, objective) or (raises_batch and _has_all_rows_at_once(measured[-1], height)):
             continue
         if raises_batch:
             yield made(base, _without_batch(top, base), 2 * height, top.concurrency)
@@ -116,9 +116,9 @@ def _has_all_rows_at_once(result: CellResult, batch: int) -> bool:
     return bool(result.repeats) and max(repeat.rows for repeat in result.repeats) <= batch
 
 
-def _without_batch(cell: Cell, base: Base) -> dict[str, Any]:
+def _without_batch(cell: Cell, base: TunedModel) -> dict[str, Any]:
     return {key: value for key, value in cell.overrides.items() if key != base.batch_key}
 
 
-def _height(result: CellResult, base: Base, *, raises_batch: bool) -> int:
+def _height(result: CellResult, base: TunedModel, *, raises_batch: bool) -> int:
     return (batch_of(result, base) or FIRST_BATCH) if raises_batch else result.cell.concurrency

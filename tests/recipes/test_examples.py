@@ -13,7 +13,8 @@ from batchyard import config
 from batchyard.recipes import Answer, Check, Checked, Item, Reply, Result
 from batchyard.recipes.program import Request, play
 from recipes import registry
-from recipes.panel.flow import PanelOptions, panel
+from recipes.panel.flow import panel
+from recipes.panel.options import PanelOptions
 from recipes.refine.flow import refine
 from recipes.refine.options import Refine
 from tests.support.played import finished, played

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batchyard.recipes import Answer, Item, Recipe, Report
+from batchyard.recipes import Answer, Item, Recipe, Report, blocks
 from batchyard.recipes.program import Request
 from recipes import registry
 from recipes.measures import intervals
@@ -159,7 +159,7 @@ def written(name: str) -> bytes:
         for artifact, content in sorted(results.artifacts.items())
         if not artifact.endswith(".parquet")  # its bytes name the version of Arrow
     ]
-    said = [report.metrics, report.view, report.warnings]
+    said = [report.metrics, blocks.as_json(report.view), report.warnings]
     lines = b"".join(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n" for value in said)
     return lines + "".join(hashes).encode()
 

@@ -1,4 +1,4 @@
-"""Charts: the blocks of a job's view (batchyard.recipes.Report) as shapes of an SVG, drawn without a script.
+"""Charts: the blocks of a job's view (batchyard.recipes.blocks) as shapes of an SVG, drawn without a script.
 
 A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from webapp.pages import blocks
-from webapp.pages.blocks import Bars, Lines, Matrix, Series, TableBlock
+from batchyard.recipes import blocks
+from batchyard.recipes.blocks import Bars, Histogram, Lines, Matrix, Series, Table
 from webapp.pages.formats import figure
 
 WIDTH = 480.0
@@ -93,8 +93,7 @@ class Chart:
 
 def of_view(view: Any) -> list[Chart]:
     """Return the charts of a view. A block that is none is one with a `problem`."""
-    entries = view if isinstance(view, list) else []
-    return [_chart(entry) for entry in entries[:MAX_BLOCKS]]
+    return [_chart(block) for block in view[:MAX_BLOCKS]] if isinstance(view, list) else []
 
 
 def _chart(block: Any) -> Chart:
@@ -103,13 +102,13 @@ def _chart(block: Any) -> Chart:
     except ValueError as error:
         name = block.get("title") if isinstance(block, dict) else None
         return Chart(str(name or "A block of the view"), problem=f"cannot be drawn: {error}")
-    if isinstance(parsed, TableBlock):
+    if isinstance(parsed, Table):
         return _with_values(Chart(parsed.title), parsed.columns, parsed.rows)
     if isinstance(parsed, Matrix):
         return _matrix(parsed)
     if isinstance(parsed, Lines):
         return _lines(parsed)
-    return _histogram(parsed) if parsed.kind == "histogram" else _bars(parsed)
+    return _histogram(parsed) if isinstance(parsed, Histogram) else _bars(parsed)
 
 
 def _with_values(chart: Chart, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Chart:
@@ -132,7 +131,7 @@ def _short(label: Any) -> str:
     return text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
 
 
-def _labelled(block: Bars) -> Chart:
+def _labelled(block: Bars | Histogram) -> Chart:
     chart = _with_values(
         Chart(block.title), ["", "value"], [[*row] for row in zip(block.labels, block.values, strict=True)]
     )
@@ -166,7 +165,7 @@ def _bars(block: Bars) -> Chart:
     return chart
 
 
-def _histogram(block: Bars) -> Chart:
+def _histogram(block: Histogram) -> Chart:
     """Draw a column a label, with its value on top."""
     chart = _labelled(block)
     labels, values = [_short(label) for label in block.labels[:MAX_BARS]], block.values[:MAX_BARS]

@@ -10,7 +10,7 @@ import orjson
 
 from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
-from batchyard.recipes import Report
+from batchyard.recipes import Report, blocks
 from batchyard.tariffs import TotalCost
 from store.artifacts import Artifacts
 from store.jobs.reading import Tokens
@@ -32,7 +32,7 @@ def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
         report = Report()
         if recipe.finish is not None:
             report = recipe.finish(results, recipe.options.model_validate(job.options))
-        orjson.dumps([report.metrics, report.view, report.warnings], option=orjson.OPT_SERIALIZE_NUMPY)
+        orjson.dumps([report.metrics, blocks.as_json(report.view), report.warnings], option=orjson.OPT_SERIALIZE_NUMPY)
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:
@@ -56,7 +56,7 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
                 }
                 file.write(orjson.dumps(line) + b"\n")
     _write_json(results, "metrics.json", report.metrics)
-    _write_json(results, "view.json", list(report.view))
+    _write_json(results, "view.json", blocks.as_json(report.view))
     _write_json(results, "config.json", identity.configuration(job))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from tasks.jobs.finishing.journal import SCHEMA
 
 NUMBERS = itertools.count()
@@ -25,7 +25,7 @@ def child(
     repeat: int = 0,
     round: int = 0,
     **values: Any,
-) -> Child:
+) -> ComparedChild:
     """Write a child's results (their `result`, `state` and `number` may be missing) and journal."""
     name = f"job_{next(NUMBERS):04d}"
     results, journal = None, None
@@ -46,9 +46,11 @@ def child(
         "manifest": {"recipe": "debate", "input_sha256": "a" * 64},
         "metrics": {},
     }
-    return Child(variant=variant, repeat=repeat, round=round, journal=journal, results=results, **known | values)
+    return ComparedChild(
+        variant=variant, repeat=repeat, round=round, journal=journal, results=results, **known | values
+    )
 
 
-def scored(folder: Path, variant: str, scores: Sequence[float], **values: Any) -> Child:
+def scored(folder: Path, variant: str, scores: Sequence[float], **values: Any) -> ComparedChild:
     """Write a child whose items have a number `score` in their results."""
     return child(folder, variant, [{"result": {"text": "", "score": score}} for score in scores], **values)

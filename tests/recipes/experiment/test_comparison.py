@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchyard.recipes import Answer
+from batchyard.recipes import Answer, blocks
 from recipes import registry
 from recipes.experiment import verdicts
-from recipes.experiment.children import Child
+from recipes.experiment.children import ComparedChild
 from recipes.experiment.comparison import compare
-from recipes.experiment.values import MOST_COLUMNS, Table, read
+from recipes.experiment.values import MOST_COLUMNS, ItemValues, read
 from recipes.measures import intervals
 from tests.recipes.experiment.made import child, scored
 from tests.support.played import finished, played
@@ -29,7 +29,7 @@ def entry(document: Mapping[str, Any], metric: str, variant: str) -> dict[str, A
     return found
 
 
-def table_of(own: Child) -> Table:
+def table_of(own: ComparedChild) -> ItemValues:
     return read(own, tempfile.TemporaryFile()).table
 
 
@@ -165,7 +165,7 @@ def test_the_last_round_is_compared_and_the_others_are_shown(tmp_path: Path) -> 
     ]
     comparison = compare(children, "small", [], [])
     assert entry(comparison.document(), "score", "big")["mean"] == 1.5
-    lines = next(block for block in comparison.view() if block["kind"] == "lines")
+    lines = next(block for block in blocks.as_json(comparison.view()) if block["kind"] == "lines")
     assert lines["x"] == [0, 1]
     assert lines["series"] == [{"name": "small", "y": [0.1, 1.1]}, {"name": "big", "y": [0.5, 1.5]}]
 
@@ -275,7 +275,7 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
 
 
 def test_a_table_takes_no_more_columns_than_it_has_room_for() -> None:
-    table = Table(tempfile.TemporaryFile(), 2)  # noqa: SIM115
+    table = ItemValues(tempfile.TemporaryFile(), 2)  # noqa: SIM115
     for number in range(MOST_COLUMNS + 5):
         table.set(f"column-{number}", 1, number)
     table.drop(["column-0"])
@@ -329,7 +329,7 @@ def test_nothing_is_decided_where_nothing_completed(tmp_path: Path, baseline: st
     for text in (comparison.markdown(), comparison.report_markdown(), comparison.csv(), *comparison.plots().values()):
         assert "nan" not in text.casefold()
     assert "model_not_found" in comparison.report_markdown()
-    json.dumps([comparison.document(), comparison.report_json(), comparison.view()], allow_nan=False)
+    json.dumps([comparison.document(), comparison.report_json(), blocks.as_json(comparison.view())], allow_nan=False)
 
 
 def test_an_experiment_without_children_has_a_report() -> None:
@@ -383,7 +383,7 @@ def test_a_child_without_results_and_journal_has_its_metrics(tmp_path: Path) -> 
     comparison = compare(children, "small", ["big.rate > small.rate"], [])
     assert comparison.document()["expect"][0]["words"] == "not decidable: 'rate' has no values by item"
     assert "| rate | big | - | 2 |" in comparison.markdown()
-    json.dumps(comparison.view(), allow_nan=False)
+    json.dumps(blocks.as_json(comparison.view()), allow_nan=False)
 
 
 def test_long_lines_of_results_are_read_to_the_last(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchyard.recipes import blocks
 from recipes.experiment.comparison import Comparison, compare
-from recipes.experiment.tables import number
+from recipes.reports.markdown import number
 from tests.recipes.experiment.made import scored
 from webapp.pages import charts
 
@@ -123,7 +124,7 @@ def test_the_plots_are_svg_files_of_safe_names(comparison: Comparison) -> None:
 
 
 def test_the_page_can_draw_every_block(comparison: Comparison) -> None:
-    drawn = charts.of_view(json.loads(json.dumps(comparison.view())))
+    drawn = charts.of_view(json.loads(json.dumps(blocks.as_json(comparison.view()))))
     assert [chart.title for chart in drawn][:3] == ["Expected", "To pass", "Metrics by variant"]
     assert not [chart.problem for chart in drawn if chart.problem]
 

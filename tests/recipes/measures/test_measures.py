@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from recipes.measures import intervals, passing, verl
-from recipes.measures.tally import Prompt, Sample, Tally
+from recipes.measures.tally import Sample, SampledPrompt, Tally
 
 SCORES = st.sampled_from([0.0, 1.0]) | st.floats(-2, 2, allow_subnormal=False)
 PREDS = st.sampled_from(["1", "2", "3", "a", "a\0", ""])
@@ -162,7 +162,7 @@ def test_very_many_prompts_are_summed_up_and_have_nearly_the_interval_of_draws(m
 def of(prompts: list[list[Sample]], size: int, **terms: bool) -> dict[str, Any]:
     tally = Tally()
     for samples in prompts:
-        tally.add(Prompt(samples, size, **terms))
+        tally.add(SampledPrompt(samples, size, **terms))
     return tally.metrics()
 
 
@@ -226,7 +226,7 @@ def test_a_proportion_has_wilsons_interval_and_a_mean_that_of_draws() -> None:
 def test_counts_of_right_samples_add_up_to_pass_at_1(rows: list[list[Sample]]) -> None:
     tally = Tally()
     for samples in rows:
-        tally.add(Prompt(samples, 4))
+        tally.add(SampledPrompt(samples, 4))
     assert tally.correct == Counter((sum(sample.acc == 1 for sample in row), 4) for row in rows)
     assume(rows)
     share = sum(count * prompts for (count, _), prompts in tally.correct.items()) / (4 * len(rows))

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.recipes import Answer, Ask, Check, Item, is_judgement
+from batchyard.recipes import Answer, Ask, Check, Item, Lines, Matrix, blocks, is_judgement
 from batchyard.recipes.program import Request
-from recipes.panel.flow import PanelOptions, agents_of, panel
+from recipes.panel.flow import panel
+from recipes.panel.options import PanelOptions, agents_of
 from tests.support.played import PlayedItem, PlayedResults, finished, played
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -610,11 +611,11 @@ def test_metrics_count_wins_scores_consensus_gain_and_diversity() -> None:
     assert metrics["diversity"] == {"mean": pytest.approx(0.5), "n": 2}  # "1 2 3" and "7" are all different
     assert metrics["distinct_2"] == {"mean": 1.0, "n": 1}  # "1 2", "2 3"; the other task has one word a text
     assert (metrics["tasks"], metrics["completed"], metrics["ties"]) == (2, 2, 0)
-    matrix = next(block for block in report.view if block["kind"] == "matrix")
-    assert matrix["values"] == [[None, 0.5], [0.5, None]]
-    lines = next(block for block in report.view if block["kind"] == "lines")
-    assert (lines["x"], [series["y"] for series in lines["series"]]) == ([0, 1], [[0.5, 0.5], [0.5, 0.5]])
-    json.dumps([metrics, report.view])
+    matrix = next(block for block in report.view if isinstance(block, Matrix))
+    assert matrix.values == [[None, 0.5], [0.5, None]]
+    lines = next(block for block in report.view if isinstance(block, Lines))
+    assert (lines.x, [series.y for series in lines.series]) == ([0, 1], [[0.5, 0.5], [0.5, 0.5]])
+    json.dumps([metrics, blocks.as_json(report.view)])
 
 
 def test_a_win_by_the_order_of_agents_alone_is_counted_as_a_tie() -> None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from recipes.refine.policy import Attempt, Decision, Policy, decide
+from recipes.refine.policy import Attempt, Decision, Rules, decide
 
-POLICY = Policy(budgets=(4, 6, 6))
+POLICY = Rules(budgets=(4, 6, 6))
 
 
 def history(*attempts: str, tier: int = 0) -> list[Attempt]:
@@ -64,8 +64,8 @@ def test_three_categories_of_falling_failures_are_no_friction() -> None:
 def test_what_ends_the_last_tier_is_the_reason_why_an_item_is_stuck() -> None:
     attempts = history("a1x", "a1y")
     assert decide(attempts, POLICY) == Decision("escalate", "repeat")
-    assert decide(attempts, Policy(budgets=(4,))) == Decision("stuck", "repeat")
-    assert decide(history("a1x", tier=2), Policy(budgets=(1, 1, 1))) == Decision("stuck", "budget")
+    assert decide(attempts, Rules(budgets=(4,))) == Decision("stuck", "repeat")
+    assert decide(history("a1x", tier=2), Rules(budgets=(1, 1, 1))) == Decision("stuck", "budget")
 
 
 def test_a_tier_begins_without_the_attempts_before_it() -> None:
@@ -149,7 +149,7 @@ def histories(longest: int) -> Iterator[list[Attempt]]:
 
 
 def test_decide_equals_a_transcription_of_its_rules_on_all_histories_up_to_length_6() -> None:
-    policy = Policy(budgets=(4, 6))
+    policy = Rules(budgets=(4, 6))
     outcomes = Counter[tuple[str, str | None]]()
     for attempts in histories(6):
         decision = decide(attempts, policy)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.tune.cells import Base, Cell, TuneOptions, cells
+from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
 from recipes.tune.results import CellResult, Repeat
 
-ECHO = Base("echo", {"engine": "echo", "engine_args": {"ms_per_token": 10}}, batch_argument="slots", batch_default=128)
-MINI = Base(
+ECHO = TunedModel(
+    "echo", {"engine": "echo", "engine_args": {"ms_per_token": 10}}, batch_argument="slots", batch_default=128
+)
+MINI = TunedModel(
     "mini",
     {"engine": "vllm", "source": "/models/mini", "engine_args": {"max_model_len": 512}},
     batch_argument="max_num_seqs",
     size=4_000_000,
 )
-NANO = Base("nano", {"engine": "vllm", "source": "/models/nano"}, batch_argument="max_num_seqs", size=1_000_000)
-REMOTE = Base("remote", {"engine": "openai"})
+NANO = TunedModel("nano", {"engine": "vllm", "source": "/models/nano"}, batch_argument="max_num_seqs", size=1_000_000)
+REMOTE = TunedModel("remote", {"engine": "openai"})
 
 
 def options(**values: Any) -> TuneOptions:
     return TuneOptions.model_validate({"models": ["mini"]} | values)
 
 
-def the_cells(*bases: Base, **values: Any) -> list[Cell]:
+def the_cells(*bases: TunedModel, **values: Any) -> list[Cell]:
     return cells(options(models=[base.name for base in bases], **values), bases)
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from batchyard.models import ModelSpec
 from inference.engines.registry import ENGINES
-from recipes.tune.cells import SEED, Base, Cell, TuneOptions, cells, largest
+from recipes.tune.cells import SEED, Cell, TunedModel, TuneOptions, cells, largest
 from tests.recipes.tune.made import ECHO, MINI, NANO, REMOTE, options, the_cells
 
 
@@ -46,7 +46,7 @@ def test_a_model_without_dimensions_is_one_cell_as_it_is() -> None:
     ("base", "key"),
     [(MINI, "engine_args.max_num_seqs"), (ECHO, "engine_args.slots"), (REMOTE, "max_in_flight")],
 )
-def test_batch_is_the_key_that_bounds_the_requests_of_the_engine(base: Base, key: str) -> None:
+def test_batch_is_the_key_that_bounds_the_requests_of_the_engine(base: TunedModel, key: str) -> None:
     [cell] = the_cells(base, batch=[24])
     assert cell.overrides == {key: 24}
 
@@ -119,7 +119,7 @@ def test_dimensions_that_cannot_be_are_refused_with_their_place(values: dict[str
 
 def test_a_model_that_the_matrix_would_not_run_is_refused() -> None:
     with pytest.raises(ValueError, match=r"models\.1: matrix 'seed' runs on 'mini' and 'nano'; leave out 'middle'"):
-        the_cells(NANO, Base("middle", {"engine": "vllm"}, size=2_000_000), MINI, matrix="seed")
+        the_cells(NANO, TunedModel("middle", {"engine": "vllm"}, size=2_000_000), MINI, matrix="seed")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipes.tune.cells import Base, Cell
+from recipes.tune.cells import Cell, TunedModel
 from recipes.tune.diagnosis import diagnose, repair
 from tests.recipes.tune.made import ECHO, MINI, failed, repeat, result, the_cells
 
@@ -147,7 +147,7 @@ def test_an_unknown_argument_is_renamed_to_the_nearest() -> None:
 def test_a_cache_that_is_too_small_gets_more_of_what_the_entry_gives_it(
     arguments: dict[str, Any], overrides: dict[str, Any]
 ) -> None:
-    base = Base("mini", {"engine": "vllm", "engine_args": arguments}, batch_argument="max_num_seqs")
+    base = TunedModel("mini", {"engine": "vllm", "engine_args": arguments}, batch_argument="max_num_seqs")
     diagnosis = diagnose(failed(CELL, CACHE), base)
     assert diagnosis is not None and diagnosis.overrides == overrides
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from batchyard.recipes import blocks
 from recipes.tune import plots, report
 from recipes.tune.results import CellResult
 from tests.recipes.tune.made import MINI, NANO, failed, options, repeat, result, the_cells
@@ -82,7 +83,7 @@ def test_metrics_are_those_of_the_recommended_cell(document: dict[str, Any]) -> 
 
 
 def test_the_page_draws_every_block(document: dict[str, Any]) -> None:
-    drawn = charts.of_view(report.view(document))
+    drawn = charts.of_view(blocks.as_json(report.view(document)))
     assert not any(chart.problem for chart in drawn)
     assert [chart.title for chart in drawn] == [
         "Recommendation",
@@ -104,8 +105,8 @@ def test_the_heat_map_has_the_two_dimensions_in_order() -> None:
     ]
     heat = report.heat_map(report.document(options(**values), [MINI], results))
     assert heat is not None
-    assert (heat["rows"], heat["columns"]) == (["batch 8", "batch 16"], ["replicas 1", "replicas 2"])
-    assert heat["values"] == [[81, 82], [161, 162]]
+    assert (heat.rows, heat.columns) == (["batch 8", "batch 16"], ["replicas 1", "replicas 2"])
+    assert heat.values == [[81, 82], [161, 162]]
 
 
 def test_a_heat_map_needs_two_dimensions() -> None:
@@ -113,7 +114,7 @@ def test_a_heat_map_needs_two_dimensions() -> None:
     assert report.heat_map(report.document(options(), [MINI], results)) is None
     both = [result(cell) for cell in the_cells(NANO, MINI, batch=[8, 16])]
     heat = report.heat_map(report.document(options(models=["nano", "mini"]), [NANO, MINI], both))
-    assert heat is not None and heat["columns"] == ["model nano", "model mini"]
+    assert heat is not None and heat.columns == ["model nano", "model mini"]
 
 
 def test_plots_are_svg_with_the_names_of_the_front(document: dict[str, Any]) -> None:
@@ -129,7 +130,7 @@ def test_a_tune_that_measured_nothing_has_a_report() -> None:
     document = report.document(options(), [MINI], [failed(cell, "it ended")])
     assert "No cell was measured" in report.markdown(document)
     assert plots.of(document) == {}
-    assert not any(chart.problem for chart in charts.of_view(report.view(document)))
+    assert not any(chart.problem for chart in charts.of_view(blocks.as_json(report.view(document))))
     assert report.metrics(document)["recommended"] is None
 
 

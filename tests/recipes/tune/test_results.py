@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.tune.cells import Base
+from recipes.tune.cells import TunedModel
 from recipes.tune.results import CellResult, at_once, batch_of, is_steady
 from tests.recipes.tune.made import ECHO, MINI, REMOTE, failed, repeat, result, the_cells
 
@@ -58,7 +58,9 @@ def test_a_cell_is_steady_with_five_rows_for_each_request_at_once(rows: int, ste
         (REMOTE, {"batch": [7]}, 7),
     ],
 )
-def test_the_requests_at_once_are_those_of_all_replicas(base: Base, values: dict[str, Any], requests: int) -> None:
+def test_the_requests_at_once_are_those_of_all_replicas(
+    base: TunedModel, values: dict[str, Any], requests: int
+) -> None:
     """An engine that says 256 is one whose entry leaves that to it."""
     [cell] = the_cells(base, **values)
     assert at_once(result(cell, capacity=256), base) == requests

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.tune.cells import Base, Cell, TuneOptions, cells
+from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
 from recipes.tune.results import CellResult
 from recipes.tune.search import next_cell
 from tests.recipes.tune.made import ECHO, MINI, failed, options, repeat, result
@@ -18,7 +18,7 @@ Measure = Callable[[Cell], CellResult]
 
 
 def run(
-    values: TuneOptions, base: Base, measure: Measure, results: list[CellResult] | None = None, **more: Any
+    values: TuneOptions, base: TunedModel, measure: Measure, results: list[CellResult] | None = None, **more: Any
 ) -> list[CellResult]:
     """Measure cells until there are no more."""
     results = [] if results is None else results

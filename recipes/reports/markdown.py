@@ -1,8 +1,10 @@
-"""Numbers and tables of reports, in Markdown."""
+"""Blocks, numbers and texts of reports, in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from batchyard.recipes import Table
 
 NOTHING = "-"
 
@@ -19,9 +21,14 @@ def interval(ends: Sequence[float] | None) -> str:
     return NOTHING if ends is None else f"{number(ends[0])} to {number(ends[1])}"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+def section(block: Table, title: str = "", *, remark: str = "") -> list[str]:
+    """Return the lines of a table below its title or another one, with a remark between them."""
+    return [f"## {title or block.title}", "", *([remark, ""] if remark else []), *table(block)]
+
+
+def table(block: Table) -> list[str]:
     """Return the lines of a table, and an empty one."""
-    lines = [columns, ["---"] * len(columns), *rows]
+    lines: list[Sequence[object]] = [block.columns, ["---"] * len(block.columns), *block.rows]
     return ["| " + " | ".join(_cell(value) for value in line) + " |" for line in lines] + [""]
 
 

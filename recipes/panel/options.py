@@ -1,0 +1,197 @@
+"""Options of recipe `panel`, and the agents that they describe."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from batchyard.recipes import Judgement, NestedOptions, Options
+from batchyard.wording import PLACE, nearest, quoted
+from recipes import extracts
+from recipes.gates import OF_ANSWERS, parse
+from recipes.panel.events import Agent
+
+ROLES = {
+    "DEV": "You are an expert software developer. You write correct, readable code, and you say what it costs.",
+    "QA": "You are an expert in quality assurance. You look for what can go wrong, and for the test that shows it.",
+    "ARCHITECT": "You are an expert software architect. You weigh structures by what they will cost later.",
+    "DEVOPS": "You are an expert DevOps engineer. You think of operation, and of what happens when a part fails.",
+    "DATA": "You are an expert data engineer. You think of how data is modelled, moved and kept correct.",
+}
+DIVERSITY = 1.3
+"""Factor of the temperature of agents after the first."""
+MOST_TEMPERATURE = 2.0
+
+
+class AgentOptions(NestedOptions):
+    """An agent with a model or a temperature of its own. The temperature is then taken as it is."""
+
+    role: str
+    model: str | None = None
+    temperature: float | None = Field(None, ge=0, le=MOST_TEMPERATURE)
+
+
+class CheckOptions(NestedOptions):
+    """A gate that scores proposals, with its weight."""
+
+    gate: str
+    value: Any = None
+    weight: float = Field(1.0, gt=0)
+
+
+def check_of(check: str | CheckOptions) -> CheckOptions:
+    """Return the options of a check, which may be written as `name:value`."""
+    if isinstance(check, CheckOptions):
+        return check
+    name, value = parse(check)
+    return CheckOptions(gate=name, value=value)
+
+
+class JudgeOptions(NestedOptions):
+    """A model that marks each proposal with an integer, and compares the two best if they are close."""
+
+    model: str
+    range: tuple[int, int] = Field((1, 10), description="Lowest and highest mark")
+    near: float = Field(0.5, ge=0, description="Difference of marks up to which the two best are compared")
+    allow_author: bool = Field(False, description="The judge may be the model of an agent")
+    structured: bool = Field(True, description="Hold the judge to the form of its answers; false: where no engine can")
+
+
+class Prompts(NestedOptions):
+    """The texts of all messages, with places in braces. A paragraph whose places are empty is left out."""
+
+    system: str = "{role}\n\n{rubric}\n\n{requirements}\n\n{diversity}"
+    diversity: str = (
+        "Be creative and diverse. Look for alternative perspectives on the task, and question what others would take "
+        "for granted. Think outside the box."
+    )
+    task: str = (
+        "{task}\n\nWrite a detailed proposal with these sections:\n\n"
+        "1. Analysis of the requirements\n2. Proposed solution approach\n3. Implementation details\n"
+        "4. Potential challenges and how to meet them\n\n{metadata}\n\n{hint}"
+    )
+    critique: str = (
+        "{task}\n\n{metadata}\n\nA colleague proposes:\n\n{proposal}\n\n"
+        "Criticise this proposal. Name its errors and gaps, the most important first, and say how to mend each."
+    )
+    revise: str = (
+        "{task}\n\n{metadata}\n\nThe proposal:\n\n{proposal}\n\nA colleague's critique of it:\n\n{critique}\n\n"
+        "Revise the proposal. Mend what the critique is right about. Write the whole revised proposal and nothing else."
+    )
+    judge: str = (
+        "{task}\n\n{metadata}\n\n{rubric}\n\n{requirements}\n\nA proposal:\n\n{proposal}\n\n"
+        "How good is this proposal? Answer with one integer from {low} (worst) to {high} (best)."
+    )
+    compare: str = (
+        "{task}\n\n{metadata}\n\n{rubric}\n\n{requirements}\n\nProposal 1:\n\n{first}\n\nProposal 2:\n\n{second}\n\n"
+        "Which of the two proposals is better? Answer with 1 or 2."
+    )
+
+
+COMMON_PLACES = ("task", "rubric", "requirements", "metadata", "hint")
+PLACES: Mapping[str, Sequence[str]] = {
+    "system": ("role", "diversity"),
+    "diversity": (),
+    "task": (),
+    "critique": ("proposal",),
+    "revise": ("proposal", "critique"),
+    "judge": ("proposal", "low", "high"),
+    "compare": ("first", "second"),
+}
+"""What each prompt may name in braces beside COMMON_PLACES."""
+
+
+class PanelOptions(Options):
+    """The options of recipe panel."""
+
+    agents: list[str | AgentOptions] = Field(
+        ["DEV", "QA", "ARCHITECT"], min_length=1, max_length=64, description="Roles, or {role, model, temperature}"
+    )
+    model: str | None = Field(None, description="Model of the agents that name none")
+    rounds: int = Field(1, ge=0, le=5, description="How often all proposals are criticised and revised")
+    temperature: float = Field(0.7, ge=0, le=MOST_TEMPERATURE, description="Temperature of the first agent")
+    max_tokens: int = Field(2048, ge=1, description="Most tokens of one answer")
+    timeout: float | None = Field(60, gt=0, description="Most seconds of one request in its engine")
+    diversity: bool = Field(True, description="Agents after the first are told to differ, at 1.3 times the temperature")
+    reviser: Literal["author", "critic"] = Field("author", description="Who revises a proposal")
+    roles: dict[str, str | None] = Field({}, description="Roles of your own: name and prompt, or null for an expert")
+    rubric: str | list[str] | dict[str, Any] | None = Field(None, description="How proposals will be judged")
+    requirements: list[str] = Field([], description="What proposals have to meet")
+    metadata: dict[str, Any] = Field({}, description="What else agents are to know")
+    prompts: Prompts = Field(Prompts(), description="Texts of the messages, with places such as {task}")
+    judge: JudgeOptions | None = Field(None, description="A model that marks the proposals")
+    notify: bool = Field(False, description="Send an event for each task to webhooks, for up to 1,000 tasks")
+    checks: Judgement[list[str | CheckOptions]] = Field([], description="Gates: `name:value` or {gate, value, weight}")
+    extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
+
+    @field_validator("checks")
+    @classmethod
+    def _parsed(cls, checks: list[str | CheckOptions]) -> list[CheckOptions]:
+        return [check_of(check) for check in checks]
+
+
+def agents_of(options: PanelOptions) -> list[Agent]:
+    """Return the agents in order, with their ids: `agent-qa-002` is the second agent of role QA."""
+    agents: list[Agent] = []
+    numbers = Counter[str]()
+    for entry in options.agents:
+        agent = AgentOptions(role=entry) if isinstance(entry, str) else entry
+        role = agent.role.lower()
+        numbers[role] += 1
+        diverse = options.diversity and bool(agents)
+        temperature = agent.temperature
+        if temperature is None:
+            factor = DIVERSITY if diverse else 1.0
+            temperature = round(min(options.temperature * factor, MOST_TEMPERATURE), 6)
+        prompt = options.roles.get(agent.role) or ROLES.get(agent.role) or f"You are a {agent.role} expert."
+        agent_id = f"agent-{role}-{numbers[role]:03}"
+        agents.append(Agent(agent_id, agent.role, prompt, agent.model or options.model or "", temperature, diverse))
+    return agents
+
+
+def check(options: PanelOptions) -> None:
+    """Raise ValueError, with the path of the option, for options that cannot be."""
+    roles = [*ROLES, *options.roles]
+    for name in options.roles:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
+            raise ValueError(f"roles: {quoted(name)} cannot be a role; take letters, digits, - and _, a letter first.")
+    for index, entry in enumerate(options.agents):
+        role, model = (entry, None) if isinstance(entry, str) else (entry.role, entry.model)
+        if role not in roles:
+            raise ValueError(
+                f"agents.{index}: No role is named {quoted(role)}. Did you mean '{nearest(role, roles)}'? "
+                f"The roles: {', '.join(dict.fromkeys(roles))}. Option `roles` declares others."
+            )
+        if not (model or options.model):
+            raise ValueError(f"model: Agent {index + 1} ({role}) has no model, and option `model` names none.")
+    if options.rounds and len(options.agents) < 2:
+        raise ValueError("rounds: A round needs two agents or more; take rounds 0 for a single one.")
+    if options.judge is not None:
+        low, high = options.judge.range
+        if low >= high:
+            raise ValueError(f"judge.range: The lowest mark {low} is not below the highest {high}.")
+        authors = {agent.model for agent in agents_of(options)}
+        if options.judge.model in authors and not options.judge.allow_author:
+            raise ValueError(
+                f"judge.model: {quoted(options.judge.model)} is the model of an agent, too. Take another model, or "
+                "set judge.allow_author."
+            )
+    for index, check in enumerate(map(check_of, options.checks)):
+        if check.gate in OF_ANSWERS:
+            raise ValueError(f"checks.{index}: Gate {quoted(check.gate)} needs more than the text of a proposal.")
+    if options.extract is not None:
+        try:
+            extracts.check(options.extract)
+        except ValueError as error:
+            raise ValueError(f"extract: {error}") from error
+    for prompt, places_of_prompt in PLACES.items():
+        places = (*COMMON_PLACES, *places_of_prompt)
+        for name in PLACE.findall(getattr(options.prompts, prompt)):
+            if name not in places:
+                raise ValueError(
+                    f"prompts.{prompt}: There is no place {{{name[:100]}}}. Did you mean {{{nearest(name, places)}}}?"
+                )
