@@ -121,7 +121,7 @@ class Catalogue:
         return next((reward for reward in self.rewards.values() if data_source in reward.data_sources), None)
 
     def sha256(self, recipe: str) -> str:
-        """Return the hash of the file that defines a recipe, as it was when this process imported it."""
+        """Return the hash of the files that define a recipe, as they were when this process imported them."""
         return self._sha256[self.recipe(recipe).name]
 
     def add(self, entry: Entry) -> None:
@@ -155,7 +155,7 @@ class Catalogue:
                         f"{place}: reward {taken.name!r} is for data source {data_source!r}, too; it can have one"
                     )
         if isinstance(entry, Recipe):
-            self._sha256[entry.name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            self._sha256[entry.name] = _sha256_of(Path(file))
         entries[entry.name] = entry
         self._places[id(entry)] = place
 
@@ -236,6 +236,13 @@ def _place(entry: Entry) -> tuple[str, str]:
         module = sys.modules[type(function).__module__]
         return f"{module.__file__}", f"{module.__file__}"
     return f"{code.co_filename}, line {code.co_firstlineno}", code.co_filename
+
+
+def _sha256_of(file: Path) -> str:
+    """Return the hash of a recipe's file; of all files of its folder for a built-in one that has a folder."""
+    folder = file.parent
+    files = sorted(folder.glob("*.py")) if folder.parent == Path(__file__).parent else [file]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _named(kind: str, entries: Mapping[str, E], name: str, param: str) -> E:

@@ -14,6 +14,7 @@ from batchyard.recipes import Answer, Failure, Item
 from batchyard.recipes.program import play
 from batchyard.settings import Settings
 from recipes import registry
+from tests.support.stacks import ROOT
 
 DEBATE = '''\
 from pydantic import Field
@@ -72,6 +73,12 @@ def test_a_file_in_the_folder_adds_its_recipe_its_reward_and_its_gate(folder: Pa
     assert catalogue.reward_for("acme/qa") is catalogue.reward("acme")
     assert catalogue.reward_for("another") is None
     assert catalogue.gate("no-apology")("Sorry!", item) == Failure("style", "Do not apologise.")
+
+
+def test_a_change_of_any_file_of_a_built_in_recipe_is_seen() -> None:
+    files = {path.name: path.read_bytes() for path in sorted((ROOT / "recipes/panel").glob("*.py"))}
+    assert {"flow.py", "messages.py", "options.py"} <= files.keys()
+    assert registry.load(None).sha256("panel") == hashlib.sha256(b"".join(files.values())).hexdigest()
 
 
 def test_a_recipe_of_the_folder_can_be_played(folder: Path) -> None:
