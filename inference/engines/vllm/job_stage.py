@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from batchyard import output_lines
-from batchyard.errors import EngineStartError
+from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 from inference import ray_internals
@@ -57,6 +57,10 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
         self._spec = spec
         self._endpoint = endpoint
         self._request_timeout = request_timeout
+        try:
+            check_arguments(spec)
+        except ConfigurationError as error:
+            raise EngineStartError(explained(error.message)) from error
         orphan_reaper.start(f"job/{os.getpid()}")
         set_environment(spec)
         processes = Processes()
@@ -67,7 +71,6 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
             raise EngineStartError(explained(processes.cause(error))) from error
 
     def _start(self, *, engine_kwargs: dict[str, Any], **kwargs: Any) -> None:
-        check_arguments(self._spec)
         kwargs["expected_input_keys"] = ["custom_id", "body"]
         super().__init__(engine_kwargs={**defaults(self._spec), **engine_kwargs}, **kwargs)
         engine = self.llm.engine

@@ -174,7 +174,8 @@ def test_an_engine_that_dies_is_started_again_but_not_for_ever(tiny: Path, monke
 
 @real
 def test_an_engine_that_does_not_start_says_why_and_leaves_no_process(tiny: Path) -> None:
-    with pytest.raises(EngineStartError, match=r"model tiny does not start: engine_args\.max_modellen.*max_model_len"):
+    reason = r"model tiny does not start: models\.tiny\.engine_args\.max_modellen.*max_model_len"
+    with pytest.raises(EngineStartError, match=reason):
         run(model(tiny, engine_args={"max_modellen": 5}), CHAT, ROWS)
     with pytest.raises(EngineStartError, match="did not start within 1 seconds; the cluster has"):
         list(pipeline.run(model(tiny), CHAT, table(ROWS), replace(TIMEOUTS, start_timeout=1)))
