@@ -9,7 +9,7 @@ import argparse
 import statistics
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 import harness
@@ -32,15 +32,18 @@ def measure(server: Any, folder: Any, number: int) -> dict[str, Any]:
         for size in SIZES
         for index in range(number)
     }
-    states: dict[str, Counter[str]] = {batch_id: Counter() for batch_id in batches.values()}
+    seconds_in: dict[str, dict[str, float]] = {batch_id: defaultdict(float) for batch_id in batches.values()}
+    looked_at = dict.fromkeys(seconds_in, began)
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(POLL_SECONDS):
-            for batch_id in batches.values():
+            for batch_id, states in seconds_in.items():
                 state = server.batch(batch_id)["batchyard"].get("state")
+                now = time.monotonic()
                 if state is not None:
-                    states[batch_id][state["name"]] += 1
+                    states[state["name"]] += now - looked_at[batch_id]
+                looked_at[batch_id] = now
 
     threading.Thread(target=watch, daemon=True).start()
     ended = {key: harness.ended(server, batch_id) for key, batch_id in batches.items()}
@@ -54,7 +57,7 @@ def measure(server: Any, folder: Any, number: int) -> dict[str, Any]:
                 "requests": size,
                 "completed": batch["request_counts"]["completed"],
                 "seconds": batch["completed_at"] - first,
-                "states": dict(states[batch["id"]]),
+                "states": dict(seconds_in[batch["id"]]),
             }
             for (index, size), batch in ended.items()
         ],
@@ -68,7 +71,8 @@ def table(measured: dict[str, Any]) -> str:
         seconds = sorted(batch["seconds"] for batch in batches)
         complete = sum(batch["completed"] == size for batch in batches)
         slowest = max(batches, key=lambda batch: batch["seconds"])
-        waits = ", ".join(f"{name} {count}" for name, count in Counter(slowest["states"]).most_common())
+        longest = sorted(slowest["states"].items(), key=lambda state: -state[1])
+        waits = ", ".join(f"{name} {seconds_in_it:.0f}" for name, seconds_in_it in longest)
         rows.append(
             [size, f"{complete} of {len(batches)}", seconds[0], statistics.median(seconds), seconds[-1], waits or "-"]
         )
