@@ -16,6 +16,7 @@ from batchyard.statuses import JOB_TRANSITIONS, TERMINAL
 from store import events, leases, segments
 from store.database import Database
 from store.jobs import lifecycle, stages
+from store.keys import Principal
 from store.leases import acquire_job
 from store.records import Batch, Job, Segment
 from tests.support.jobs import create_job, open_stage, planned, start_job
@@ -368,3 +369,24 @@ def test_a_cancelled_jobs_segments_stop(database: Database, project: str) -> Non
         assert {segment.state for segment in session.query(Segment)} == {"pending"}
         cancelled = session.get_one(Batch, batch.id, populate_existing=True)
     assert (cancelled.status, cancelled.open) == ("cancelling", False)
+
+
+def test_a_paused_job_pauses_its_batches_also_those_to_come(database: Database, me: Principal) -> None:
+    with database.write() as session:
+        job = start_job(session, me.project_id)
+        first = open_stage(session, job)
+        stages.extend(session, first.id, [planned(5)])
+    with database.write() as session:
+        assert lifecycle.pause(session, me, job.id).paused_by == "ada"
+        second = open_stage(session, job, 1, "judge")
+        stages.extend(session, second.id, [planned(5, plan="2")])
+    with database.write() as session:
+        assert {session.get_one(Batch, batch.id).paused_by for batch in (first, second)} == {"ada"}
+        assert segments.waiting(session, 10) == []
+        lifecycle.resume(session, me, job.id)
+        assert len(segments.waiting(session, 10)) == 2
+        lifecycle.cancel(session, me.project_id, job.id, me)
+        with pytest.raises(ConflictError, match="Cannot pause a job with status 'cancelling'"):
+            lifecycle.pause(session, me, job.id)
+        recorded, _ = events.page(session, session.get_one(type(job), job.id), after=None, limit=9)
+        assert [event.type for event in recorded] == ["job.paused", "job.resumed", "job.cancelling"]
