@@ -338,25 +338,6 @@ def test_what_is_away_is_waited_for_until_a_day_after_the_window(database: Datab
     assert reload(database, job).status == "finalizing"
 
 
-def test_an_artifact_is_replaced_while_the_job_runs_and_gets_a_new_file_afterwards(
-    database: Database, project: str
-) -> None:
-    with database.write() as session:
-        job = start_job(session, project, output_expires_after=3600)
-        first = lifecycle.add_artifact(session, job, "results.jsonl", "1" * 64, 10, 1)
-        second = lifecycle.add_artifact(session, job, "results.jsonl", "2" * 64, 20, 2)
-        assert (second.id, second.sha256, second.bytes) == (first.id, "2" * 64, 20)
-        assert (first.filename, first.expires_at) == (f"{job.id}_results.jsonl", first.created_at + 3600)
-        lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="completed")
-        lifecycle.transition(session, job.id, "finalizing", "completed")
-        session.refresh(job)
-        amended = lifecycle.add_artifact(session, job, "results.jsonl", "3" * 64, 30, 3)
-    assert amended.id != first.id
-    with database.read() as session:
-        ((artifact, file),) = lifecycle.artifacts(session, [job.id])[job.id]
-    assert (artifact.name, artifact.lines, file.id, file.sha256) == ("results.jsonl", 3, amended.id, "3" * 64)
-
-
 def test_a_cancelled_jobs_segments_stop(database: Database, project: str) -> None:
     with database.write() as session:
         job = start_job(session, project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from store import batches, events, segments
 from store.database import Database
 from store.keys import Principal
 from store.records import Batch, Segment
-from tests.support.jobs import open_stage, start_job
+from tests.support.jobs import create_job, open_stage, start_job
 from tests.support.planned import reload, started
 
 NewBatch = Callable[..., Batch]
@@ -222,3 +223,75 @@ def test_of_two_that_set_the_same_sla_state_one_tells_of_it(database: Database, 
     for first in (True, False):
         with database.write() as session:
             assert batches.set_sla(session, batch, "late") is first
+
+
+def test_what_was_created_with_a_key_is_found_by_it_and_another_body_is_a_conflict(
+    database: Database, new_batch: NewBatch, me: Principal
+) -> None:
+    batch = new_batch(1)
+    with database.write() as session:
+        session.execute(update(Batch).values(idempotency_key="key", idempotency_sha256="a" * 64))
+    with database.read() as session:
+        again = batches.repeated(session, me.project_id, ("key", "a" * 64))
+        assert again is not None and again.id == batch.id
+        assert batches.repeated(session, "proj_other", ("key", "b" * 64)) is None
+        with pytest.raises(ConflictError, match="use a new key for a new batch") as refused:
+            batches.repeated(session, me.project_id, ("key", "b" * 64))
+    assert refused.value.code == "idempotency_key_reused"
+
+
+def test_retries_are_listed_oldest_first_of_each_batch(database: Database, new_batch: NewBatch) -> None:
+    batch, other = new_batch(1), new_batch(1)
+    retries = [new_batch(1, retry_of=batch.id) for _ in range(2)]
+    with database.read() as session:
+        assert batches.retries(session, [batch.id, other.id]) == {
+            batch.id: [retry.id for retry in retries],
+            other.id: [],
+        }
+
+
+def test_an_invalid_input_ends_a_batch_with_its_errors_also_one_that_is_being_cancelled(
+    database: Database, new_batch: NewBatch
+) -> None:
+    invalid, cancelled = new_batch(), new_batch()
+    errors = [{"code": "invalid_json", "line": 1, "message": "Line 1 is no JSON.", "param": None}]
+    with database.write() as session:
+        batches.cancel(session, cancelled.project_id, cancelled.id)
+        for batch in (invalid, cancelled):
+            batches.reject(session, batch.id, errors)
+    assert (reload(database, invalid).status, reload(database, invalid).errors) == ("failed", errors)
+    assert (reload(database, cancelled).status, reload(database, cancelled).errors) == ("cancelled", errors)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"attempts": 10}, "The batch could not be validated in 10 attempts: no disk"),
+        ({"attempts": 1, "expires_at": 1}, "The batch was not validated in time; the last attempt failed: no disk"),
+        ({"attempts": 9}, None),
+        ({"expires_at": 1, "attempt_error": None}, None),
+    ],
+)
+def test_a_validation_that_fails_without_end_ends_the_batch(
+    database: Database, new_batch: NewBatch, values: dict[str, Any], message: str | None
+) -> None:
+    batch = new_batch()
+    with database.write() as session:
+        session.execute(update(Batch).values({"attempt_error": "no disk", "epoch": 3, "holder": "here"} | values))
+        assert batches.give_up(session) == ([batch.id] if message else [])
+    ended = reload(database, batch)
+    assert (ended.status, ended.epoch) == (("failed", 4) if message else ("validating", 3))
+    assert [error["message"] for error in ended.errors or []] == ([message] if message else [])
+
+
+def test_a_job_waits_if_it_depends_on_others(database: Database, project: str) -> None:
+    with database.write() as session:
+        first = create_job(session, project)
+        second = create_job(session, project, depends_on=[first.id])
+    assert (first.status, second.status) == ("validating", "waiting")
+    assert second.expires_at == second.created_at + 86400 == second.due_at
+
+
+def test_a_tier_can_make_work_due_before_its_window_ends(database: Database, new_batch: NewBatch) -> None:
+    batch = new_batch(due_after=60)
+    assert (batch.due_at, batch.expires_at) == (batch.created_at + 60, batch.created_at + 86400)
